@@ -1,0 +1,102 @@
+# `make demo` runs the main job, `make test` the tests; both install what they need into $(VENV) first.
+# Needed: Python 3.11 or newer, make, and the network.
+
+VENV ?= .venv
+# The interpreter that makes $(VENV); empty: the first on the PATH that is new enough.
+PYTHON ?=
+# More arguments for the command that a target runs: make test ARGS="-k codec -x"
+ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -P -m pip --disable-pip-version-check
+# The folders that hold Python by now; mypy refuses one that holds none.
+CODE := $(shell for each in sdk operator tests examples benchmarks; do \
+  find $$each -name '*.py' 2>/dev/null | grep -q . && echo $$each; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test e2e lint style layers types format bench crd clean
+.DELETE_ON_ERROR:
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(VENV)/.installed-all ## Everything that the targets below need, into $(VENV)
+
+demo: $(VENV)/.installed-local ## A CollectorJob on this machine: PPO solves CartPole, and leaves its learning curve
+	$(BIN)/rollfleet run examples/cartpole/job.yaml --learner examples/cartpole/learner.py $(ARGS)
+	@echo "The learning curve: runs/cartpole/curve.png"
+
+test: $(VENV)/.installed-all ## The tests (ARGS: more arguments for pytest)
+	$(BIN)/pytest $(ARGS)
+
+e2e: $(VENV)/.installed-all ## The tests of a whole cluster: builds the images, installs the chart, runs jobs
+	PYTHON=$(BIN)/python tests/cluster/run $(ARGS)
+
+chaos: $(VENV)/.installed-all ## 200 random schedules of faults, about an hour (ARGS: more arguments for pytest)
+	ROLLFLEET_CHAOS=0-199 $(BIN)/pytest tests/faults/test_chaos.py $(ARGS)
+
+lint: style layers types ## Style, layers, types
+
+style: $(VENV)/.installed-all
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+layers: $(VENV)/.installed-all
+	$(BIN)/lint-imports
+
+types: $(VENV)/.installed-all
+	$(BIN)/mypy $(CODE)
+
+format: $(VENV)/.installed-all ## Mends what ruff can mend by itself
+	$(BIN)/ruff check --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(VENV)/.installed-bench ## The benchmarks, Rollfleet beside its peers (ARGS=--quick: a few minutes)
+	$(BIN)/python -P benchmarks/peers.py --json build/bench.json $(ARGS)
+	$(BIN)/python -P benchmarks/report build/bench.json docs
+	@for script in $(filter-out benchmarks/peers.py,$(wildcard benchmarks/*.py)); do \
+	  echo "== $$script"; $(BIN)/python -P "$$script" $(filter --quick,$(ARGS)) || exit 1; \
+	done
+
+crd: $(VENV)/.installed-all ## Generates crds/collectorjob.yaml and docs/fields.md from rollfleet_api
+	$(BIN)/python -P -m rollfleet_api.crd crds/collectorjob.yaml
+	$(BIN)/python -P -m rollfleet_api.fields_page docs/fields.md
+
+clean: ## Removes the caches, what was built, and .venv
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: what `make demo` installs is a part of what `make test` does, in the same place,
+# so that the demo does not wait for linters and a simulator.
+$(VENV)/.made:
+	@python="$(PYTHON)"; \
+	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }; \
+	if [ -z "$$python" ]; then \
+	  for each in python3 python3.13 python3.12 python3.11 python; do \
+	    if new_enough "$$each"; then python=$$each; break; fi; \
+	  done; \
+	fi; \
+	if [ -z "$$python" ] || ! new_enough "$$python"; then \
+	  echo "Rollfleet needs Python 3.11 or newer: $${python:-nothing on the PATH} is not. Install it, or name it: PYTHON=/path/to/python" >&2; \
+	  exit 1; \
+	fi; \
+	echo "$(VENV): $$("$$python" --version)"; \
+	"$$python" -P -m venv "$(VENV)" || { \
+	  echo "No virtual environment could be made in $(VENV): see above (Debian and Ubuntu: apt-get install python3-venv)" >&2; \
+	  exit 1; \
+	}
+	@touch $@
+
+$(VENV)/.installed-local: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing into $(VENV): some minutes the first time, torch is large"
+	$(PIP) install --quiet --editable '.[local]' --constraint constraints.txt
+	@touch $@
+
+$(VENV)/.installed-all: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing into $(VENV): some minutes the first time, torch is large"
+	$(PIP) install --quiet --editable '.[local,mujoco,envpool,operator,dev]' --constraint constraints.txt
+	@touch $(VENV)/.installed-local $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed-all
+	$(PIP) install --quiet --editable '.[bench]' --constraint constraints.txt
+	@touch $@
