@@ -1,0 +1,167 @@
+"""The CustomResourceDefinition of a CollectorJob, made from the models.
+
+`python -m rollfleet_api.crd crds/collectorjob.yaml` writes it; without a path it goes to standard output. Pydantic
+writes JSON Schema; the API server takes a subset of OpenAPI 3.0 that it calls structural, so references are put in
+place, and what the subset lacks is said in its own words.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final, cast
+
+import yaml
+from pydantic import JsonValue
+
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+
+Schema = dict[str, JsonValue]
+
+_HEADER: Final = (
+    "# Generated from sdk/rollfleet_api by `python -m rollfleet_api.crd crds/collectorjob.yaml`; edit the models.\n"
+)
+
+_KEPT: Final = (
+    "description",
+    "type",
+    "format",
+    "enum",
+    "minimum",
+    "maximum",
+    "maxLength",
+    "maxItems",
+    "pattern",
+    "anyOf",
+    "required",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-validations",
+)
+"""What is taken over as it is. Not `additionalProperties: false`: the API server refuses or prunes what it lacks."""
+
+_COLUMNS: Final = (
+    ("Mode", "string", ".spec.mode"),
+    ("Workers", "integer", ".spec.workers"),
+    ("Ready", "integer", ".status.workers.ready"),
+    ("GPUs", "integer", ".status.gpus"),
+    ("Frames", "integer", ".status.frames"),
+    ("FPS", "number", ".status.framesPerSecond"),
+    ("Version", "integer", ".status.publishedVersion"),
+    ("Phase", "string", ".status.phase"),
+    ("Age", "date", ".metadata.creationTimestamp"),
+)
+
+
+def crd() -> Schema:
+    """The CustomResourceDefinition as plain data."""
+    group, version = API_VERSION.split("/")
+    plural = f"{KIND.lower()}s"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": plural,
+                "singular": KIND.lower(),
+                "shortNames": ["cj", "cjob"],  # kubectl reads `cj` as CronJobs, which had it first
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.workers",
+                            "statusReplicasPath": ".status.workers.ready",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _COLUMNS
+                    ],
+                    "schema": {"openAPIV3Schema": _root_schema()},
+                }
+            ],
+        },
+    }
+
+
+def crd_yaml() -> str:
+    """The CustomResourceDefinition as the text of `crds/collectorjob.yaml`."""
+    return _HEADER + yaml.safe_dump(crd(), sort_keys=False, width=120, allow_unicode=True)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the CRD to the path that is given, or to standard output."""
+    if arguments:
+        Path(arguments[0]).write_text(crd_yaml(), encoding="utf-8")
+    else:
+        sys.stdout.write(crd_yaml())
+
+
+def _root_schema() -> Schema:
+    schema = cast(Schema, CollectorJob.model_json_schema(by_alias=True, mode="validation"))
+    root = _structural(schema, cast(Schema, schema["$defs"]), defaults=True)
+    properties = cast(Schema, root["properties"])
+    # The API server has its own schema of these three, and allows no other here.
+    properties["apiVersion"] = {"type": "string"}
+    properties["kind"] = {"type": "string"}
+    properties["metadata"] = {"type": "object"}
+    root["required"] = ["spec"]
+    return root
+
+
+def _structural(schema: Schema, definitions: Schema, *, defaults: bool) -> Schema:
+    """The same schema as a structural one.
+
+    Args:
+        schema: Of pydantic.
+        definitions: What its references point to.
+        defaults: Whether defaults are written; they are not in the status, which is not ours to fill in.
+    """
+    schema = _resolved(schema, definitions)
+    made: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    if made.get("type") == "integer":
+        made["format"] = "int64"
+    if "exclusiveMinimum" in schema:  # a number in JSON Schema, a flag in OpenAPI 3.0
+        made |= {"minimum": schema["exclusiveMinimum"], "exclusiveMinimum": True}
+    if "exclusiveMaximum" in schema:
+        made |= {"maximum": schema["exclusiveMaximum"], "exclusiveMaximum": True}
+    if defaults and schema.get("default") not in (None, {}, []):
+        # A part's own defaults are filled in below it: only the API server's `{}` makes it look there.
+        made["default"] = {} if "properties" in schema else schema["default"]
+    if "properties" in schema:
+        made["properties"] = {
+            name: _structural(cast(Schema, part), definitions, defaults=defaults and name != "status")
+            for name, part in cast(Schema, schema["properties"]).items()
+        }
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            made[key] = _structural(cast(Schema, schema[key]), definitions, defaults=defaults)
+    return made
+
+
+def _resolved(schema: Schema, definitions: Schema) -> Schema:
+    """Without references, and without the null that stands for an optional field (in YAML it is just left out)."""
+    if "$ref" in schema:
+        target = cast(Schema, definitions[str(schema["$ref"]).rsplit("/", 1)[-1]])
+        return _resolved({**target, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)
+    choices = schema.get("anyOf")
+    if isinstance(choices, list) and {"type": "null"} in choices:
+        (choice,) = (cast(Schema, choice) for choice in choices if choice != {"type": "null"})
+        around = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+        return _resolved({**choice, **around}, definitions)
+    return schema
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

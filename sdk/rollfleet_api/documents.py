@@ -1,0 +1,192 @@
+"""Jobs as text: one or several YAML documents, read as `kubectl` reads them."""
+
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import yaml
+
+from rollfleet_api.fields import child
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.validation import JobErrors, Problem, parse_job
+
+_SCALARS: Final = {
+    "tag:yaml.org,2002:null": (r"~|null|Null|NULL|", "~nN"),
+    "tag:yaml.org,2002:bool": (
+        r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
+        "yYnNtTfFoO",
+    ),
+    "tag:yaml.org,2002:int": (r"[-+]?(0b[01_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "tag:yaml.org,2002:merge": (r"<<", "<"),
+}
+"""How plain scalars are read, with the characters that they begin with.
+
+PyYAML alone would read `1e-3` as text, `1:30` as ninety and `2026-01-01` as a date; kubectl does not.
+"""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, with kubectl's reading of scalars, and no second value for a key."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: dict[object, yaml.Node] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    first = seen[key.value].start_mark.line + 1
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"`{key.value}` is already given in line {first}", key.start_mark
+                    )
+                seen[key.value] = key
+        return super().construct_mapping(node, deep)
+
+
+for _tag, (_pattern, _first) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})$"), list(_first))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"$"), [""])
+
+
+def _octal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    text = str(node.value).replace("0o", "0", 1) if "0o" in str(node.value) else str(node.value)
+    return int(loader.construct_yaml_int(yaml.ScalarNode(node.tag, text, node.start_mark, node.end_mark)))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _octal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One YAML document, read as a job.
+
+    Attributes:
+        data: What the YAML says.
+        job: The job; None where something is wrong with it.
+        problems: What is wrong with it, in the document's order.
+        origin: What the text is called in messages.
+        number: Its number in the text, from 1; 0 where it is alone.
+        lines: The line (from 1) of each path in it.
+    """
+
+    data: object
+    job: CollectorJob | None
+    problems: tuple[Problem, ...]
+    origin: str
+    number: int
+    lines: Mapping[str, int]
+
+    def where(self, path: str) -> str:
+        """File, line and document of a path, for messages: `job.yaml:12 (document 2)`."""
+        place = f"{self.origin}:{_line(self.lines, path)}"
+        return f"{place} (document {self.number})" if self.number else place
+
+
+def read_jobs(text: str, *, origin: str) -> list[CollectorJob]:
+    """The jobs in a text of one or several YAML documents (JSON is YAML too).
+
+    Args:
+        text: The documents, separated by `---`. Empty ones are passed over.
+        origin: What to call the text in messages: a file's name.
+
+    Raises:
+        JobErrors: With everything that is wrong in any document, each with its line.
+    """
+    documents = read_documents(text, origin=origin)
+    problems = [problem for document in documents for problem in document.problems]
+    if problems:
+        raise JobErrors(problems)
+    return [document.job for document in documents if document.job]
+
+
+def read_documents(text: str, *, origin: str) -> list[Document]:
+    """Like `read_jobs`, with the documents that are no valid jobs, too, and what is wrong with them.
+
+    Raises:
+        JobErrors: If the text is no YAML, or holds nothing.
+    """
+    try:
+        parts = list(_parts(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise JobErrors([_syntax_problem(error, origin)]) from error
+    if not parts:
+        raise JobErrors([Problem("", "empty; expected a CollectorJob", origin)])
+    documents: list[Document] = []
+    numbers: dict[str, int] = {}
+    for number, (data, lines) in enumerate(parts, start=1):
+        job: CollectorJob | None = None
+        found: tuple[Problem, ...] = ()
+        try:
+            job = parse_job(data)
+        except JobErrors as errors:
+            found = errors.problems
+        if job and job.key in numbers:
+            message = f"`{job.key}` is already the job of document {numbers[job.key]}; give it another name"
+            found = (Problem("metadata.name", message),)
+        elif job:
+            numbers[job.key] = number
+        documents.append(_document(data, job, found, origin, number if len(parts) > 1 else 0, lines))
+    return documents
+
+
+def _document(
+    data: object,
+    job: CollectorJob | None,
+    found: tuple[Problem, ...],
+    origin: str,
+    number: int,
+    lines: Mapping[str, int],
+) -> Document:
+    bare = Document(data=data, job=job, problems=(), origin=origin, number=number, lines=lines)
+    placed = [replace(problem, where=bare.where(problem.path)) for problem in found]
+    return replace(bare, problems=tuple(sorted(placed, key=lambda problem: _line(lines, problem.path))))
+
+
+def _parts(text: str) -> Iterator[tuple[object, dict[str, int]]]:
+    """Each document that is not empty: its data, and the line (from 1) of each path in it."""
+    loader = _Loader(text)
+    try:
+        while loader.check_node():
+            node = loader.get_node()
+            assert node is not None  # check_node() said that there is one
+            lines = dict(_lines(node, "", node.start_mark.line + 1, set()))
+            data = loader.construct_document(node)
+            if data is not None:
+                yield data, lines
+    finally:
+        loader.dispose()
+
+
+def _lines(node: yaml.Node, path: str, line: int, above: set[int]) -> Iterator[tuple[str, int]]:
+    yield path, line
+    if id(node) in above:  # an alias to what it is in
+        return
+    inside = above | {id(node)}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _lines(value, child(path, str(key.value)), key.start_mark.line + 1, inside)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _lines(item, child(path, index), item.start_mark.line + 1, inside)
+
+
+def _line(lines: Mapping[str, int], path: str) -> int:
+    """The line of a path, or of the nearest thing above it that is there."""
+    while path not in lines:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return lines[path]
+
+
+def _syntax_problem(error: Exception, origin: str) -> Problem:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        mark = error.problem_mark
+        context = f" {error.context}" if error.context else ""
+        return Problem("", f"not YAML: {error.problem}{context}", f"{origin}:{mark.line + 1}:{mark.column + 1}")
+    if isinstance(error, RecursionError):
+        return Problem("", "not YAML that can be read: nested too deeply", origin)
+    return Problem("", f"not YAML: {' '.join(str(error).split())}", origin)

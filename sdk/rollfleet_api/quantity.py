@@ -1,0 +1,55 @@
+"""Kubernetes quantities: amounts such as `4Gi` of bytes or `500m` of a CPU.
+
+Signs are left out: nothing in a job can be negative. Source: "Quantity" in the Kubernetes API reference.
+"""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$"
+"""What a quantity looks like, as Python, Rust and Go read regular expressions."""
+
+MAX_LENGTH = 32
+"""Characters of a quantity; keeps the number small enough to compute with."""
+
+_FACTORS = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_SLOPPY = re.compile(r"^([0-9.]+)\s*([kmgtpe])i?b?(ytes)?$", re.IGNORECASE)
+
+
+def parse_quantity(text: str) -> Decimal:
+    """The amount that a quantity stands for.
+
+    Raises:
+        ValueError: If it is no quantity. The message says what to write instead.
+    """
+    match = re.match(PATTERN, text) if len(text) <= MAX_LENGTH and not text.endswith("\n") else None
+    if match is None:
+        raise ValueError(f"`{text}` is no quantity; write {_suggestion(text)}")
+    number, suffix = Decimal(match[1]), match[3] or ""
+    if suffix in _FACTORS:
+        return number * _FACTORS[suffix]
+    return number.scaleb(int(suffix[1:]))
+
+
+def parse_bytes(text: str) -> int:
+    """The whole number of bytes that a quantity stands for, rounded up.
+
+    Raises:
+        ValueError: If it is no quantity.
+    """
+    return int(parse_quantity(text).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _suggestion(text: str) -> str:
+    sloppy = _SLOPPY.match(text.strip())
+    if sloppy:
+        number, unit = sloppy[1], sloppy[2].upper()
+        return f"`{number}{unit}i` (powers of 1024) or `{number}{'k' if unit == 'K' else unit}` (powers of 1000)"
+    return "a number with an optional unit, such as `4Gi`, `512Mi` or `500m`"

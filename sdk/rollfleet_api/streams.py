@@ -1,0 +1,107 @@
+"""A job's two JetStream streams and the learner's consumer, as NATS's own API takes them (durations in nanoseconds).
+
+The batches stream is a work queue that refuses what does not fit: the refusal is the backpressure. Besides `maxBytes`
+it holds at most `maxBatchesAhead` messages a subject, and chunk `i` of every batch of worker `w` has one subject: so a
+worker may be that many batches ahead of the learner, by the server's own count, whoever restarts. The state stream
+keeps the last message of each subject, for whoever joins late.
+"""
+
+from typing import TypedDict
+
+from rollfleet_api.job import CollectorJob, Storage, WhenFull
+from rollfleet_api.subjects import Subjects
+
+SECOND_NS = 1_000_000_000
+DUPLICATE_WINDOW_NS = 120 * SECOND_NS
+ACK_WAIT_NS = 30 * SECOND_NS
+OWNER = "rollfleet.dev/learner"  # in the metadata of the learner's consumer
+
+
+class StreamConfiguration(TypedDict):
+    """What both of our streams say; the fields of NATS's own stream configuration."""
+
+    name: str
+    subjects: list[str]
+    storage: str
+    retention: str
+    discard: str
+    discard_new_per_subject: bool
+    max_bytes: int
+    max_msgs_per_subject: int
+    duplicate_window: int
+    allow_direct: bool
+    num_replicas: int
+
+
+class ConsumerConfiguration(TypedDict):
+    """The learner's consumer; the fields of NATS's own consumer configuration."""
+
+    durable_name: str
+    ack_policy: str
+    ack_wait: int
+    max_ack_pending: int
+    max_waiting: int
+    metadata: dict[str, str]
+
+
+def batches_stream(job: CollectorJob) -> StreamConfiguration:
+    """The work queue of a job."""
+    subjects, delivery = subjects_of(job), job.spec.delivery
+    block = delivery.when_full is WhenFull.BLOCK
+    return StreamConfiguration(
+        name=subjects.batches_stream,
+        subjects=subjects.batch_subjects,
+        storage=_storage(delivery.storage),
+        retention="workqueue",
+        discard="new" if block else "old",
+        discard_new_per_subject=block,
+        max_bytes=delivery.limit_bytes,
+        max_msgs_per_subject=delivery.max_batches_ahead,
+        duplicate_window=DUPLICATE_WINDOW_NS,
+        allow_direct=False,
+        num_replicas=1,
+    )
+
+
+def state_stream(job: CollectorJob) -> StreamConfiguration:
+    """The stream that keeps the last word on everything else."""
+    subjects = subjects_of(job)
+    return StreamConfiguration(
+        name=subjects.state_stream,
+        subjects=subjects.state_subjects,
+        storage=_storage(job.spec.delivery.storage),
+        retention="limits",
+        discard="old",
+        discard_new_per_subject=False,
+        max_bytes=-1,
+        max_msgs_per_subject=1,
+        duplicate_window=DUPLICATE_WINDOW_NS,
+        allow_direct=True,
+        num_replicas=1,
+    )
+
+
+def learner_consumer(subjects: Subjects, owner: str) -> ConsumerConfiguration:
+    """The consumer that the learner makes anew when it connects: what was not acknowledged comes again.
+
+    Args:
+        subjects: Of the job.
+        owner: Who makes it, unlike everybody else: so that a learner sees whether it is still its own.
+    """
+    return ConsumerConfiguration(
+        durable_name=subjects.learner_consumer,
+        ack_policy="explicit",
+        ack_wait=ACK_WAIT_NS,
+        max_ack_pending=-1,
+        max_waiting=16,
+        metadata={OWNER: owner},
+    )
+
+
+def subjects_of(job: CollectorJob) -> Subjects:
+    """The subjects of a job."""
+    return Subjects(namespace=job.metadata.namespace, job=job.metadata.name)
+
+
+def _storage(storage: Storage) -> str:
+    return {Storage.FILE: "file", Storage.MEMORY: "memory"}[storage]

@@ -1,0 +1,281 @@
+"""What is wrong with a job, for people: where, what, and what to write instead."""
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Final, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from rollfleet_api.fields import REFUSAL, Model, child
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec, frames_problem
+
+MAX_QUOTED: Final = 60
+"""Characters of a wrong text that a message repeats."""
+
+_EXPECTED: Final = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number of at most 64 bits",
+    "float_type": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        path: The field in YAML words, such as `spec.collect.framesPerBatch`; empty: the document as a whole.
+        message: What is wrong, and what to write instead.
+        where: The file, and the line where it is known; empty: unknown.
+    """
+
+    path: str
+    message: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        """The problem as one line."""
+        return ": ".join(part for part in (self.where, self.path, self.message) if part)
+
+
+class JobErrors(ValueError):
+    """One or several things that are wrong with a job, or with a file of jobs.
+
+    Attributes:
+        problems: All that was found, in the order of the document.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        """An error of these problems; its text has one a line."""
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def parse_job(data: object, *, origin: str = "") -> CollectorJob:
+    """The job that plain data (of YAML or JSON) describes.
+
+    Args:
+        data: What a YAML or JSON parser made: mappings, lists, text, numbers. Fields have their YAML names.
+        origin: Where the data comes from, for messages.
+
+    Raises:
+        JobErrors: With everything that is wrong.
+    """
+    found = list(_kind_problems(data))
+    if not found:
+        try:
+            return CollectorJob.model_validate(data, by_alias=True, by_name=False)
+        except ValidationError as error:
+            found = explain(error, CollectorJob)
+            found += (problem for problem in _frames_problems(data) if problem not in found)
+    raise JobErrors(replace(problem, where=origin) for problem in found)
+
+
+def explain(error: ValidationError, model: type[Model], *, path: str = "") -> list[Problem]:
+    """What pydantic found wrong, in our words.
+
+    Args:
+        error: What validating `model` raised.
+        model: The model that was validated.
+        path: The path of the validated value, where it is a part of something.
+    """
+    return [problem for detail in error.errors(include_url=False) for problem in _problems(detail, model, path)]
+
+
+def _kind_problems(data: object) -> Iterator[Problem]:
+    """What shows that the data is no job at all; to look at its fields would only add noise."""
+    if not isinstance(data, Mapping):
+        yield Problem("", f"expected a mapping with apiVersion, kind, metadata and spec, got {_describe(data)}")
+        return
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if field not in data:
+            yield Problem(field, f"missing; write `{field}: {expected}`")
+        elif data[field] != expected:
+            yield Problem(field, f"expected `{expected}`, got {_describe(data[field])}; write `{field}: {expected}`")
+
+
+def _frames_problems(data: object) -> Iterator[Problem]:
+    """What is wrong between `framesPerBatch` and `numEnvs`, where errors elsewhere kept the models from looking."""
+    spec = data.get("spec") if isinstance(data, Mapping) else None
+    env, collect = (spec.get("env"), spec.get("collect")) if isinstance(spec, Mapping) else (None, None)
+    if isinstance(env, Mapping) and isinstance(collect, Mapping):
+        envs, frames = env.get("numEnvs", 1), collect.get("framesPerBatch")
+        if type(envs) is int and type(frames) is int and envs >= 1 and frames >= 1:
+            wrong = frames_problem(frames, envs)
+            if wrong:
+                yield Problem(f"spec.{wrong[0]}", wrong[1])
+
+
+def _problems(detail: ErrorDetails, model: type[Model], prefix: str) -> Iterator[Problem]:
+    location = [part for part in detail["loc"] if part != "[key]"]
+    path = prefix
+    for part in location:
+        path = child(path, part)
+    if detail["type"] == REFUSAL:
+        for below, message in detail["ctx"]["found"]:
+            separator = "" if not below or not path or below.startswith("[") else "."
+            yield Problem(f"{path}{separator}{below}", message)
+        return
+    owner = _model_at(model, location[:-1])
+    name = str(location[-1]) if location else ""
+    field = _field(owner, name)
+    yield Problem(path, _message(detail, name, owner, field))
+
+
+def _message(detail: ErrorDetails, name: str, owner: type[Model] | None, field: FieldInfo | None) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    example = str(field.examples[0]) if field and field.examples else ""
+    match kind:
+        case "extra_forbidden":
+            return f"unknown field `{name}`; {_unknown(name, owner)}"
+        case "missing":
+            return f"missing; write e.g. `{name}: {example}`" if example else f"missing; write `{name}: ...`"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}, got {value}"
+        case "greater_than":
+            return f"must be more than {context['gt']}, got {value}"
+        case "less_than_equal":
+            return f"must be at most {context['le']}, got {value}"
+        case "finite_number":
+            return f"must be a finite number, got {value}"
+        case "too_long":
+            return f"must have at most {context['max_length']} items, got {context['actual_length']}"
+        case "string_too_long":
+            return f"must have at most {context['max_length']} characters, got {len(str(value))}"
+        case "enum":
+            return _wrong_choice(value, _choices(field))
+        case _ if kind in _EXPECTED:
+            hint = _type_hint(kind, value, name, example, field)
+            return f"expected {_EXPECTED[kind]}, got {_describe(value)}" + (f"; {hint}" if hint else "")
+    return detail["msg"]
+
+
+def _describe(value: object) -> str:
+    match value:
+        case None:
+            return "nothing (null)"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            shown = value if len(value) <= MAX_QUOTED else f"{value[: MAX_QUOTED - 1]}…"
+            return f'the text "{shown}"'
+        case list() | tuple():
+            return "a list"
+        case Mapping():
+            return "a mapping"
+    return f"a {type(value).__name__}"
+
+
+def _type_hint(kind: str, value: object, name: str, example: str, field: FieldInfo | None) -> str:
+    if value is None:
+        return "remove it for the default" if field and not field.is_required() else f"write a value after `{name}:`"
+    if kind == "string_type" and not isinstance(value, list | Mapping):
+        written = str(value).lower() if isinstance(value, bool) else str(value)
+        return f'write it in quotes: "{written}"'
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+        return f"write {int(value)}"
+    if isinstance(value, str):
+        numeric = kind.startswith(("int", "float")) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value)
+        if numeric or (kind == "bool_type" and value in ("true", "false")):
+            return f"write {value} without quotes"
+    if kind == "list_type" and not isinstance(value, Mapping):
+        return f"write `{name}: [{value}]`"
+    return f"write e.g. `{name}: {example}`" if example else ""
+
+
+def _wrong_choice(value: object, choices: list[str]) -> str:
+    if isinstance(value, str):
+        plain = {choice.lower(): choice for choice in choices}
+        spelled = re.sub(r"[-_ ]", "", value).lower()
+        near = difflib.get_close_matches(spelled, plain, n=1, cutoff=0.7)
+        if near:
+            return f"got `{value}`; write `{plain[near[0]]}`"
+    return f"expected {' or '.join(f'`{choice}`' for choice in choices)}, got {_describe(value)}"
+
+
+def _unknown(name: str, owner: type[Model] | None) -> str:
+    names = _names(owner)
+    if to_camel(name) in names:
+        return f"did you mean `{to_camel(name)}`? (fields are written in camelCase)"
+    plain = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.replace("_", "").lower(), plain, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean `{plain[near[0]]}`?"
+    homes = [path for path, known in _fields(CollectorJobSpec, "spec") if known == to_camel(name)]
+    if len(homes) == 1:
+        return f"it belongs into `{homes[0]}`"
+    return f"known here: {', '.join(names)}" if names else "nothing can be set here; remove it"
+
+
+# --- Looking into the models -----------------------------------------------------------------------------------------
+
+
+def _names(model: type[Model] | None) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()] if model else []
+
+
+def _field(model: type[Model] | None, alias: str) -> FieldInfo | None:
+    fields = model.model_fields.values() if model else ()
+    return next((field for field in fields if field.alias == alias), None)
+
+
+def _fields(model: type[Model], path: str) -> Iterator[tuple[str, str]]:
+    """Each field below a model: the path of its owner, and its name."""
+    for field in model.model_fields.values():
+        name = str(field.alias)
+        yield path, name
+        part = _model_of(field.annotation)
+        if part:
+            yield from _fields(part, child(path, name))
+
+
+def _model_at(model: type[Model], location: list[int | str]) -> type[Model] | None:
+    """The model that owns what is at a location; None inside free-form parts."""
+    found: type[Model] | None = model
+    for part in location:
+        if isinstance(part, str):
+            field = _field(found, part)
+            found = _model_of(field.annotation) if field else None
+    return found
+
+
+def _model_of(annotation: object) -> type[Model] | None:
+    for part in _flat(annotation):
+        if isinstance(part, type) and issubclass(part, Model):
+            return part
+    return None
+
+
+def _choices(field: FieldInfo | None) -> list[str]:
+    for part in _flat(field.annotation if field else None):
+        if isinstance(part, type) and issubclass(part, Enum):
+            return [str(choice.value) for choice in part]
+    return []
+
+
+def _flat(annotation: object) -> Iterator[object]:
+    """The classes in an annotation: of `list[Annotated[A, ...]] | None` it is `A`, and NoneType."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _flat(get_args(annotation)[0])
+    elif origin in (list, Union, UnionType):
+        for argument in get_args(annotation):
+            yield from _flat(argument)
+    else:
+        yield annotation
