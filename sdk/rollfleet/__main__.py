@@ -1,0 +1,6 @@
+"""`python -m rollfleet` is the same as `rollfleet`."""
+
+from rollfleet.cli import main
+
+if __name__ == "__main__":
+    main()

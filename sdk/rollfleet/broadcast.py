@@ -1,0 +1,118 @@
+"""Numbers the versions of a learner's weights and hands snapshots of them to the transport."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from rollfleet.errors import NoWeights, WeightMismatch
+from rollfleet.schemes import Layout, WeightScheme
+from rollfleet.transports.transport import Transport
+from rollfleet.weights import State, WeightLayout
+
+
+class Broadcaster:
+    """Sends versions of one policy.
+
+    Args:
+        transport: Where snapshots go.
+        policy: What is sent when nothing else is named; None: nothing is.
+        scheme: How weights travel.
+        version: The newest version that was ever sent for this job.
+        acts: `policy` is the very object that collects: nothing need be sent, only loaded where it is something else.
+
+    Raises:
+        WeightMismatch: `policy` holds no weights in a form that can be sent.
+    """
+
+    def __init__(
+        self, transport: Transport, policy: Any, *, scheme: WeightScheme, version: int, acts: bool = False
+    ) -> None:
+        self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
+        self._layout: Layout | None = None
+        self._last: Tensor | None = None  # the bytes sent last, of a policy of several models
+        self._for_some: dict[int, int] = {}  # worker -> the newest version, where it was not meant for all
+        self._for_all = version
+        self.version = version
+        self.has_policy = policy is not None and any(scheme.select(policy).values())
+
+    def meant_for(self, worker: int) -> int:
+        """The newest version that was sent to this worker; 0: none."""
+        return max(self._for_all, self._for_some.get(worker, 0))
+
+    @property
+    def meant_for_all(self) -> int:
+        """The newest version that was sent to all workers; 0: none."""
+        return self._for_all
+
+    @property
+    def meant_for_some(self) -> tuple[tuple[int, int], ...]:
+        """Workers that were sent a newer one, and which."""
+        return tuple(sorted((worker, version) for worker, version in self._for_some.items() if version > self._for_all))
+
+    def go_on_from(self, version: int) -> None:
+        """Number on from here, where that is further."""
+        self.version = max(self.version, version)
+
+    def send(self, models: Mapping[str, State] | None = None, *, workers: Collection[int] | None = None) -> int:
+        """Take a snapshot and send it. Returns its version; the work goes on behind the call.
+
+        Args:
+            models: The named tensors of each model; what is not named stays as it was sent last. None: the policy.
+            workers: Who acts on it; None: all.
+
+        Raises:
+            WeightMismatch: It is laid out differently from earlier versions.
+            NoWeights: There is nothing to send.
+        """
+        if models is None or not self._acts:
+            models = self._whole(models)
+        version = self.version + 1
+        if self._acts:
+            self._load(models)
+        else:
+            if self._layout is None:
+                self._layout = self._scheme.layout(models)
+            for snapshot in self._transport.spent():
+                self._layout.release(snapshot)
+            snapshot = self._layout.snapshot(models)
+            if len(models) > 1:
+                self._last = snapshot.data.clone()
+            self._transport.send_weights(version, snapshot, workers=None if workers is None else frozenset(workers))
+        self.version = version
+        if workers is None:
+            self._for_all = version
+        else:
+            self._for_some |= dict.fromkeys(workers, version)
+        return version
+
+    def _whole(self, models: Mapping[str, State] | None) -> Mapping[str, State]:
+        if self._last is not None and self._layout is not None and models is not None:
+            known: Mapping[str, State] = self._layout.states(self._last)
+        elif self._policy is not None:
+            known = self._scheme.select(self._policy)
+        elif models is None:
+            raise NoWeights("no weights to send: pass a policy or weights, or connect with `policy=`")
+        else:
+            known = {}
+        if models is None:
+            models = known
+        elif len(known) > 1:
+            for name in models:
+                if name not in known:
+                    raise WeightMismatch(f"there is no model {name!r}; the policy's are {', '.join(known)}")
+            models = {**known, **models}
+        if not any(models.values()):
+            raise NoWeights("there are no parameters or buffers to send")
+        return models
+
+    def _load(self, models: Mapping[str, State]) -> None:
+        """Into the policy that acts, unless that is where they come from."""
+        mine = self._scheme.select(self._policy)
+        for name, state in models.items():
+            if name not in mine:
+                raise WeightMismatch(f"there is no model {name!r}; the policy's are {', '.join(mine)}")
+            layout = WeightLayout({name: mine[name]})
+            if any(mine[name].get(key) is not value for key, value in state.items()):
+                snapshot = layout.snapshot({name: state})
+                layout.load(snapshot.data, {name: mine[name]})

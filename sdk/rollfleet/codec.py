@@ -1,0 +1,310 @@
+"""Tensors <-> bytes of one message: a typed header, a checksum, and the tensors' own memory. No pickle, no code.
+
+One frame, all numbers little-endian:
+
+```
+offset  bytes
+0       4      magic b"RLFT"
+4       4      u32  format version
+8       4      u32  header length H
+12      4      u32  meta length M
+16      8      u64  payload length P
+24      8      u64  xxh3_64 of every other byte of the frame; 0 where both sides do without (memory that they share)
+32      H      header: JSON {"tensors": [{"key": [...], "dtype": "float32", "shape": [...]}, ...]}
+32+H    M      meta: bytes that belong to the caller
+...            zeros up to a multiple of 64
+S       P      payload: each tensor's raw bytes, each at a multiple of 64, zeros between, none after the last
+```
+
+The header has no offsets: they follow from the shapes, so that there is nothing to lie about. What a hostile peer sends
+ends in `MessageCorrupt` or `MessageTooLarge`; what is allocated on the way is bounded by the length of what it sent.
+"""
+
+import json
+import math
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from rollfleet.errors import MessageCorrupt, MessageTooLarge
+
+__all__ = ["ALIGNMENT", "Buffer", "Encoded", "Key", "decode", "empty_buffer", "encode"]
+
+if sys.byteorder != "little":
+    raise ImportError("rollfleet sends tensors as little-endian machines keep them; this machine is big-endian")
+
+Key: TypeAlias = tuple[str, ...]
+Buffer: TypeAlias = bytearray | memoryview | npt.NDArray[np.uint8]
+
+ALIGNMENT = 64
+"""Bytes. Tensors begin at multiples of it: a cache line, and enough for every vector instruction."""
+
+_MAGIC = b"RLFT"
+_VERSION = 1
+_FIELDS = struct.Struct("<4sIIIQ")  # all of the prefix that the checksum covers
+_CHECKSUM = struct.Struct("<Q")
+_PREFIX_BYTES = _FIELDS.size + _CHECKSUM.size
+
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_META_BYTES = 1 << 20
+_MAX_TENSORS = 1024
+_MAX_ELEMENTS = 1 << 48  # zeros in a shape count as ones here: torch multiplies strides that way and must not overflow
+_CACHED_HEADER_BYTES = 1 << 14  # a sender of ever new, long headers must not fill the cache with them
+_ZEROS = memoryview(bytes(ALIGNMENT))
+
+_DTypeName: TypeAlias = Literal[
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+]  # fmt: skip
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(_DTypeName)}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+# fail_fast: else a mebibyte of nonsense makes pydantic collect 900,000 errors, in 260 MB.
+_KeyPart: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+_Size: TypeAlias = Annotated[int, Field(ge=0, le=1 << 40)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TensorHeader:
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    key: Annotated[tuple[_KeyPart, ...], Field(min_length=1, max_length=16, fail_fast=True)]
+    dtype: _DTypeName
+    shape: Annotated[tuple[_Size, ...], Field(max_length=32, fail_fast=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
+    tensors: Annotated[tuple[_TensorHeader, ...], Field(max_length=_MAX_TENSORS, fail_fast=True)]
+
+
+_HEADER = TypeAdapter(_Header)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """Where one tensor lies: `offset` bytes after the payload's start, as `stored` (numpy has no bfloat16)."""
+
+    key: Key
+    dtype: torch.dtype
+    stored: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    nbytes: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    slots: tuple[_Slot, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Encoded:
+    """One message, ready to be sent.
+
+    Attributes:
+        parts: Bytes in the order they are sent; joined they are the message. Those of contiguous CPU tensors are the
+            tensors' own memory: one that is written before its message was sent makes the receiver refuse the message.
+        nbytes: Length of all parts together.
+    """
+
+    parts: tuple[memoryview, ...]
+    nbytes: int
+
+
+def encode(meta: bytes, tensors: Mapping[Key, torch.Tensor], *, checksum: bool = True) -> Encoded:
+    """Describe `tensors` and `meta` as one message, without copying contiguous CPU tensors.
+
+    Args:
+        meta: What the caller wants to say about the tensors, at most 1 MiB.
+        tensors: At most 1024 dense tensors by nested key. Those that are not contiguous, or not on the CPU, are copied;
+            gradients are left behind.
+        checksum: Whether the receiver is to notice bytes that changed on the way.
+
+    Raises:
+        MessageTooLarge: `meta`, or the keys and shapes together, have more than 1 MiB.
+        TypeError: A dtype or a layout (sparse, quantised) cannot be sent; names the key.
+        ValueError: A receiver would refuse the keys or shapes: an empty key, a part of more than 256 characters, ...
+    """
+    if len(meta) > _MAX_META_BYTES:
+        raise MessageTooLarge(len(meta), _MAX_META_BYTES, "meta")
+    header, layout = _describe(tuple((key, _dtype_name(key, tensor), tensor.shape) for key, tensor in tensors.items()))
+    fields = _FIELDS.pack(_MAGIC, _VERSION, len(header), len(meta), layout.nbytes)
+    lead = b"".join((header, meta, _ZEROS[: -(_PREFIX_BYTES + len(header) + len(meta)) % ALIGNMENT]))
+
+    payload: list[memoryview] = []
+    written = 0
+    digest = xxhash.xxh3_64(fields)
+    digest.update(lead)
+    for slot, tensor in zip(layout.slots, tensors.values(), strict=True):
+        if slot.nbytes == 0:
+            continue
+        if slot.offset > written:
+            payload.append(_ZEROS[: slot.offset - written])
+        payload.append(_raw_bytes(tensor))
+        written = slot.offset + slot.nbytes
+    if layout.nbytes > written:  # zero-size tensors at the end
+        payload.append(_ZEROS[: layout.nbytes - written])
+    if checksum:
+        for part in payload:
+            digest.update(part)
+    first = b"".join((fields, _CHECKSUM.pack(digest.intdigest() if checksum else 0), lead))
+    return Encoded(parts=(memoryview(first), *payload), nbytes=len(first) + layout.nbytes)
+
+
+def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, torch.Tensor]]:
+    """Read one message where it lies.
+
+    Args:
+        buffer: Exactly one message, writable. The tensors are views of it and keep it alive; the caller hands it over
+            and writes to it no more. (One that does not begin at a multiple of 16 is copied; see `empty_buffer`.)
+        checksum: Whether it must be right.
+
+    Returns:
+        `meta`, and CPU tensors by key in the order they were encoded.
+
+    Raises:
+        MessageCorrupt: The bytes are cut, changed, of another format, or lie about themselves.
+        MessageTooLarge: The header or `meta` claim more than 1 MiB.
+        ValueError: `buffer` is read-only.
+    """
+    raw = np.frombuffer(buffer, np.uint8)
+    if not raw.flags.writeable:
+        raise ValueError(
+            "decode makes tensors that share the buffer's memory: pass a writable one, such as a bytearray"
+        )
+    header_bytes, meta_bytes, start = _check_frame(raw.data, checksum=checksum)
+    meta_start = _PREFIX_BYTES + header_bytes
+    header = raw[_PREFIX_BYTES:meta_start].tobytes()
+    layout = _layout_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _layout(header)
+    if start + layout.nbytes != raw.nbytes:
+        raise MessageCorrupt(f"the shapes need {layout.nbytes} bytes, the payload has {raw.nbytes - start}")
+    meta = raw[meta_start : meta_start + meta_bytes].tobytes()
+
+    if raw.__array_interface__["data"][0] % 16:  # loads of misaligned elements are undefined behaviour in C++
+        aligned = empty_buffer(raw.nbytes)
+        aligned[:] = raw
+        raw = aligned
+    tensors: dict[Key, torch.Tensor] = {}
+    for slot in layout.slots:
+        offset = start + slot.offset
+        # A bool with another byte than 0 or 1 is undefined behaviour in C++. Looking costs less than rewriting.
+        if slot.dtype is torch.bool and slot.nbytes and raw[offset : offset + slot.nbytes].max() > 1:
+            raise MessageCorrupt(f"bool tensor {slot.key} has bytes other than 0 and 1")
+        array: npt.NDArray[np.generic] = np.ndarray(slot.shape, slot.stored, raw, offset)
+        tensor = torch.from_numpy(array)
+        tensors[slot.key] = tensor.view(torch.bfloat16) if slot.dtype is torch.bfloat16 else tensor
+    return meta, tensors
+
+
+def empty_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Uninitialised memory for one message, uint8 `[nbytes]`, beginning at a multiple of `ALIGNMENT` bytes."""
+    raw = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
+    start = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def _dtype_name(key: Key, tensor: torch.Tensor) -> str:
+    name = _NAMES.get(tensor.dtype)
+    if name is None or tensor.layout is not torch.strided:
+        what = f"{tensor.layout} of {tensor.dtype}"
+        raise TypeError(f"tensor {key} is {what}; only dense tensors of {', '.join(_DTYPES)} can be sent")
+    return name
+
+
+def _raw_bytes(tensor: torch.Tensor) -> memoryview:
+    # Lazy conjugation and negation are flags on the tensor, not in its memory.
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if dense.dtype is torch.bfloat16:
+        dense = dense.view(torch.uint16)
+    return dense.numpy().reshape(-1).view(np.uint8).data  # reshape copies only what is not contiguous
+
+
+@lru_cache(maxsize=64)
+def _describe(specs: tuple[tuple[Key, str, tuple[int, ...]], ...]) -> tuple[bytes, _Layout]:
+    """Header and layout of tensors to be sent, checked as the receiver will check them."""
+    described = [{"key": key, "dtype": dtype, "shape": shape} for key, dtype, shape in specs]
+    try:
+        header = json.dumps({"tensors": described}, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(header) > _MAX_HEADER_BYTES:
+            raise MessageTooLarge(len(header), _MAX_HEADER_BYTES, "header")
+        return header, _layout(header)
+    except (MessageCorrupt, UnicodeEncodeError) as exc:
+        raise ValueError(f"these tensors cannot be sent: {exc}") from exc
+
+
+def _check_frame(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
+    """Header's and meta's lengths, and the payload's offset, of a frame whose lengths and checksum are right."""
+    if view.nbytes < _PREFIX_BYTES:
+        raise MessageCorrupt(f"{view.nbytes} bytes are too few for a message: the prefix alone has {_PREFIX_BYTES}")
+    magic, version, header_bytes, meta_bytes, payload_bytes = _FIELDS.unpack_from(view)
+    if magic != _MAGIC:
+        raise MessageCorrupt(f"not a message of rollfleet: it begins with {magic!r} instead of {_MAGIC!r}")
+    if version != _VERSION:
+        raise MessageCorrupt(f"message format {version}; this rollfleet reads format {_VERSION}")
+    if header_bytes > _MAX_HEADER_BYTES:
+        raise MessageTooLarge(header_bytes, _MAX_HEADER_BYTES, "header")
+    if meta_bytes > _MAX_META_BYTES:
+        raise MessageTooLarge(meta_bytes, _MAX_META_BYTES, "meta")
+    start = _aligned(_PREFIX_BYTES + header_bytes + meta_bytes)
+    if start + payload_bytes != view.nbytes:
+        raise MessageCorrupt(f"the message says that it has {start + payload_bytes} bytes, but has {view.nbytes}")
+    if not checksum:
+        return header_bytes, meta_bytes, start
+    digest = xxhash.xxh3_64(view[: _FIELDS.size])
+    digest.update(view[_PREFIX_BYTES:])
+    (expected,) = _CHECKSUM.unpack_from(view, _FIELDS.size)
+    if digest.intdigest() != expected:
+        raise MessageCorrupt("the checksum is wrong: bytes changed after the message was encoded")
+    return header_bytes, meta_bytes, start
+
+
+def _layout(header: bytes) -> _Layout:
+    try:
+        parsed = _HEADER.validate_json(header)
+    except ValidationError as exc:
+        # The error repeats what the peer wrote, up to many times over: say the first, and do not chain the rest.
+        raise MessageCorrupt(f"the header is not valid: {_first_problem(exc)}") from None
+    slots: list[_Slot] = []
+    end = 0
+    for tensor in parsed.tensors:
+        if math.prod(max(size, 1) for size in tensor.shape) > _MAX_ELEMENTS:
+            raise MessageCorrupt(f"tensor {tensor.key} has more than {_MAX_ELEMENTS} elements: {tensor.shape}")
+        dtype = _DTYPES[tensor.dtype]
+        nbytes = math.prod(tensor.shape) * dtype.itemsize
+        offset = _aligned(end)
+        stored = np.dtype("uint16" if dtype is torch.bfloat16 else tensor.dtype)
+        slots.append(
+            _Slot(key=tensor.key, dtype=dtype, stored=stored, shape=tensor.shape, nbytes=nbytes, offset=offset)
+        )
+        end = offset + nbytes
+    if len({slot.key for slot in slots}) != len(slots):
+        raise MessageCorrupt("two tensors have the same key")
+    return _Layout(slots=tuple(slots), nbytes=end)
+
+
+_layout_cached = lru_cache(maxsize=64)(_layout)
+
+
+def _first_problem(exc: ValidationError) -> str:
+    if exc.error_count() > 32:
+        return f"{exc.error_count()} problems"
+    problem = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(str(part)[:64] for part in problem['loc'])}: {problem['msg'][:200]}"
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT

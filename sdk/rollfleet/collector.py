@@ -1,0 +1,400 @@
+"""The learner's iterator: how workers' batches are gathered, how weights are versioned, when collection ends.
+
+Everything here is above the transport, so it is the same wherever the batches come from.
+"""
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from rollfleet.broadcast import Broadcaster
+from rollfleet.construction import start
+from rollfleet.errors import JobEnded, JobInvalid, Timeout
+from rollfleet.filling import Filling
+from rollfleet.gathering import Gatherer
+from rollfleet.models import named_states
+from rollfleet.options import LearnerOptions, Options
+from rollfleet.schemes import scheme_of
+from rollfleet.shares import together
+from rollfleet.splitting import frames_of, split_trajectories
+from rollfleet.stats import Stats
+from rollfleet.tally import Tally
+from rollfleet.transports.transport import Elastic, Transport
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Phase
+
+
+class Collector:
+    """Iterates over batches of frames, and sends the policy's weights to whoever collects them.
+
+    `Collector(env, policy, ...)` collects in this process, or with `workers=` in processes of this machine;
+    `rollfleet.connect(job, policy)` makes one whose workers are anywhere. In mode sync an iteration opens a round: all
+    workers collect one batch on the same version, and they are yielded together, `[workers * num_envs, T]`, in the
+    workers' order. In mode async batches are yielded as they come, `[num_envs, T]`, and collection goes on meanwhile.
+    Use it from one thread.
+
+    Leaving the `with` block without an error completes the job: its workers leave. An error does not where workers can
+    do without the learner (over NATS): a learner that starts again goes on.
+    """
+
+    def __init__(self, env: Any, policy: Any = None, **options: Unpack[Options]) -> None:
+        """Collect here, or in processes of this machine.
+
+        Args:
+            env: A Gymnasium id, a function that makes an environment (or a whole `VectorEnv`), a `VectorEnv`, or a
+                list with one of these for each worker.
+            policy: Maps observations `[num_envs, ...]` to actions, or to a dict or TensorDict with `action` and what
+                else goes into the batch; a TensorDictModule reads and writes by its keys. None: random actions.
+            **options: See below.
+
+        Keywords, with what they are where nothing is said:
+
+        - `frames_per_batch` (must be given): frames of what the iterator yields, of all workers together (sync) or of
+          one (async). `total_frames` (0: no end): the iterator ends when so many were handed out.
+        - `num_envs` (1): environments of each worker. `env_kwargs` ({}): of their constructor; a list: of each
+          worker's. `vectorization` ("sync"), `env_processes` (0), `backend` ("gymnasium", or "envpool"): see a job's
+          `env`.
+        - `workers` (0: collect in this process and thread), `mode` ("sync", or "async"), `start_method` ("spawn"),
+          `max_restarts_per_worker` (0), `quiet` (True: workers' warnings are not shown), `max_batches_ahead` (1),
+          `stragglers_threshold` (1.0): about worker processes.
+        - `policy_factory`: called on the worker as `factory(observation_space, action_space)`; a list: one for each
+          worker. `policy_device`: where it acts; a list: one for each worker. `device`: where batches are put.
+        - `weights_interval` (1): broadcast after so many batches; 0: only the first, and when told. `max_lag`,
+          `precision` ("float32", or "bfloat16"), `weight_scheme` (see `rollfleet.schemes`).
+        - `seed` (0), `init_random_frames` (0), `max_frames_per_traj` (0: no limit), `exploration` ("random", "mode",
+          "mean", "deterministic"), `set_truncated`, `reset_at_each_iter`, `reset_when_done` (True), `step_count`,
+          `is_init`, `trajs_per_batch` (0): see a job's `collect`.
+        - `cat_results` ("envs", "time", "stack"): how workers' shares are put together in mode sync.
+        - `split_trajs` (False): yield `split_trajectories(batch)`. `postproc`: called with each batch, its result is
+          yielded. `replay_buffer`: batches go into it, `extend(frames)`, and the iterator yields None.
+
+        Raises:
+            JobInvalid: Something cannot be done; the message names the keyword. (EnvironmentInvalid, PolicyInvalid.)
+            TypeError: There is no such keyword.
+        """
+        transport, job, acts = start(env, policy, options)
+        try:
+            self._begin(transport, job, policy, options, acts=acts)
+        except BaseException:
+            transport.close()
+            raise
+
+    @classmethod
+    def over(cls, transport: Transport, job: CollectorJob, policy: Any = None, **more: Unpack[LearnerOptions]) -> Self:
+        """A collector over a transport that is there. It closes it."""
+        collector = cls.__new__(cls)
+        collector._begin(transport, job, policy, more)
+        return collector
+
+    def _begin(
+        self, transport: Transport, job: CollectorJob, policy: Any, options: LearnerOptions, *, acts: bool = False
+    ) -> None:
+        self._transport, self._job = transport, job
+        self._close = weakref.finalize(self, transport.close)  # also where nobody shuts down: it was dropped, or exits
+        scheme, version = options.get("weight_scheme") or scheme_of(job.spec.weights), transport.resumed.version
+        self._tally = Tally()
+        self._weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
+        self._gatherer = Gatherer(transport, job, self._weights, self._tally)
+        self._since_broadcast: int | None = None  # batches since the last one; None: this learner has not sent any
+        self._ended = False
+        self._split = options.get("split_trajs", False)
+        self._postproc = options.get("postproc")
+        self._buffer = options.get("replay_buffer")
+        self._filling: Filling | None = None
+
+    # --- iteration ---
+
+    def __iter__(self) -> "Iterator[Any]":
+        """Itself: several loops over it go on where the one before stopped."""
+        return self
+
+    def __next__(self) -> Any:
+        """The next batch, TensorDict. Broadcasts first, where `weights.interval` says that it is time.
+
+        Raises:
+            StopIteration: `total_frames` are reached; the job is complete.
+            NoWeights: The workers wait for weights, and nothing would ever send them.
+            WorkerFailed: A worker gave up in a way that starting it again would not mend.
+            JobEnded: The collector was shut down.
+        """
+        if self._filling is not None and not self._ended:
+            self._filling.check()
+            raise JobInvalid(
+                "the replay buffer is being filled in the background: do not iterate, or do not call start()"
+            )
+        return self._next()
+
+    def _next(self) -> Any:
+        if self._ended:
+            raise JobEnded(f"the collector of {self._job.key} was shut down")
+        if self._gatherer.phase is Phase.PAUSE:
+            raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
+        if self.total_frames and self.frames >= self.total_frames:
+            self._gatherer.complete()
+            raise StopIteration
+        if self._broadcast_is_due():
+            self.update_policy_weights_()
+        arrivals = self._gatherer.gather()
+        batch = together([arrival.batch for arrival in arrivals], self._job.spec.collect.cat_results)
+        self._gatherer.hand_over(arrivals)
+        if self._since_broadcast is not None:
+            self._since_broadcast += 1
+        result = split_trajectories(batch) if self._split else batch
+        result = result if self._postproc is None else self._postproc(result)
+        if self._buffer is None:
+            return result
+        self._buffer.extend(frames_of(result))
+        return None
+
+    @property
+    def job(self) -> CollectorJob:
+        """The job: as it was when this learner connected, or what the arguments amount to."""
+        return self._job
+
+    @property
+    def total_frames(self) -> int:
+        """Frames after which the iterator ends: the job's `totalFrames`; 0: never."""
+        return self._job.spec.collect.total_frames
+
+    # --- weights ---
+
+    def update_policy_weights_(
+        self,
+        policy_or_weights: Any = None,
+        *,
+        worker_ids: int | Collection[int] | None = None,
+        model_id: str | None = None,
+        weights_dict: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Send weights to the workers; they act on them from their next batch on. Returns at once.
+
+        Args:
+            policy_or_weights: A module (its parameters and buffers), a dict or a TensorDict of tensors named as in
+                the policy's `state_dict`. None: the policy that the collector was given.
+            worker_ids: Only these workers. None: all.
+            model_id: These are the weights of this model, of a policy of several (see `rollfleet.models`); the others
+                stay as they were sent last.
+            weights_dict: Weights of several models by name, in one version: a worker never acts on half of them.
+
+        Returns:
+            The number of this version, one more than the last.
+
+        Raises:
+            WeightMismatch: Names, shapes or dtypes are not those of earlier versions; names the parameter.
+            NoWeights: No weights were given, here or to the collector.
+            JobInvalid: The arguments contradict each other, or there is no such worker.
+        """
+        models = named_states(policy_or_weights, model_id, weights_dict)
+        workers = self._these(worker_ids)
+        version = self._weights.send(models, workers=workers)
+        self._since_broadcast = 0
+        self._gatherer.direct_async()
+        return version
+
+    @property
+    def version(self) -> int:
+        """The newest version that was sent; 0: none yet."""
+        return self._weights.version
+
+    def versions(self) -> dict[int, int]:
+        """The version that each worker has applied; 0: none yet."""
+        return {worker: status.version for worker, status in sorted(self._transport.workers().items())}
+
+    def wait_for_version(self, version: int, timeout_s: float) -> None:
+        """Wait until every worker has applied this version or a newer one.
+
+        In mode sync a worker applies weights when the next round begins: wait between rounds and it does not happen.
+
+        Raises:
+            Timeout: It did not happen in time; names the workers that are behind.
+        """
+        until = time.monotonic() + timeout_s
+        while behind := [worker for worker in self._transport.members() if self.versions().get(worker, 0) < version]:
+            if time.monotonic() >= until:
+                raise Timeout(f"workers {sorted(behind)} have not applied version {version} within {timeout_s:g} s")
+            self._gatherer.look_around()
+            time.sleep(0.01)
+
+    # --- while it goes on ---
+
+    @contextmanager
+    def pause(self) -> "Iterator[None]":
+        """Nothing new is collected inside the block; afterwards it goes on, without loss.
+
+        What a worker is in the middle of is finished and kept.
+        """
+        if self._gatherer.phase is not Phase.RUN:
+            raise JobInvalid("the collector is paused already, or at its end")
+        with self._filling.held() if self._filling else nullcontext():
+            self._gatherer.enter(Phase.PAUSE)
+            try:
+                yield
+            finally:
+                if not self._ended:
+                    self._gatherer.enter(Phase.RUN)
+
+    def start(self) -> None:
+        """Fill the replay buffer in the background: `frames` tells how far it is. Do not iterate meanwhile.
+
+        Raises:
+            JobInvalid: There is no `replay_buffer`.
+        """
+        if self._buffer is None:
+            raise JobInvalid("start() fills a replay buffer in the background; write `replay_buffer=`")
+        self._filling = self._filling or Filling(self._next)
+
+    def async_shutdown(self, timeout_s: float | None = None) -> None:
+        """End what `start` began, and shut down. Raises what went wrong in the background."""
+        try:
+            if self._filling:
+                self._filling.stop(timeout_s)
+        finally:
+            self.shutdown()
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed environments, random actions and policies of all workers anew, from their next batch on.
+
+        Episodes that are under way are given up. Trajectory ids go on.
+
+        Returns:
+            The seed for the next collector: `seed` itself if `static_seed`, else one further, so that it is another.
+        """
+        self._gatherer.course.set_seed(seed)
+        self._gatherer.direct_async()
+        return seed if static_seed else seed + 1
+
+    def add_workers(self, count: int = 1) -> list[int]:
+        """Start more workers in mid-run; in mode sync they take part from the next round on.
+
+        Returns:
+            Their indices.
+
+        Raises:
+            JobInvalid: The workers are not this collector's own; the message tells who scales them.
+        """
+        return self._elastic().add_workers(count)
+
+    def remove_workers(self, worker_ids: int | Collection[int]) -> None:
+        """Let workers leave in mid-run; what they have collected still comes.
+
+        Raises:
+            JobInvalid: There is no such worker, or the workers are not this collector's own.
+        """
+        these = self._these(worker_ids) or ()
+        if set(these) >= self._transport.members():
+            raise JobInvalid("these are all workers there are: shut the collector down instead")
+        self._elastic().remove_workers(these)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Indices of the workers there are, in the order of their shares."""
+        return tuple(sorted(self._transport.members()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run needs to go on elsewhere: counters, versions, seeds. Not the policy, not the environments."""
+        lives = max((status.incarnation + 1 for status in self._transport.workers().values()), default=1)
+        return {"version": self.version} | self._tally.state_dict() | self._gatherer.course.state_dict(lives)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken: versions and trajectory ids count on, environments begin new episodes."""
+        self._tally.load_state_dict(state)
+        self._gatherer.course.load_state_dict(state)
+        self._weights.go_on_from(state["version"])
+        self._since_broadcast = None
+
+    # --- what is known ---
+
+    @property
+    def frames(self) -> int:
+        """Frames handed out so far, or written into the replay buffer."""
+        return self._tally.frames
+
+    @property
+    def batches(self) -> int:
+        """Batches handed out so far."""
+        return self._tally.batches
+
+    @property
+    def episode_returns(self) -> deque[float]:
+        """Returns of the last 100 episodes that ended in what was handed out."""
+        return self._tally.episode_returns
+
+    @property
+    def episode_lengths(self) -> deque[int]:
+        """Lengths of the same episodes, in frames."""
+        return self._tally.episode_lengths
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last 100 episodes that ended in what was handed out; None: none has ended."""
+        return self._tally.mean_return
+
+    def stats(self) -> Stats:
+        """Counters since this learner connected."""
+        seen = self._gatherer.admission
+        return Stats(
+            frames=self.frames,
+            batches=self.batches,
+            bytes=self._tally.nbytes,
+            repeated=seen.repeated,
+            missed=seen.missed,
+            stale=seen.stale,
+            corrupt=self._transport.corrupt(),
+        )
+
+    # --- the end ---
+
+    def shutdown(self) -> None:
+        """Complete the job: its workers leave. Calling it twice is fine."""
+        if not self._ended:
+            try:
+                self._gatherer.complete()
+            finally:
+                self.detach()
+
+    def detach(self) -> None:
+        """Leave the job as it is: workers wait, and another learner may go on. Calling it twice is fine."""
+        self._ended = True
+        self._close()
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Shut down, or after an error detach."""
+        if kind is None:
+            self.shutdown()
+        else:
+            self.detach()
+
+    # --- inside ---
+
+    def _broadcast_is_due(self) -> bool:
+        if not self._weights.has_policy:
+            return False
+        interval = self._job.spec.weights.interval
+        if not interval:  # only when told: but nobody can act on what was never sent
+            return self.version == 0
+        return self._since_broadcast is None or self._since_broadcast >= interval
+
+    def _these(self, worker_ids: int | Collection[int] | None) -> tuple[int, ...] | None:
+        if worker_ids is None:
+            return None
+        these = (worker_ids,) if isinstance(worker_ids, int) else tuple(worker_ids)
+        members = self._transport.members()
+        for worker in these:
+            if worker not in members:
+                raise JobInvalid(f"there is no worker {worker}; there are {sorted(members)}")
+        return these
+
+    def _elastic(self) -> Elastic:
+        if not isinstance(self._transport, Elastic):
+            raise JobInvalid("the workers are not this collector's own: scale the job instead (`workers` in its spec)")
+        return self._transport

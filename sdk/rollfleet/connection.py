@@ -1,0 +1,74 @@
+"""Connects a learner to a job."""
+
+import os
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+
+from rollfleet.collector import Collector
+from rollfleet.errors import ConnectionFailed, JobInvalid
+from rollfleet.link import Link
+from rollfleet.options import LearnerOptions, check_learner_options, check_names
+from rollfleet.transports.nats import NatsTransport
+from rollfleet.transports.state import read_job
+from rollfleet_api.environment import Address, EnvironmentIncomplete
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Subjects
+
+
+def connect(
+    job: str | CollectorJob | None = None,
+    policy: Any = None,
+    *,
+    address: str | None = None,
+    credentials: str | Path | None = None,
+    device: str | torch.device | None = None,
+    timeout_s: float = 60.0,
+    **options: Unpack[LearnerOptions],
+) -> Collector:
+    """Become the learner of a job: iterate over its batches, send its workers weights.
+
+    Whatever is not said by argument is read from the environment (`ROLLFLEET_JOB`, `ROLLFLEET_NATS_URL`,
+    `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. A learner that was
+    connected before is told that it was replaced.
+
+    Args:
+        job: Its name, `namespace/name`, or the job itself. None: what the environment says.
+        policy: What `weights.interval` broadcasts: a module, or a dict or TensorDict of tensors. Its parameters and
+            buffers are named as in the workers' policy.
+        address: The NATS server's URL.
+        credentials: A NATS credentials file.
+        device: Where batches are put, while the learner trains. None: they stay in CPU memory.
+        timeout_s: How long to wait for NATS, and for the job to be there.
+        **options: `split_trajs`, `postproc`, `replay_buffer`, `weight_scheme`: see `Collector`.
+
+    Returns:
+        An iterator over batches, TensorDict `[envs, T]`; also a context manager.
+
+    Raises:
+        ConnectionFailed: No server was named, none answered, or it refused the credentials.
+        JobInvalid: No job can have that name.
+        JobNotFound: The job was not there in time.
+        WeightMismatch: `policy` has weights in a form that cannot be sent.
+        TypeError: There is no such keyword.
+    """
+    check_names(options, LearnerOptions, "rollfleet.connect")
+    check_learner_options(options)
+    name = job.key if isinstance(job, CollectorJob) else job
+    try:
+        where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
+        Subjects.parse(where.job)
+    except EnvironmentIncomplete as error:
+        raise ConnectionFailed(str(error)) from error
+    except ValueError as error:
+        raise JobInvalid(str(error)) from error
+    link = Link(where, role=Role.LEARNER, timeout_s=timeout_s)
+    try:
+        known = link.call(read_job(link, timeout_s=timeout_s))
+        transport = NatsTransport(link, known, device=torch.device(device) if device is not None else None)
+        return Collector.over(transport, known, policy, **options)
+    except BaseException:
+        link.close()
+        raise

@@ -1,0 +1,26 @@
+"""How many CPUs this process may use: what the scheduler and the cgroup allow, not what the machine has."""
+
+import math
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_cpus(cgroup: Path = CGROUP) -> int:
+    """At least 1. A quota of a part of a CPU counts as a whole one."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(affinity, _quota(cgroup))))
+
+
+def _quota(cgroup: Path) -> float:
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()  # cgroup v2
+        return math.inf if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())  # cgroup v1
+        return quota_us / int((cgroup / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else math.inf
+    except (OSError, ValueError):
+        return math.inf

@@ -1,0 +1,228 @@
+"""Tells workers what to do, and gathers what they send: a round in mode Sync, whoever is first in mode Async."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rollfleet.admission import Admission
+from rollfleet.broadcast import Broadcaster
+from rollfleet.errors import JobInvalid, NoWeights, WorkerFailed
+from rollfleet.tally import Tally
+from rollfleet.transports.transport import Arrival, Transport
+from rollfleet_api.job import CollectorJob, Mode
+from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState
+
+LOOK_AROUND_S = 1.0  # how often the workers are looked at
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """Where a run stands.
+
+    Attributes:
+        round: The last round that was opened.
+        closed: The last round that was closed before all had reported.
+        seed: What the learner's `set_seed` said last; None: nothing.
+        seeding: How often it was called.
+        origin: Added to the workers' incarnations, where a run was restored.
+    """
+
+    round: int = 0
+    closed: int = 0
+    seed: int | None = None
+    seeding: int = 0
+    origin: int = 0
+
+    def set_seed(self, seed: int) -> None:
+        """Workers begin anew with this seed, also where it is the one before.
+
+        Raises:
+            JobInvalid: It is below 0.
+        """
+        if seed < 0:
+            raise JobInvalid(f"a seed is 0 or more, not {seed}")
+        self.seed, self.seeding = seed, self.seeding + 1
+
+    def state_dict(self, lives: int) -> dict[str, Any]:
+        """For a run that goes on elsewhere, after workers that began so many times."""
+        return {
+            "round": self.round,
+            "seed": self.seed,
+            "seeding": self.seeding,
+            "origin": self.origin + lives,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.round = max(self.round, state["round"])
+        self.seed, self.seeding, self.origin = state["seed"], state["seeding"], state["origin"]
+
+
+class Gatherer:
+    """Gathers batches of a job's workers.
+
+    A round waits for the workers that were members when it opened, less those that leave while it is open.
+
+    Args:
+        transport: Where they come from.
+        job: The job.
+        weights: What was sent.
+        tally: What was handed out.
+    """
+
+    def __init__(self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally) -> None:
+        self._transport, self._job, self._weights, self._tally = transport, job, weights, tally
+        self._sync = job.spec.mode is Mode.SYNC
+        self._session = transport.resumed.session
+        self._controlled: Control | None = None
+        self._looked_s = time.monotonic()
+        self._asked_s: float | None = None  # since when the learner waits for data; None: it does not
+        self._waited_s = 0.0
+        self._steps = 0  # T of the round that is open
+        self.course = Course(round=transport.resumed.round)
+        self.phase = Phase.RUN
+        self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
+
+    def gather(self) -> list[Arrival]:
+        """The arrivals that make the next batch, in the order of their workers."""
+        self._asked_s = time.monotonic()
+        try:
+            return self._round() if self._sync else [self._fresh()]
+        finally:
+            self._waited_s, self._asked_s = self._waited(), None
+
+    def hand_over(self, arrivals: list[Arrival]) -> None:
+        """These are the learner's now."""
+        for arrival in arrivals:
+            self._transport.take(arrival)
+        self._tally.add(arrivals, newest=self._weights.version)
+        self.direct_async()
+        self._report()
+
+    def direct(self) -> None:
+        """Tell the workers what holds now, if it is not what they were told last."""
+        course = self.course
+        control = Control(
+            session=self._session,
+            phase=self.phase,
+            round=course.round if self._sync else 0,
+            version=self._weights.meant_for_all,
+            some=self._weights.meant_for_some,
+            closed=course.closed if self._sync else 0,
+            random_actions=self._tally.frames < self._job.spec.collect.init_random_frames,
+            seed=course.seed,
+            seeding=course.seeding,
+            origin=course.origin,
+            steps=self._steps,
+        )
+        if control != self._controlled:
+            self._transport.control(control)
+            self._controlled = control
+
+    def direct_async(self) -> None:
+        """The same, where no round is to be opened that would tell them anyway."""
+        if not self._sync:
+            self.direct()
+
+    def enter(self, phase: Phase) -> None:
+        """From now on, the workers are in this phase."""
+        self.phase = phase
+        if self._controlled is None:
+            self.direct()
+        else:  # nothing else must change by it: in mode Sync no round is opened, and no version asked for
+            self._controlled = replace(self._controlled, phase=phase)
+            self._transport.control(self._controlled)
+
+    def complete(self) -> None:
+        """The job is complete: workers leave."""
+        self._report()
+        self.enter(Phase.COMPLETE)
+
+    def look_around(self) -> None:
+        """See how the workers are.
+
+        Raises:
+            WorkerFailed: One gave up for good.
+            NoWeights: They wait for what nobody would ever send.
+        """
+        self._looked_s = time.monotonic()
+        self.admission.max_lag = self._job.spec.max_lag_among(max(1, len(self._transport.members())))
+        self._report()
+        for worker, status in self._transport.workers().items():
+            if status.state is WorkerState.FAILED and status.fatal:
+                raise WorkerFailed(worker, status.error or "no reason given")
+            if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0:
+                raise NoWeights(
+                    f"worker {worker} waits for weights and nobody has sent any: call update_policy_weights_() before "
+                    f"iterating, or pass `policy=`"
+                )
+
+    def _round(self) -> list[Arrival]:
+        course = self.course
+        course.round += 1
+        self.admission.open_round(course.round)
+        members = self._transport.members()
+        # A round has `framesPerBatch` however many take part; where nobody does, as many may come back as there were.
+        self._steps = self._job.spec.steps_among(len(members)) if members else self._steps
+        self.direct()
+        enough = max(1, int(len(members) * self._job.spec.stragglers.threshold))
+        shares: dict[int, Arrival] = {}
+        shared_among = members
+        while (missing := members - shares.keys()) or not shares:  # with all of them gone, others may come
+            if len(shares.keys() & shared_among) >= enough and course.closed < course.round:
+                course.closed = course.round
+                self.direct()
+            if (arrival := self._next()) is not None:
+                shares[arrival.worker] = arrival
+            elif shares:
+                members -= missing - self._transport.members()
+            else:  # all of them may have made room for others
+                shared_among = members = self._transport.members()
+        # Who came when the round had been shared out brings frames too many, unless all others have gone.
+        counted = shares.keys() & shared_among or shares.keys()
+        for worker in shares.keys() - counted:
+            self.admission.stale += 1
+            self._transport.take(shares[worker])
+        return [shares[worker] for worker in sorted(counted)]
+
+    def _fresh(self) -> Arrival:
+        if self._controlled is None:
+            self.direct()
+        while (arrival := self._next()) is None:
+            pass
+        return arrival
+
+    def _next(self) -> Arrival | None:
+        """One that is admitted; None: none came for a while."""
+        while True:
+            arrival = self._transport.receive(timeout_s=LOOK_AROUND_S)
+            if time.monotonic() - self._looked_s >= LOOK_AROUND_S:
+                self.look_around()
+            if arrival is None:
+                return None
+            if self.admission.admit(arrival, version=self._weights.meant_for(arrival.worker)):
+                return arrival
+            self._transport.take(arrival)
+            self._report()
+
+    def _waited(self) -> float:
+        return self._waited_s + (0.0 if self._asked_s is None else time.monotonic() - self._asked_s)
+
+    def _report(self) -> None:
+        tally = self._tally
+        applied = [status.version for status in self._transport.workers().values()]
+        self._transport.report(
+            LearnerStatus(
+                session=self._session,
+                version=self._weights.version,
+                applied_version=min(applied, default=0),
+                frames=tally.frames,
+                batches=tally.batches,
+                dropped=self.admission.dropped,
+                mean_return=tally.mean_return,
+                lag=tally.lag,
+                waited_s=self._waited(),
+                time_s=0.0,  # whoever sends it sets the time
+            )
+        )

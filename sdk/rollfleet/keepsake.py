@@ -1,0 +1,33 @@
+"""What whoever runs a job keeps of its state, to put it back where NATS comes back without what it had stored."""
+
+from collections.abc import Mapping
+
+from nats.aio.msg import Msg
+
+from rollfleet.link import Link
+
+
+class Keepsake:
+    """The last word on what a learner or a worker that starts anew has to know: claims, control, the learner's status.
+
+    Not the weights: the learner sends them again.
+
+    Args:
+        link: A connection that may subscribe to all of it.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._kept: dict[str, bytes] = {}
+        link.call(self._subscribe(link))
+
+    def messages(self) -> Mapping[str, bytes]:
+        """By subject."""
+        return dict(self._kept)
+
+    async def _subscribe(self, link: Link) -> None:
+        subjects = link.subjects
+        for subject in (subjects.control, subjects.learner, subjects.claims):
+            await link.client.subscribe(subject, cb=self._keep)
+
+    async def _keep(self, message: Msg) -> None:
+        self._kept[message.subject] = message.data

@@ -1,0 +1,52 @@
+"""The models of a policy: what has weights, by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from rollfleet.errors import JobInvalid, WeightMismatch
+from rollfleet.weights import POLICY, State, state_of
+
+
+def models_of(policy: Any) -> dict[str, State]:
+    """The named tensors of each model of a policy. Nothing is copied.
+
+    A policy of several models has them in its attribute `models`, a ModuleDict or another mapping of names to modules.
+    Any other is one model, called `policy`; a plain callable has no weights.
+
+    Raises:
+        WeightMismatch: It has weights in a form that cannot be sent.
+    """
+    models = getattr(policy, "models", None)
+    if isinstance(models, Mapping | nn.ModuleDict):
+        return {_name(name): state_of(model) for name, model in models.items()}
+    if callable(policy) and not hasattr(policy, "state_dict") and not hasattr(policy, "flatten_keys"):
+        return {POLICY: {}}
+    return {POLICY: state_of(policy)}
+
+
+def named_states(
+    source: Any, model_id: str | None = None, weights_dict: Mapping[str, Any] | None = None
+) -> dict[str, State] | None:
+    """The models that a call of `update_policy_weights_` names; None: the collector's own policy is meant.
+
+    Raises:
+        JobInvalid: The arguments contradict each other.
+        WeightMismatch: Something in them has no weights.
+    """
+    if weights_dict is not None:
+        if source is not None or model_id is not None:
+            raise JobInvalid("`weights_dict` names models and their weights itself; remove the other arguments")
+        return {_name(name): state_of(weights) for name, weights in weights_dict.items()}
+    if model_id is not None:
+        if source is None:
+            raise JobInvalid(f"`model_id={model_id!r}` needs the weights of that model; pass them first")
+        return {_name(model_id): state_of(source)}
+    return None if source is None else models_of(source)
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name or "." in name:
+        raise WeightMismatch(f"{name!r} is no name of a model; write a word without dots")
+    return name

@@ -1,0 +1,106 @@
+"""Seeds of a worker: all from the job's one seed, none of them used twice."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+_ENVS, _ACTIONS, _TORCH, _AGAIN = range(4)
+_MAX_ENVS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeds:
+    """What one incarnation of one worker seeds its random sources with.
+
+    Attributes:
+        envs: A seed per environment, below 2**32 so that environments that still use `numpy.random.seed` take it.
+        actions: Of the action space, for random actions.
+        torch: Of torch's generator, which policies sample from.
+    """
+
+    envs: list[int]
+    actions: int
+    torch: int
+
+    @classmethod
+    def derive(cls, job_seed: int, worker: int, incarnation: int, num_envs: int) -> "Seeds":
+        """Seeds for `worker` after `incarnation` restarts.
+
+        Within a job and incarnation all environments' seeds differ for certain, not just probably: among 2**32 values
+        chance alone would give two of 64,000 environments the same seed every third time. So the seed is `scale *
+        index + offset` modulo 2**32, one to one because `scale` is odd. (Environments hash it again: neighbours are
+        not alike.)
+
+        Raises:
+            ValueError: More environments or workers than indices.
+        """
+        if not (0 <= worker < 1 << 16 and 0 < num_envs <= _MAX_ENVS):
+            raise ValueError(
+                f"worker must be below 65536 and num_envs in [1, {_MAX_ENVS}], not {worker} and {num_envs}"
+            )
+        scale, offset = np.random.SeedSequence(job_seed, spawn_key=(_ENVS, incarnation)).generate_state(2).tolist()
+        return cls(
+            envs=[((scale | 1) * (worker << 16 | env) + offset) % (1 << 32) for env in range(num_envs)],
+            actions=_wide(job_seed, worker, incarnation, _ACTIONS),
+            torch=_wide(job_seed, worker, incarnation, _TORCH),
+        )
+
+    def again(self, times: int) -> "Seeds":
+        """These, with other seeds for environments that were seeded `times` times before.
+
+        They differ from each other as those of `derive` do, by the same map; 0 times: these themselves.
+        """
+        if times == 0:
+            return self
+        scale, offset = np.random.SeedSequence(times, spawn_key=(_AGAIN,)).generate_state(2).tolist()
+        return replace(self, envs=[((scale | 1) * seed + offset) % (1 << 32) for seed in self.envs])
+
+
+def _wide(job_seed: int, worker: int, incarnation: int, stream: int) -> int:
+    sequence = np.random.SeedSequence(job_seed, spawn_key=(worker, incarnation, stream))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class TorchStream:
+    """Random numbers of torch's default generators that nobody else draws from.
+
+    A policy samples from the default generator, and so may the learner in the same process. Inside `active` the default
+    generator continues this stream; outside it is what it was, so neither changes the other's numbers.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        """A stream for policies on the CPU and, where `device` is another, on that one too."""
+        self._cpu = torch.Generator().manual_seed(seed).get_state()
+        self._device = device if device.type == "cuda" else None
+        self._cuda = torch.Generator(device).manual_seed(seed).get_state() if self._device is not None else None
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Where it is: uint8, by kind of device."""
+        return {"cpu": self._cpu.clone()} | ({} if self._cuda is None else {"cuda": self._cuda.clone()})
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from a `state`; what it does not tell of a device goes on as it is."""
+        self._cpu = state["cpu"].clone()
+        if self._device is not None and "cuda" in state:
+            self._cuda = state["cuda"].clone()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let the default generators continue this stream until the context ends."""
+        outer = torch.get_rng_state()
+        torch.set_rng_state(self._cpu)
+        outer_cuda = None
+        if self._device is not None and self._cuda is not None:
+            outer_cuda = torch.cuda.get_rng_state(self._device)
+            torch.cuda.set_rng_state(self._cuda, self._device)
+        try:
+            yield
+        finally:
+            self._cpu = torch.get_rng_state()
+            torch.set_rng_state(outer)
+            if self._device is not None and outer_cuda is not None:
+                self._cuda = torch.cuda.get_rng_state(self._device)
+                torch.cuda.set_rng_state(outer_cuda, self._device)

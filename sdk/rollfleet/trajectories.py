@@ -1,0 +1,63 @@
+"""Trajectory ids: unique in a job, also after workers restart."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_WORKERS = 1 << 16
+MAX_INCARNATIONS = 1 << 15
+_COUNTER_BITS = 32
+_INCARNATION_BITS = 15
+
+
+class TrajectoryIds:
+    """The ids that one incarnation of one worker gives out.
+
+    An id is an int64, never negative: worker (16 bits) | incarnation (15 bits) | counter (32 bits).
+    """
+
+    def __init__(self, worker: int, incarnation: int) -> None:
+        """Start to count at 0.
+
+        Raises:
+            ValueError: `worker` or `incarnation` does not fit its bits.
+        """
+        if not 0 <= worker < MAX_WORKERS:
+            raise ValueError(f"worker must be in [0, {MAX_WORKERS}), not {worker}")
+        if not 0 <= incarnation < MAX_INCARNATIONS:
+            raise ValueError(f"incarnation must be in [0, {MAX_INCARNATIONS}), not {incarnation}")
+        self._first = ((worker << _INCARNATION_BITS) | incarnation) << _COUNTER_BITS
+        self._taken = 0
+
+    def take(self, n: int) -> NDArray[np.int64]:
+        """The next `n` ids: int64 [n].
+
+        Raises:
+            OverflowError: All 2**32 ids of this incarnation are used up.
+        """
+        if self._taken + n > 1 << _COUNTER_BITS:
+            raise OverflowError("this worker has used up its 2**32 trajectory ids; restart it")
+        first = self._first + self._taken
+        self._taken += n
+        return np.arange(first, first + n, dtype=np.int64)
+
+    @property
+    def taken(self) -> int:
+        """How many were given out."""
+        return self._taken
+
+    def skip_to(self, taken: int) -> None:
+        """Go on as if so many had been given out.
+
+        Raises:
+            ValueError: Some of those that follow have been given out.
+        """
+        if not self._taken <= taken <= 1 << _COUNTER_BITS:
+            raise ValueError(f"{self._taken} trajectory ids were given out already; cannot go on at {taken}")
+        self._taken = taken
+
+
+def split(trajectory_id: int) -> tuple[int, int, int]:
+    """Worker, incarnation and counter of an id: the inverse of how `TrajectoryIds` builds it."""
+    counter = trajectory_id & ((1 << _COUNTER_BITS) - 1)
+    rest = trajectory_id >> _COUNTER_BITS
+    return rest >> _INCARNATION_BITS, rest & (MAX_INCARNATIONS - 1), counter

@@ -1,0 +1,118 @@
+"""What a worker is to know now, in memory that it shares with the learner: the newest state, never a queue of messages.
+
+```
+bytes
+0-7    u64  number of this notice, one more each time
+8-15   u64  xxh3_64 of all that follows and of the number
+16-19  u32  length of the notice
+20-    the notice, JSON
+```
+A notice may be read while it is written over: the checksum tells, and it is read again. That holds on every machine,
+whatever order its cores see each other's writes in.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import xxhash
+
+from rollfleet.errors import MessageTooLarge
+from rollfleet.transports.arena import Arena
+from rollfleet_api.messages import Control, pack, unpack
+
+BYTES = 1 << 16  # for a control message that names thousands of workers; what is not written costs nothing
+
+_NUMBER = struct.Struct("<Q")
+_HEAD = struct.Struct("<QQI")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """Where a version of the weights lies in the arena of weights.
+
+    Attributes:
+        version: The learner's number for it.
+        parameters_at: Where the region with the list of its parameters begins, and how long that list is.
+        parameters_bytes: See `parameters_at`.
+        data_at: Where the region with its bytes begins, and how many they are.
+        data_bytes: See `data_at`.
+    """
+
+    version: int
+    parameters_at: int
+    parameters_bytes: int
+    data_at: int
+    data_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """All that the learner has to say to one worker.
+
+    Attributes:
+        control: What to do; None: nothing yet.
+        weights: The newest version; None: none yet.
+        taken: How many of this life's batches the learner has taken.
+        leave: Send what there is, and leave.
+    """
+
+    control: Control | None = None
+    weights: Posted | None = None
+    taken: int = 0
+    leave: bool = False
+
+
+class Board:
+    """Holds one notice; one process writes, one reads.
+
+    Args:
+        arena: An empty one, or one that holds a board.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._memory = arena.map(0, BYTES).data
+        self._number = 0
+        self._notice = Notice()
+
+    @classmethod
+    def create(cls) -> "Board":
+        """An empty one, in an arena of its own."""
+        arena = Arena.create()
+        arena.grow(BYTES)
+        return cls(arena)
+
+    def fileno(self) -> int:
+        """Descriptor of its arena."""
+        return self._arena.fileno()
+
+    def write(self, notice: Notice) -> None:
+        """Put this notice in the place of the one before.
+
+        Raises:
+            MessageTooLarge: It does not fit.
+        """
+        text = pack(notice)
+        if _HEAD.size + len(text) > len(self._memory):
+            raise MessageTooLarge(len(text), len(self._memory) - _HEAD.size, "notice")
+        self._number += 1
+        self._memory[_HEAD.size : _HEAD.size + len(text)] = text
+        _HEAD.pack_into(self._memory, 0, self._number, _checksum(self._number, text), len(text))
+
+    def read(self) -> Notice:
+        """The newest notice; an empty one before the first. Costs next to nothing where it has not changed."""
+        (number,) = _NUMBER.unpack_from(self._memory)
+        while number != self._number:
+            number, checksum, length = _HEAD.unpack_from(self._memory)
+            text = bytes(self._memory[_HEAD.size : _HEAD.size + length])
+            if _checksum(number, text) == checksum:
+                self._number, self._notice = number, unpack(Notice, text)
+        return self._notice
+
+    def close(self) -> None:
+        """Give up the arena."""
+        self._arena.close()
+
+
+def _checksum(number: int, text: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(text, seed=number)

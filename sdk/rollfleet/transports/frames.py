@@ -1,0 +1,65 @@
+"""What a worker tells the learner over their socket: a byte that says what it is, a length, and a message."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rollfleet.errors import MessageCorrupt
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, MessageInvalid, WorkerStatus, pack, unpack
+
+_HEAD = struct.Struct("<BI")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A batch lies in the worker's arena of batches.
+
+    Attributes:
+        sequence: Its number in its worker's life, from 0.
+        start: Where the region begins that it lies in.
+        nbytes: Its length.
+    """
+
+    sequence: int
+    start: int
+    nbytes: int
+
+
+Told = WorkerStatus | Announced
+
+_KINDS: dict[int, type[Told]] = {1: WorkerStatus, 2: Announced}
+_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+
+
+def frame(message: Told) -> bytes:
+    """A message as it is sent."""
+    text = pack(message)
+    return _HEAD.pack(_NUMBERS[type(message)], len(text)) + text
+
+
+class Frames:
+    """Messages out of a stream of bytes."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def add(self, data: bytes) -> Iterator[Told]:
+        """The messages that these bytes complete.
+
+        Raises:
+            MessageCorrupt: They are none.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _HEAD.size:
+            number, length = _HEAD.unpack_from(self._buffer)
+            if number not in _KINDS or length > MAX_MESSAGE_BYTES:
+                raise MessageCorrupt(f"no message of a worker: kind {number}, {length} bytes")
+            end = _HEAD.size + length
+            if len(self._buffer) < end:
+                return
+            text = bytes(self._buffer[_HEAD.size : end])
+            del self._buffer[:end]
+            try:
+                yield unpack(_KINDS[number], text)
+            except MessageInvalid as error:
+                raise MessageCorrupt(str(error)) from error

@@ -1,0 +1,250 @@
+"""The learner's end of a job over NATS: batches in, weights and control out.
+
+```
+work queue -> Puller -> Intake (put together, decode on a thread) -> receive()
+take() -> acknowledge every chunk, tell the worker that there is room
+send_weights(), control() -> Outbox (in order, the newest only)
+```
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TypeVar
+from uuid import uuid4
+
+import torch
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+from pydantic import ValidationError
+
+from rollfleet.chunking import Identity
+from rollfleet.errors import JobEnded, LearnerReplaced, RollfleetError
+from rollfleet.link import RETRY_WAIT_S, Link, insist, now_s
+from rollfleet.provision import Gone, make_learner_consumer, owner_of_learner_consumer, remake_learner_consumer
+from rollfleet.roster import Roster
+from rollfleet.transports.intake import Intake
+from rollfleet.transports.outbox import Outbox
+from rollfleet.transports.pull import Puller
+from rollfleet.transports.state import read_bytes, read_state
+from rollfleet.transports.transport import Arrival, Resumed
+from rollfleet.weights import Snapshot
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Control, LearnerStatus, Manifest, MessageInvalid, WorkerStatus, pack, unpack
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+TAKE_OVER_TIMEOUT_S = 15.0
+FLUSH_TIMEOUT_S = 2.0
+LOST_AFTER_S = 60.0  # after a cut NATS may have lost the job: whoever runs it has so long to make it again
+
+M = TypeVar("M")
+
+
+class NatsTransport:
+    """Takes a job over: makes the learner's consumer anew, so that whatever nobody acknowledged comes again.
+
+    Args:
+        link: A connection as the job's learner. It is closed with the transport.
+        job: The job.
+        device: Where batches are put; None: they stay in the memory that they were received in.
+    """
+
+    def __init__(self, link: Link, job: CollectorJob, *, device: torch.device | None = None) -> None:
+        self._link, self._job, self._subjects = link, job, link.subjects
+        self._name = uuid4().hex  # unlike that of any other learner
+        self._status: LearnerStatus | None = None
+        self._roster = Roster(job.spec.workers)
+        self._told: set[int] = set()  # the workers that are in trouble, and were said to be
+        self._intake = Intake(
+            link,
+            job=job,
+            device=device,
+            on_room=lambda: self._puller.wake(),
+        )
+        self._puller = Puller(
+            link.client,
+            stream=self._subjects.batches_stream,
+            consumer=self._subjects.learner_consumer,
+            on_message=self._intake.add,
+            on_gone=self._on_gone,
+            paused=self._intake.full,
+        )
+        self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+        self._outbox = Outbox(link, self._resumed.session)
+        link.on_reconnect(self._reclaim)
+        running = (self._puller.run(), self._outbox.run(), self._intake.keep(), self._heartbeat())
+        self._tasks = [link.spawn(coroutine) for coroutine in running]
+        for task in self._tasks:
+            task.add_done_callback(self._on_ended)
+
+    @property
+    def resumed(self) -> Resumed:
+        """See `Transport`."""
+        return self._resumed
+
+    def control(self, control: Control) -> None:
+        """See `Transport`."""
+        self._intake.check()
+        self._outbox.control(control)
+
+    def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
+        """See `Transport`."""
+        self._intake.check()
+        self._outbox.weights(version, snapshot, workers)
+
+    def spent(self) -> list[Snapshot]:
+        """See `Transport`."""
+        return self._outbox.spent()
+
+    def receive(self, *, timeout_s: float) -> Arrival | None:
+        """See `Transport`."""
+        return self._intake.receive(timeout_s)
+
+    def take(self, arrival: Arrival) -> None:
+        """See `Transport`."""
+        self._intake.take(Identity(worker=arrival.worker, incarnation=arrival.incarnation, sequence=arrival.sequence))
+
+    def members(self) -> frozenset[int]:
+        """See `Transport`."""
+        return self._roster.members()
+
+    def workers(self) -> Mapping[int, WorkerStatus]:
+        """See `Transport`."""
+        return self._roster.statuses()
+
+    def report(self, status: LearnerStatus) -> None:
+        """See `Transport`."""
+        self._status = status
+
+    def corrupt(self) -> int:
+        """See `Transport`."""
+        return self._intake.corrupt
+
+    def close(self) -> None:
+        """See `Transport`. What was given to `control` before is still sent."""
+        if self._link.closed:
+            return
+        self._outbox.flush(timeout_s=FLUSH_TIMEOUT_S)
+        self._link.begin(self._beat())
+        for task in self._tasks:
+            task.cancel()
+        self._intake.close()
+        self._link.close()
+
+    async def _take_over(self) -> Resumed:
+        link, subjects = self._link, self._subjects
+        await insist(
+            lambda: remake_learner_consumer(link, self._name)
+        )  # first: whoever is replaced stops before its state is read
+        await link.client.subscribe(subjects.spec, cb=self._on_spec)
+        await link.client.subscribe(subjects.workers, cb=self._on_worker)
+        for worker in range(self._job.spec.workers):
+            if status := await self._read(subjects.worker(worker), WorkerStatus):
+                self._roster.hear(status)
+        manifest = await self._read(subjects.manifest, Manifest)
+        control = await self._read(subjects.control, Control)
+        learner = await self._read(subjects.learner, LearnerStatus)
+        return Resumed(
+            session=1 + max((each.session for each in (manifest, control, learner) if each), default=0),
+            version=max((each.version for each in (manifest, control, learner) if each), default=0),
+            round=control.round if control else 0,
+        )
+
+    async def _read(self, subject: str, kind: type[M]) -> M | None:
+        """What the state stream holds; None: nothing, or nothing that can be read."""
+        try:
+            return await read_state(self._link, subject, kind)
+        except MessageInvalid as error:
+            log.warning("what is stored of %s is passed over: %s", subject, error)
+            return None
+
+    async def _reclaim(self) -> None:
+        """After a cut: what was on its way to us was delivered, as NATS sees it. Have it delivered again, at once.
+
+        Where NATS has lost what it had stored, go on as before, and send again what workers must know.
+
+        Raises:
+            LearnerReplaced: The job is another learner's now.
+            JobEnded: Nobody has made the job's streams again.
+        """
+        self._puller.hold()
+        until = time.monotonic() + LOST_AFTER_S
+        while (owner := await owner_of_learner_consumer(self._link)) is Gone.STREAM:
+            if time.monotonic() > until:
+                self._intake.fail(gone := JobEnded(f"the job {self._job.key} is gone from NATS"))
+                raise gone
+            await asyncio.sleep(RETRY_WAIT_S)
+        control = await self._read(self._subjects.control, Control)
+        if owner not in (Gone.CONSUMER, self._name) or (control and control.session > self._resumed.session):
+            self._intake.fail(replaced := self._replaced())
+            raise replaced
+        if owner is Gone.CONSUMER:
+            log.warning("NATS has lost what it had stored of %s; going on", self._job.key)
+            await make_learner_consumer(self._link, self._name)
+            self._outbox.send_again()
+        else:
+            await remake_learner_consumer(self._link, self._name)
+        self._roster.begin_anew()
+        self._puller.go_on()
+
+    async def _on_spec(self, message: Msg) -> None:
+        try:
+            job = CollectorJob.model_validate_json(message.data)
+        except ValidationError as error:
+            log.warning("the job as it was published is passed over: %s", error)
+            return
+        self._roster.resize(job.spec.workers)
+        self._intake.follow(job)
+
+    async def _on_worker(self, message: Msg) -> None:
+        try:
+            self._roster.hear(unpack(WorkerStatus, message.data))
+        except MessageInvalid as error:
+            log.warning("the heartbeat of a worker is passed over: %s", error)
+
+    def _on_ended(self, task: "Future[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        while isinstance(error, BaseExceptionGroup):  # of a task group: the first is the cause
+            error = error.exceptions[0]
+        if error:
+            self._intake.fail(error)
+
+    def _on_gone(self) -> None:
+        self._link.begin(self._tell_why())
+
+    async def _tell_why(self) -> None:
+        """The consumer is gone: with the job, or into another learner's hands."""
+        try:
+            await read_bytes(self._link, self._subjects.control)
+        except NoRespondersError:
+            self._intake.fail(JobEnded(f"the job {self._job.key} was deleted"))
+        else:
+            self._intake.fail(self._replaced())
+
+    def _replaced(self) -> RollfleetError:
+        return LearnerReplaced(f"another learner connected to {self._job.key} and took it over")
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self._link.client.is_connected:
+                self._roster.tick()
+                self._tell_troubles()
+            await self._beat()
+
+    def _tell_troubles(self) -> None:
+        """Once for each worker, until it is well again."""
+        troubles = self._roster.troubles()
+        for worker, trouble in troubles.items():
+            if worker not in self._told:
+                log.warning("%s: %s", self._job.key, trouble)
+        self._told = set(troubles)
+
+    async def _beat(self) -> None:
+        if self._status:
+            await self._link.tell(self._subjects.learner, pack(replace(self._status, time_s=now_s())))

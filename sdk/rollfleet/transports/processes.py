@@ -1,0 +1,189 @@
+"""The learner's end of a job whose workers are processes of this machine.
+
+```
+worker: rollout -> its arena of batches -> a message on its socket -> receive(): copied out, once
+learner: weights -> arena of weights; control, room -> a board for each worker; a ring on its socket
+```
+All memory is anonymous: it ends with the processes, whoever is killed.
+"""
+
+import atexit
+import logging
+import time
+import weakref
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from rollfleet.batch import to_batch
+from rollfleet.errors import JobInvalid, WireError
+from rollfleet.transports.crew import Crew
+from rollfleet.transports.fragments import unpack_fragment
+from rollfleet.transports.frames import Announced
+from rollfleet.transports.recycling import Recycler
+from rollfleet.transports.seat import Seat
+from rollfleet.transports.starting import START_METHODS
+from rollfleet.transports.transport import Arrival, Resumed
+from rollfleet.weights import Snapshot
+from rollfleet.workload import Workload
+from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
+
+log = logging.getLogger(__name__)
+
+
+class ProcessesTransport:
+    """See `Transport` and `Elastic`. Starts the job's workers, all at once, and ends them.
+
+    They end with it: when it is closed, when nobody holds it any more, and when this process ends, however it does.
+
+    Args:
+        workload: What they do.
+        device: Where batches are put; None: on the CPU.
+        start_method: `spawn`: in a new interpreter; the workload is pickled. `fork`: in a copy of this process; nothing
+            is pickled, but torch has one thread there, and to fork a process that has threads or uses a GPU is unsafe.
+        max_restarts_per_worker: How often a worker that dies or fails is started again, as its next incarnation,
+            before that is an error.
+        quiet: Leave out the workers' warnings.
+
+    Raises:
+        JobInvalid: The workload cannot be pickled, or there is no such way to start.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        device: torch.device | None = None,
+        start_method: str = "spawn",
+        max_restarts_per_worker: int = 0,
+        quiet: bool = True,
+    ) -> None:
+        self._device = device
+        self._memory = Recycler(2 * workload.job.spec.workers + 2)
+        self._spent: list[Snapshot] = []
+        self._handed_over: set[tuple[int, int, int]] = set()  # and not taken yet
+        self._corrupt = 0
+        method = next((known for known in START_METHODS if known == start_method), None)
+        if method is None:
+            raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
+        self._crew = Crew(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet)
+        self._close = weakref.finalize(self, self._crew.close)
+        self._close.atexit = False  # multiprocessing's own, which waits for its children, may come before those
+        atexit.register(self._close)
+        try:
+            self._crew.add(workload.job.spec.workers)
+            import tensordict  # noqa: F401  # takes seconds, in which the workers start
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def resumed(self) -> Resumed:
+        """See `Transport`. These workers have no past."""
+        return Resumed(session=1, version=0, round=0)
+
+    def control(self, control: Control) -> None:
+        """See `Transport`."""
+        self._check()
+        self._crew.control(control)
+
+    def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
+        """See `Transport`. The snapshot is spent at once."""
+        self._check()
+        self._crew.weights(version, snapshot, workers)
+        self._spent.append(snapshot)
+
+    def spent(self) -> list[Snapshot]:
+        """See `Transport`."""
+        spent, self._spent = self._spent, []
+        return spent
+
+    def receive(self, *, timeout_s: float) -> Arrival | None:
+        """See `Transport`."""
+        crew, until = self._crew, time.monotonic() + timeout_s
+        crew.listen(0)
+        while True:
+            while crew.announced:
+                arrival = self._arrival(*crew.announced.popleft())
+                if arrival:
+                    self._handed_over.add((arrival.worker, arrival.incarnation, arrival.sequence))
+                    return arrival
+            if crew.fault:
+                raise crew.fault
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return None
+            crew.listen(left_s)
+
+    def take(self, arrival: Arrival) -> None:
+        """See `Transport`."""
+        identity = (arrival.worker, arrival.incarnation, arrival.sequence)
+        if identity in self._handed_over:
+            self._handed_over.discard(identity)
+            self._crew.taken(arrival.worker, arrival.incarnation)
+
+    def members(self) -> frozenset[int]:
+        """See `Transport`."""
+        return frozenset(self._crew.members)
+
+    def workers(self) -> Mapping[int, WorkerStatus]:
+        """See `Transport`."""
+        self._crew.listen(0)
+        return dict(self._crew.statuses)
+
+    def report(self, status: LearnerStatus) -> None:
+        """See `Transport`. Nobody else listens here."""
+
+    def corrupt(self) -> int:
+        """See `Transport`."""
+        return self._corrupt
+
+    def add_workers(self, count: int) -> list[int]:
+        """See `Elastic`."""
+        self._check()
+        return self._crew.add(count)
+
+    def remove_workers(self, workers: Collection[int]) -> None:
+        """See `Elastic`.
+
+        Raises:
+            JobInvalid: Some of them are no members.
+        """
+        self._check()
+        self._crew.remove(workers)
+
+    def close(self) -> None:
+        """See `Transport`. Returns when the workers have ended."""
+        atexit.unregister(self._close)
+        self._close()
+
+    def _check(self) -> None:
+        self._crew.listen(0)
+        if self._crew.fault:
+            raise self._crew.fault
+
+    def _arrival(self, seat: Seat, announced: Announced) -> Arrival | None:
+        try:
+            # Copied as a whole and at once: the worker writes the next batch where this one lies.
+            own = self._memory.take(announced.nbytes)
+            own[:] = seat.region(announced)
+            meta, fragment = unpack_fragment(own, checksum=False)
+            batch: Any = to_batch(fragment, empty_like=self._memory.empty_like)
+            if self._device is not None:
+                batch = batch.to(self._device)
+        except WireError as error:
+            self._corrupt += 1
+            log.warning("a batch of worker %d could not be read and is dropped: %s", seat.index, error)
+            self._crew.taken(seat.index, seat.incarnation)
+            return None
+        return Arrival(
+            worker=seat.index,
+            incarnation=seat.incarnation,
+            sequence=announced.sequence,
+            meta=meta,
+            batch=batch,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
+            nbytes=announced.nbytes,
+        )

@@ -1,0 +1,121 @@
+"""The seam between the collector and whoever collects, as a Protocol."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, WorkerStatus
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torch import Tensor
+
+    from rollfleet.weights import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Arrival:
+    """One worker's batch, ready for the learner.
+
+    Attributes:
+        worker: Index of the worker in its job.
+        incarnation: Which life of that worker made it.
+        sequence: Its number in that life, from 0.
+        meta: What it says of itself.
+        batch: TensorDict `[envs, T]`, on the learner's device where one was named.
+        episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
+        episode_lengths: int64 `[episodes]`: their lengths in frames.
+        nbytes: Its size on the wire.
+    """
+
+    worker: int
+    incarnation: int
+    sequence: int
+    meta: BatchMeta
+    batch: "TensorDict"
+    episode_returns: "Tensor"
+    episode_lengths: "Tensor"
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """What a transport knows of the job's past when the learner connects.
+
+    Attributes:
+        session: Of this learner: one more than the last one's.
+        version: The newest version of the weights that was ever published; 0: none.
+        round: The last round that was opened; 0: none.
+    """
+
+    session: int
+    version: int
+    round: int
+
+
+@runtime_checkable
+class Elastic(Protocol):
+    """What a transport can do besides, where the workers are its own."""
+
+    def add_workers(self, count: int) -> list[int]:
+        """Start more workers; their indices, which were never used before."""
+        ...
+
+    def remove_workers(self, workers: Collection[int]) -> None:
+        """Let these leave: each sends what it has so far. They are no members from now on."""
+        ...
+
+
+class Transport(Protocol):
+    """What the collector asks of a transport. All methods but `receive` return at once.
+
+    An error that happened in the background is raised by the next call of any method.
+    """
+
+    @property
+    def resumed(self) -> Resumed:
+        """The job's past."""
+        ...
+
+    def control(self, control: Control) -> None:
+        """Tell all workers, also those that join later, what to do. Goes out after the weights sent before it."""
+        ...
+
+    def send_weights(self, version: int, snapshot: "Snapshot", *, workers: frozenset[int] | None = None) -> None:
+        """Send a version to all workers, or to these alone. `spent` gives the snapshot back.
+
+        Those that join later get the newest that was meant for them.
+        """
+        ...
+
+    def spent(self) -> "list[Snapshot]":
+        """Snapshots that are no longer needed, each once."""
+        ...
+
+    def receive(self, *, timeout_s: float) -> Arrival | None:
+        """The next batch; None: none came in time. A batch may come twice, or come after a gap."""
+        ...
+
+    def take(self, arrival: Arrival) -> None:
+        """This batch is the learner's, or is dropped: it need not come again, and its worker may go on."""
+        ...
+
+    def members(self) -> frozenset[int]:
+        """Indices of the workers that a round waits for: those that there should be now."""
+        ...
+
+    def workers(self) -> Mapping[int, WorkerStatus]:
+        """The newest heartbeat of each worker."""
+        ...
+
+    def report(self, status: LearnerStatus) -> None:
+        """What the learner's heartbeat says from now on."""
+        ...
+
+    def corrupt(self) -> int:
+        """Batches that could not be read, so far."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is fine."""
+        ...
