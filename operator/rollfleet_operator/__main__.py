@@ -1,0 +1,38 @@
+"""`python -m rollfleet_operator`: the operator, configured by environment variables (see `settings`)."""
+
+import logging
+import os
+import sys
+
+import kopf
+
+import rollfleet_operator.handlers  # noqa: F401  # importing it is what tells kopf
+from rollfleet_operator.login import login
+from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
+from rollfleet_operator.nats.wire import NatsWire
+from rollfleet_operator.program import Operator
+from rollfleet_operator.settings import Settings, SettingsInvalid
+
+
+def main() -> int:
+    """Run until a signal comes. Returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else it tells of every event of every object
+    try:
+        settings = Settings.read(os.environ)
+        nats = NatsSettings.read(os.environ)
+    except (SettingsInvalid, NatsSettingsInvalid) as error:
+        print(error, file=sys.stderr)
+        return 2
+    operator = Operator(settings, login, lambda: NatsWire(nats))
+    kopf.run(
+        memo=operator,
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

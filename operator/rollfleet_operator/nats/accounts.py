@@ -1,0 +1,130 @@
+"""A job's two accounts: what is in them, and what passes between them."""
+
+from dataclasses import dataclass
+
+from rollfleet_api.job import CollectorJob, Storage
+from rollfleet_api.permissions import Role, inbox_prefix, permissions
+from rollfleet_api.streams import subjects_of
+from rollfleet_api.subjects import Subjects
+from rollfleet_operator.nats.keys import Keys
+from rollfleet_operator.nats.tokens import Claims, Token, tagged
+
+JOB_TAG, UID_TAG, ROLE_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-role"
+
+STREAMS = 2
+CONSUMERS = 16  # the learner's; and room for evaluators and recorders
+LEARNER_CONNECTIONS = 64  # learners, people who look, the operator
+SPARE_CONNECTIONS = 16
+_UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountLimits:
+    """What an account may use besides its batches.
+
+    Attributes:
+        state_bytes: Of a job's state stream: two versions of the weights, and a little.
+    """
+
+    state_bytes: int = 1 << 30
+
+
+def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int) -> tuple[Token, Token]:
+    """The account of a job's streams and that of its workers, in the order in which NATS must learn of them."""
+    subjects = subjects_of(job)
+    uid = job.metadata.uid or ""
+    services, streams = _across(subjects)
+    home = keys.account(subjects, Role.LEARNER).public
+    return (
+        Token(
+            name=subjects.key,
+            subject=home,
+            issued_s=now_s,
+            nats={
+                **_account(keys, subjects, Role.LEARNER, uid),
+                "limits": _storage(job, limits) | _limits(connections=LEARNER_CONNECTIONS, exports=True),
+                "exports": [
+                    *(_export(each, "service") for each in services),
+                    *(_export(each, "stream") for each in streams),
+                ],
+            },
+        ),
+        Token(
+            name=f"{subjects.key} workers",
+            subject=keys.account(subjects, Role.WORKER).public,
+            issued_s=now_s,
+            nats={
+                **_account(keys, subjects, Role.WORKER, uid),
+                # Twice, because a connection that was cut is counted until the server notices.
+                "limits": _limits(connections=2 * job.spec.workers + SPARE_CONNECTIONS, imports=True),
+                "imports": [
+                    *(_import(each, "service", home) for each in services),
+                    *(_import(each, "stream", home) for each in streams),
+                ],
+            },
+        ),
+    )
+
+
+def job_of(account: Token) -> Subjects | None:
+    """The job that an account is for; None: it is none of ours."""
+    key = tagged(account).get(JOB_TAG)
+    return Subjects.parse(key) if key else None
+
+
+def uid_of(account: Token) -> str:
+    """The uid of the job that an account is for."""
+    return tagged(account).get(UID_TAG, "")
+
+
+def storage_bytes(job: CollectorJob, limits: AccountLimits) -> int:
+    """What NATS must have room for, to take the job."""
+    return job.spec.delivery.limit_bytes + limits.state_bytes
+
+
+def _across(subjects: Subjects) -> tuple[list[str], list[str]]:
+    """What workers send over the border, and what comes to them: what they are permitted, but for their inbox."""
+    allowed = permissions(subjects, Role.WORKER)
+    inbox = f"{inbox_prefix(subjects, Role.WORKER)}.>"
+    return allowed.publish, [subject for subject in allowed.subscribe if subject != inbox]
+
+
+def _account(keys: Keys, subjects: Subjects, role: Role, uid: str) -> Claims:
+    return {
+        "type": "account",
+        "signing_keys": [keys.issuer(subjects, role, uid).public],
+        "tags": [f"{JOB_TAG}:{subjects.key}", f"{UID_TAG}:{uid}", f"{ROLE_TAG}:{role}"],
+    }
+
+
+def _export(subject: str, kind: str) -> Claims:
+    return {"name": subject, "subject": subject, "type": kind}
+
+
+def _import(subject: str, kind: str, account: str) -> Claims:
+    return {"name": subject, "subject": subject, "local_subject": subject, "account": account, "type": kind}
+
+
+def _limits(*, connections: int, imports: bool = False, exports: bool = False) -> Claims:
+    return {
+        "conn": connections,
+        "imports": _UNLIMITED if imports else 0,
+        "exports": _UNLIMITED if exports else 0,
+        "leaf": 0,
+        "subs": _UNLIMITED,
+        "data": _UNLIMITED,
+        "payload": _UNLIMITED,
+        "wildcards": exports,
+        "disallow_bearer": True,
+    }
+
+
+def _storage(job: CollectorJob, limits: AccountLimits) -> Claims:
+    allowed = storage_bytes(job, limits)
+    in_memory = job.spec.delivery.storage is Storage.MEMORY
+    return {
+        "mem_storage": allowed if in_memory else 0,
+        "disk_storage": 0 if in_memory else allowed,
+        "streams": STREAMS,
+        "consumer": CONSUMERS,
+    }

@@ -1,0 +1,140 @@
+"""A connection to NATS that is opened when it is needed, and again when it was lost."""
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import nats
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from pydantic import JsonValue
+
+from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.nats.tokens import SEED_BYTES, Signer
+from rollfleet_operator.nats.users import administrator
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 4
+REQUEST_TIMEOUT_S = 4.0
+RETRY_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where NATS is.
+
+    Attributes:
+        url: As `tls://host:port`; several, separated by commas.
+        ca: The certificates to trust, PEM; None: the system's.
+    """
+
+    url: str
+    ca: bytes | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """For TLS; None: the URL decides."""
+        return ssl.create_default_context(cadata=self.ca.decode()) if self.ca else None
+
+
+Identity = Callable[[], tuple[str, Signer]]
+"""Makes a token and its key, for one connection."""
+
+
+def own_user(account: Signer) -> Identity:
+    """The operator's own user in an account: another one for each connection."""
+    return lambda: administrator(account, now_s=int(time.time()), entropy=os.urandom(SEED_BYTES))
+
+
+class Connection:
+    """One user's connection.
+
+    It is not mended behind the caller's back: what was lost is opened anew by whoever needs it next, with a new user.
+    """
+
+    def __init__(self, server: Server, identity: Identity, name: str) -> None:
+        self._server, self._identity, self._name = server, identity, name
+        self._client: Client | None = None
+        self._opening = asyncio.Lock()
+
+    async def client(self) -> Client:
+        """The open connection.
+
+        Raises:
+            WireUnavailable: NATS could not be reached, or refused us.
+        """
+        async with self._opening:
+            if self._client is None or not self._client.is_connected:
+                await self.close()
+                self._client = await self._open()
+            return self._client
+
+    async def request(self, subject: str, body: Mapping[str, object] | str = "") -> Msg:
+        """Ask NATS.
+
+        Raises:
+            WireUnavailable: As above, or there was no answer.
+            NoRespondersError: Nobody serves the subject.
+        """
+        data = body if isinstance(body, str) else json.dumps(body)
+        client = await self.client()
+        try:
+            return await client.request(subject, data.encode(), timeout=REQUEST_TIMEOUT_S)
+        except nats.errors.NoRespondersError:
+            raise
+        except (NatsError, TimeoutError, OSError) as error:
+            raise WireUnavailable(f"NATS at {self._server.url} did not answer {subject}: {error!r}") from error
+
+    async def close(self) -> None:
+        """Let go of the connection; it may be used again."""
+        client, self._client = self._client, None
+        if client:
+            await client.close()
+
+    async def _open(self) -> Client:
+        token, user = self._identity()
+        client, refusals = Client(), list[Exception]()
+
+        async def on_error(error: Exception) -> None:
+            refusals.append(error)
+            drop_socket(client)
+            log.debug("NATS connection %s: %r", self._name, error)
+
+        try:
+            await client.connect(
+                self._server.url.split(","),
+                name=f"rollfleet operator {self._name}",
+                tls=self._server.context(),
+                user_jwt_cb=lambda: token.encode(),
+                signature_cb=lambda nonce: base64.b64encode(user.sign(nonce.encode())),
+                error_cb=on_error,
+                inbox_prefix="_INBOX.operator",
+                connect_timeout=CONNECT_TIMEOUT_S,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # of the first connection, which is not covered by the line above
+                reconnect_time_wait=RETRY_WAIT_S,  # type: ignore[arg-type]  # it only sleeps so long
+            )
+        except (NatsError, OSError, TimeoutError) as error:
+            drop_socket(client)
+            reason = refusals[-1] if refusals else error
+            raise WireUnavailable(f"NATS at {self._server.url} did not take us: {reason!r}") from error
+        return client
+
+
+def drop_socket(client: Client) -> None:
+    """Close what a failed attempt left open: the client would forget it."""
+    if not client.is_connected and (left := client._transport):
+        left.close()  # type: ignore[no-untyped-call]
+
+
+def parsed(message: Msg) -> dict[str, JsonValue]:
+    """What NATS answered, as JSON."""
+    answer = json.loads(message.data)
+    return answer if isinstance(answer, dict) else {}

@@ -1,0 +1,76 @@
+"""Makes a job's streams, in the job's own account."""
+
+import json
+import logging
+from collections.abc import Mapping
+
+from nats.errors import NoRespondersError
+from pydantic import JsonValue
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.streams import batches_stream, state_stream, subjects_of
+from rollfleet_api.subjects import Subjects
+from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.nats.connection import Connection, parsed
+
+log = logging.getLogger(__name__)
+
+_NAME_IN_USE = 10058
+_NOT_FOUND = 10059
+
+
+class JetStreamOff(WireUnavailable):
+    """The account has no JetStream."""
+
+
+async def provision(account: Connection, job: CollectorJob) -> None:
+    """Make the streams, or bring those that are there up to date; publish the job, where it differs from what is there.
+
+    Raises:
+        JetStreamOff: There was no room for the account when NATS was told of it.
+        WireUnavailable: NATS refused; the text tells why.
+    """
+    for stream in (state_stream(job), batches_stream(job)):
+        code, reason = await _request(account, f"STREAM.CREATE.{stream['name']}", stream)
+        if code == _NAME_IN_USE:
+            code, reason = await _request(account, f"STREAM.UPDATE.{stream['name']}", stream)
+        if code:
+            raise WireUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code})")
+    await _publish_spec(account, job)
+
+
+async def take_away(account: Connection, subjects: Subjects) -> None:
+    """Delete the streams, with all that is in them.
+
+    The state goes first: a learner whose consumer vanishes looks for it, to tell an end from a successor.
+    """
+    for stream in (subjects.state_stream, subjects.batches_stream):
+        try:
+            code, reason = await _request(account, f"STREAM.DELETE.{stream}", {})
+        except JetStreamOff:
+            return
+        if code not in (0, _NOT_FOUND):
+            raise WireUnavailable(f"NATS did not delete stream {stream}: {reason} (error {code})")
+
+
+async def _publish_spec(account: Connection, job: CollectorJob) -> None:
+    subjects = subjects_of(job)
+    said = json.dumps(job.dump()).encode()
+    stored = await account.request(f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.spec}")
+    if stored.data == said:
+        return  # whoever listens would think that something changed
+    answer = parsed(await account.request(subjects.spec, said.decode()))
+    if error := answer.get("error"):
+        raise WireUnavailable(f"NATS did not store the job: {error}")
+
+
+async def _request(account: Connection, subject: str, body: Mapping[str, object]) -> tuple[int, str]:
+    """The error code and description; 0: it went well."""
+    try:
+        answer = parsed(await account.request(f"$JS.API.{subject}", body or ""))
+    except NoRespondersError as error:
+        raise JetStreamOff("JetStream is off in the job's account") from error
+    refusal: JsonValue = answer.get("error")
+    if not isinstance(refusal, dict):
+        return 0, ""
+    return int(str(refusal.get("err_code", -1))), str(refusal.get("description", "no reason given"))

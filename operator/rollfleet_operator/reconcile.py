@@ -1,0 +1,260 @@
+"""One look at one job: see what is there, do what is to be done, write down what is seen. All that happens begins here.
+
+A look needs no reason and has no memory that it could not do without: a look too many changes nothing, and one that
+was missed is made up for by the next.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.permissions import Role
+from rollfleet_api.validation import JobErrors, parse_job
+from rollfleet_operator import access, names
+from rollfleet_operator.announcements import announcements, event
+from rollfleet_operator.api import Api
+from rollfleet_operator.apply import Applier, SeenAnew, trouble
+from rollfleet_operator.autoscale import decide
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.desired import Inputs, desired
+from rollfleet_operator.errors import ApiError, OperatorError, WireUnavailable
+from rollfleet_operator.manifest import Manifest, Ref
+from rollfleet_operator.memory import Memory
+from rollfleet_operator.observed import Observed
+from rollfleet_operator.plan import plan, shrinks
+from rollfleet_operator.release import releases
+from rollfleet_operator.retention import expires_in_s, lingers_for_s
+from rollfleet_operator.settings import Settings
+from rollfleet_operator.sighting import Sighting
+from rollfleet_operator.status import Sight, invalid, is_transition, ours, status
+from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
+from rollfleet_operator.wire import JobKey, Wire
+from rollfleet_operator.workloads import queued
+
+log = logging.getLogger(__name__)
+
+
+class Look(NamedTuple):
+    """How a look ended.
+
+    Attributes:
+        again_s: Seconds until the job is to be looked at again; None: when something happens.
+        problem: What stood in the way. It is in the job's status by now, and is to be tried again.
+    """
+
+    again_s: float | None = None
+    problem: OperatorError | None = None
+
+
+class Reconciler:
+    """Looks at jobs.
+
+    Args:
+        api: The API server.
+        cache: What the watches told.
+        wire: NATS.
+        settings: The operator's.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self, api: Api, cache: Cache, wire: Wire, settings: Settings, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._api, self._cache, self._wire, self._settings, self._clock = api, cache, wire, settings, clock
+        self._applier, self._sighting = Applier(api, cache), Sighting(api, cache)
+        self._memories: dict[str, Memory] = {}
+
+    async def reconcile(self, key: JobKey) -> Look:
+        """Look at a job.
+
+        Raises:
+            OperatorError: Something stood in the way that is not, or cannot be, written into the job's status.
+        """
+        manifest = self._cache.job(key)
+        if manifest is None:
+            await self._wire.deprovision(key)
+            return Look()
+        if "deletionTimestamp" in manifest["metadata"]:
+            return Look()
+        memory = self._memories.setdefault(manifest["metadata"]["uid"], Memory())
+        try:
+            job = parse_job(manifest)
+        except JobErrors as errors:
+            await self._tell_invalid(manifest, errors, memory)
+            return Look()
+        return await self._look(job, memory)
+
+    def doubt(self) -> None:
+        """Take nothing for granted at the next looks, and forget jobs that are gone."""
+        alive = {manifest["metadata"]["uid"] for manifest in self._cache.jobs().values()}
+        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in alive}
+        for memory in self._memories.values():
+            memory.doubt()
+
+    async def orphans(self) -> set[JobKey]:
+        """Jobs that NATS still holds something of, deleted while nobody watched: a look takes it away.
+
+        Raises:
+            WireUnavailable: NATS could not be asked.
+        """
+        watched = self._settings.namespaces
+        known = await self._wire.provisioned()
+        return {key for key in known - set(self._cache.jobs()) if not watched or key.namespace in watched}
+
+    async def _look(self, job: CollectorJob, memory: Memory) -> Look:
+        now_s, refused = self._clock(), ""
+        problem = await self._listen(job, memory)
+        try:
+            if not ended(job):  # what an ended job was made from may be gone
+                await self._sighting.read_source(job, memory)
+            await self._sighting.remember_secrets(job, memory)
+            refused = await self._sighting.why_pods_are_refused(job, self._sighting.observe(job, memory))
+        except OperatorError as error:
+            problem = error
+        observed = self._sighting.observe(job, memory, refused_pods=refused)
+        found = verdict(job, observed, memory.heard, now_s)
+        if problem is None or isinstance(problem, WireUnavailable):
+            try:
+                await self._make(job, memory, observed, found, now_s)
+                await self._scale(job, memory, found, now_s)
+            except SeenAnew:
+                return Look(again_s=0.0)
+            except OperatorError as error:
+                problem = error
+        if isinstance(problem, ApiError) and problem.status in (404, 409):
+            raise problem  # somebody was faster: the next look sees it
+        observed = self._sighting.observe(job, memory, refused_pods=refused)
+        sight = Sight(
+            observed=observed,
+            heartbeats=memory.heard,
+            verdict=found,
+            trouble=trouble(problem) if problem else None,
+            frames_per_second=memory.rate.update(memory.heard.learner, now_s),
+            now_s=now_s,
+        )
+        now = status(job, sight)
+        wait_s = await self._write(job, now, memory)
+        again_s = await self._next(job, now, found, wait_s)
+        live = not found.ended and not job.spec.suspend
+        if live and not isinstance(problem, WireUnavailable):  # each question to a NATS that is away takes its time
+            again_s = min(self._settings.refresh_s, math.inf if again_s is None else again_s)
+        return Look(again_s, problem)
+
+    async def _listen(self, job: CollectorJob, memory: Memory) -> OperatorError | None:
+        """Hear what there is to hear. Returns what stood in the way: the cluster is looked after all the same."""
+        if job.status is None:  # a new job: NATS does not know it yet
+            return None
+        try:
+            memory.heard = await self._wire.heartbeats(job)
+        except WireUnavailable as error:
+            return error
+        return None
+
+    async def _make(self, job: CollectorJob, memory: Memory, observed: Observed, found: Verdict, now_s: float) -> None:
+        """Make what should be there, on NATS and on the cluster."""
+        wire, generation = self._wire, job.metadata.generation
+        credentials = {role: await wire.credentials(job, role, _mounted(job, role, memory)) for role in Role}
+        lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
+        inputs = Inputs(
+            settings=self._settings,
+            endpoint=wire.endpoint,
+            credentials=credentials,
+            source_digest=memory.source_digest,
+            stopped=found.stage is not Stage.LIVE and not lingering,
+        )
+        wanted = desired(job, inputs)
+        actions = plan(wanted, observed, anew=found.stage is Stage.AGAIN, ended=found.ended)
+        stale = memory.provisioned != generation and not found.ended
+        # A worker that finds itself one too many gives up for good: its pod goes before it could find that out.
+        publish_first = stale and not shrinks(actions, observed)
+        if publish_first:
+            await wire.provision(job)
+        for made in await self._applier.execute(job, [*actions, *releases(observed)]):
+            if made["kind"] == "Secret":
+                made["metadata"].pop("managedFields", None)
+                memory.secrets[Ref("Secret", made["metadata"]["name"])] = made
+        if stale and not publish_first:
+            await wire.provision(job)
+        if stale:
+            memory.provisioned = generation
+
+    async def _scale(self, job: CollectorJob, memory: Memory, found: Verdict, now_s: float) -> None:
+        """Choose the number of workers, where that is ours. It is written where anybody would: in the spec."""
+        if found.stage is not Stage.LIVE or job.spec.suspend or queued(job):
+            memory.history.forget()
+            return
+        workers = decide(job, memory.heard, memory.history, now_s)
+        if workers != job.spec.workers:
+            log.info("%s: from %d to %d workers", job.key, job.spec.workers, workers)
+            # By the subresource: a right to write jobs would be one to write everything in them.
+            await self._api.patch(
+                KIND, job.metadata.namespace, job.metadata.name, {"spec": {"replicas": workers}}, "scale"
+            )
+
+    async def _write(self, job: CollectorJob, now: CollectorJobStatus, memory: Memory) -> float | None:
+        """Write status, if it says something new and it is time. Returns after how long it will be time."""
+        if job.status is not None and now == ours(job.status):
+            return None
+        now_s = self._clock()
+        due_s = memory.written_s + self._settings.status_interval_s - now_s
+        if due_s > 0 and not is_transition(job.status, now):
+            return due_s
+        await self._put_status(_status_manifest(job, now))
+        memory.written_s = now_s
+        for announcement in memory.quiet.admit(announcements(job.status, now), now_s):
+            try:
+                await self._api.create(event(job, announcement, now_s))
+            except ApiError as error:
+                log.warning("%s: %s could not be announced: %s", job.key, announcement.reason, error)
+        return None
+
+    async def _put_status(self, manifest: Manifest) -> None:
+        self._cache.put(await self._api.apply(manifest, "status"))
+
+    async def _next(
+        self, job: CollectorJob, now: CollectorJobStatus, found: Verdict, wait_s: float | None
+    ) -> float | None:
+        """Delete the job if its time is over. Returns when the passing of time will change something."""
+        left_s = expires_in_s(job, now, self._clock())
+        if left_s == 0 and job.status and job.status.completion_time:  # the end has been written down
+            metadata = job.metadata
+            await self._api.delete(KIND, metadata.namespace, metadata.name, str(metadata.uid))
+            return None
+        times = [each for each in (left_s, wait_s) if each is not None]
+        if found.stage is Stage.COMPLETE and (lingers_s := lingers_for_s(job, self._clock())) > 0:
+            times.append(lingers_s)
+        return min(times, default=None)
+
+    async def _tell_invalid(self, manifest: Manifest, errors: JobErrors, memory: Memory) -> None:
+        """A job that was stored before the API server knew this rule: say so, and touch nothing."""
+        now = invalid(manifest.get("status") or {}, manifest["metadata"].get("generation"), str(errors), self._clock())
+        if now is None or self._clock() - memory.written_s < self._settings.status_interval_s:
+            return
+        metadata = manifest["metadata"]
+        await self._put_status(_bare(metadata["namespace"], metadata["name"], metadata["uid"], now))
+        memory.written_s = self._clock()
+
+
+def _mounted(job: CollectorJob, role: Role, memory: Memory) -> bytes | None:
+    secret = memory.secrets.get(Ref("Secret", names.secret(job.metadata.name, role)))
+    return access.mounted_credentials(secret) if secret else None
+
+
+def _status_manifest(job: CollectorJob, now: CollectorJobStatus) -> Manifest:
+    return _bare(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
+
+
+def _bare(namespace: str, name: str, uid: str, now: CollectorJobStatus) -> Manifest:
+    """With the UID, so that a job of the same name that came in between is left alone."""
+    said = now.model_dump(mode="json", by_alias=True, exclude_none=True)
+    # The API server keeps 0.0 as 0, and takes the two for different the next time that anybody applies the job.
+    whole = {key: int(value) for key, value in said.items() if isinstance(value, float) and value.is_integer()}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"namespace": namespace, "name": name, "uid": uid},
+        "status": said | whole,
+    }
