@@ -1,0 +1,149 @@
+"""What is measured of a contender, whichever it is."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from statistics import median
+from typing import Any
+
+import psutil
+
+from work import Running, Work
+
+Start = Callable[[Work], AbstractContextManager[Running]]
+Figures = Callable[[float], dict[str, float]]
+
+
+@contextmanager
+def rate(start: Start, work: Work) -> Iterator[Figures]:
+    """`frames/s` over so many seconds; `worker MB`, resident, where there are worker processes."""
+    with start(work) as running:
+
+        def collect() -> int:
+            _, frames = running.next_batch()
+            if work.weights and running.send_weights:
+                running.send_weights()
+            return frames
+
+        def figures(seconds: float) -> dict[str, float]:
+            for _ in range(1 + 3 * work.workers):  # what has waited since the last round is not of this one
+                collect()
+            frames, began = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - began) < seconds:
+                frames += collect()
+            return {"frames/s": frames / elapsed} | _resident(running)
+
+        yield figures
+
+
+@contextmanager
+def first_batch(start: Start, work: Work) -> Iterator[Figures]:
+    """`start s`: from nothing, everything imported here, until the first batch has come."""
+
+    def figures(_: float) -> dict[str, float]:
+        began = time.perf_counter()
+        with start(work) as running:
+            running.next_batch()
+            return {"start s": time.perf_counter() - began} | _resident(running)
+
+    yield figures
+
+
+@contextmanager
+def weights(start: Start, work: Work) -> Iterator[Figures]:
+    """`call ms`: the learner's own call. `acted ms`: from the call until all workers have acted on them."""
+    with start(work) as running:
+        send, policy = running.send_weights, running.policy
+        assert send is not None
+        assert policy is not None
+        assert policy.ballast is not None
+        last, marker = policy.ballast.data[-1:], 0.0
+
+        def figures(seconds: float) -> dict[str, float]:
+            nonlocal marker
+            calls: list[float] = []
+            acted: list[float] = []
+            until = time.monotonic() + seconds
+            while not calls or time.monotonic() < until:
+                marker += 1.0
+                last.fill_(marker)
+                began = time.monotonic()
+                send()
+                calls.append(time.monotonic() - began)
+                acted.append(_acted_at(running, marker, work.workers) - began)
+            return {"call ms": 1e3 * median(calls), "acted ms": 1e3 * median(acted)}
+
+        running.next_batch()
+        yield figures
+
+
+@contextmanager
+def idle(start: Start, work: Work) -> Iterator[Figures]:
+    """`idle CPU %` of a worker, and `learner idle CPU %`, of a core, while nobody asks for a batch."""
+    with start(work) as running:
+        for _ in range(4):
+            running.next_batch()
+        time.sleep(2.0)
+
+        def figures(seconds: float) -> dict[str, float]:
+            before, began = _cpu_s(running), time.perf_counter()
+            time.sleep(max(2.0, seconds))
+            elapsed = time.perf_counter() - began
+            now = _cpu_s(running)
+            workers = max(now[pid] - before[pid] for pid in running.worker_pids)
+            own = now[os.getpid()] - before[os.getpid()]
+            return {"idle CPU %": 100 * workers / elapsed, "learner idle CPU %": 100 * own / elapsed}
+
+        yield figures
+
+
+@contextmanager
+def imports(start: Callable[[Work], AbstractContextManager[Any]], work: Work) -> Iterator[Figures]:
+    """`import s` and `import MB`, resident, of a module in a fresh interpreter."""
+    with start(work) as module:
+        program = (
+            f"import time; began = time.perf_counter(); import {module}; took = time.perf_counter() - began;"
+            "import psutil; print(took, psutil.Process().memory_info().rss / 1e6)"
+        )
+
+        def figures(_: float) -> dict[str, float]:
+            done = subprocess.run([sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True)
+            seconds, megabytes = map(float, done.stdout.split()[-2:])
+            return {"import s": seconds, "import MB": megabytes}
+
+        yield figures
+
+
+def _acted_at(running: Running, marker: float, workers: int) -> float:
+    """When the last of the workers first acted on the weights that have this marker."""
+    first: dict[float, float] = {}
+    while len(first) < workers:
+        batch, _ = running.next_batch()
+        new = batch["marker"].reshape(-1) == marker
+        pids, times = (batch[key].reshape(-1)[new].tolist() for key in ("pid", "acted_at"))
+        for pid, at in zip(pids, times, strict=True):
+            first[pid] = min(first.get(pid, at), at)
+    return max(first.values())
+
+
+def _cpu_s(running: Running) -> dict[int, float]:
+    times = {pid: psutil.Process(pid).cpu_times() for pid in (*running.worker_pids, os.getpid())}
+    return {pid: each.user + each.system for pid, each in times.items()}
+
+
+def _resident(running: Running) -> dict[str, float]:
+    if not running.worker_pids:
+        return {}
+    return {"worker MB": max(psutil.Process(pid).memory_info().rss for pid in running.worker_pids) / 1e6}
+
+
+MEASURES: Mapping[str, Callable[[Any, Work], AbstractContextManager[Figures]]] = {
+    "rate": rate,
+    "first_batch": first_batch,
+    "weights": weights,
+    "idle": idle,
+    "imports": imports,
+}

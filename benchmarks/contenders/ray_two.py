@@ -1,0 +1,63 @@
+"""TorchRL's RayCollector: actors of Ray on this machine."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import psutil
+import ray
+from torchrl.collectors import Collector
+from torchrl.collectors.distributed import RayCollector
+from torchrl.envs import EnvBase
+
+from torchrl_here import Module, serial_env, vector_env
+from work import Running, Work
+
+ENDLESS = 1 << 40  # -1, as its documentation has it, stops at once
+
+
+def sync_serial(work: Work) -> Any:
+    """Sync, SerialEnv."""
+    return _collector(work, serial_env, sync=True)
+
+
+def async_serial(work: Work) -> Any:
+    """Async, SerialEnv."""
+    return _collector(work, serial_env, sync=False)
+
+
+def async_vector(work: Work) -> Any:
+    """Async, GymWrapper(SyncVectorEnv)."""
+    return _collector(work, vector_env, sync=False)
+
+
+@contextmanager
+def _collector(work: Work, env: Callable[[str, int], EnvBase], *, sync: bool) -> Iterator[Running]:
+    policy = Module(work)
+    ray.init(num_cpus=2 * work.workers, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    collector = RayCollector(
+        [partial(env, work.env, work.num_envs)] * work.workers,
+        policy,
+        collector_class=Collector,
+        frames_per_batch=work.frames * (work.workers if sync else 1),
+        total_frames=ENDLESS,
+        sync=sync,
+        remote_configs={"num_cpus": 1, "num_gpus": 0, "memory": 2 * 1024**3},
+    )
+    batches = iter(collector)
+    yield Running(
+        next_batch=lambda: ((batch := next(batches)), batch.numel()),
+        send_weights=collector.update_policy_weights_,
+        policy=policy.module,
+        worker_pids=[each.pid for each in psutil.Process().children(recursive=True) if "ray::" in _name(each)],
+    )
+    collector.shutdown()
+    ray.shutdown()
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

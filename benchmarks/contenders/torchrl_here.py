@@ -1,0 +1,67 @@
+"""TorchRL's Collector in this process."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict.nn import TensorDictModule
+from torchrl.collectors import Collector
+from torchrl.envs import EnvBase, GymWrapper, SerialEnv
+
+from work import Plain, Running, Work, make
+
+
+class Module(TensorDictModule):  # type: ignore[misc]
+    """The plain policy as TorchRL takes it: one module, so that it pays for one call."""
+
+    def __init__(self, work: Work) -> None:
+        """Its weights are the plain policy's."""
+        plain = Plain(work)
+        super().__init__(_Tuple(plain), in_keys=["observation"], out_keys=plain.keys)
+
+
+class _Tuple(Plain):
+    def __init__(self, plain: Plain) -> None:
+        super(Plain, self).__init__()
+        self.__dict__.update(plain.__dict__)
+
+    def forward(self, observation: Any) -> Any:
+        return self.act(observation)
+
+
+def one(env: str) -> EnvBase:
+    """One environment."""
+    return GymWrapper(make(env), categorical_action_encoding=True)
+
+
+def serial_env(env: str, num_envs: int) -> EnvBase:
+    """TorchRL's vector of environments; one alone is not put into one."""
+    return one(env) if num_envs == 1 else SerialEnv(num_envs, partial(one, env))
+
+
+def vector_env(env: str, num_envs: int) -> EnvBase:
+    """Gymnasium's."""
+    makers = [partial(make, env)] * num_envs
+    return GymWrapper(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP), categorical_action_encoding=True)
+
+
+def serial(work: Work) -> Any:
+    """SerialEnv."""
+    return _collector(work, serial_env)
+
+
+def vector(work: Work) -> Any:
+    """GymWrapper(SyncVectorEnv)."""
+    return _collector(work, vector_env)
+
+
+@contextmanager
+def _collector(work: Work, env: Callable[[str, int], EnvBase]) -> Iterator[Running]:
+    collector = Collector(
+        partial(env, work.env, work.num_envs), Module(work), frames_per_batch=work.frames, total_frames=-1
+    )
+    batches = iter(collector)
+    yield Running(next_batch=lambda: ((batch := next(batches)), batch.numel()))
+    collector.shutdown()

@@ -1,0 +1,351 @@
+"""Rollfleet and its peers on the same work, side by side: `python -P benchmarks/peers.py [--quick] [--only NAME]`.
+
+Each contender runs in a process of its own. All contenders of a case are started first, then they take turns, one at a
+time, round after round, so that the machine's moods hit all of them. What came out is written as JSON, with what the
+machine is; `benchmarks/report` makes tables and pictures of it. A contender that cannot run is reported as such.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+PEERS = ("torchrl", "ray", "sb3")
+"""Their contenders run with --peer-python."""
+PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "stable-baselines3", "envpool", "ray", "nats-py")
+
+Rounds = dict[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """The same work for all of its contenders.
+
+    Attributes:
+        name: What `--only` looks for.
+        title: What the docs call it.
+        contenders: `module.function` in benchmarks/contenders.
+        measure: One of those in benchmarks/contenders/measures.py.
+        work: See `Work` in benchmarks/contenders/work.py.
+    """
+
+    name: str
+    title: str
+    contenders: Sequence[str]
+    measure: str = "rate"
+    work: dict[str, Any] = field(default_factory=dict)
+
+
+HAND = ("by_hand.list_torch", "by_hand.list_numpy", "by_hand.vector_torch")
+ENVPOOL = ("by_hand.envpool_torch", "by_hand.envpool_numpy")
+OURS = ("rollfleet_here.plain_torch", "rollfleet_here.mlp")
+OURS_ENVPOOL = ("rollfleet_here.envpool_torch", "rollfleet_here.envpool_mlp")
+TORCHRL = ("torchrl_here.serial", "torchrl_here.vector")
+TORCHRL_TWO = ("torchrl_two.sync_serial", "torchrl_two.async_serial", "torchrl_two.sync_vector")
+PROCESSES = ("rollfleet_two.processes_sync", "rollfleet_two.processes_async", "rollfleet_two.processes_async_mlp")
+NATS = ("rollfleet_two.nats_sync", "rollfleet_two.nats_async", "rollfleet_two.nats_async_mlp")
+
+
+def cases() -> Iterator[Case]:
+    """All of them."""
+    for env, num_envs in (("CartPole-v1", 1), ("CartPole-v1", 8), ("CartPole-v1", 64), ("Pendulum-v1", 8)):
+        pool = (*ENVPOOL, *OURS_ENVPOOL) if num_envs == 64 else ()
+        yield _here(env, num_envs, *HAND, *pool, *OURS, "sb3_here.rollouts", *TORCHRL)
+    yield _here("HalfCheetah-v5", 8, *HAND, *OURS, "sb3_here.rollouts", *TORCHRL)
+    two = {"workers": 2, "num_envs": 8}
+    yield Case(
+        name="two-processes",
+        title="Two worker processes of 8 CartPole, weights after each batch",
+        contenders=(
+            *("two_by_hand.torch_policy", "two_by_hand.numpy_policy", *PROCESSES, *NATS),
+            *(*TORCHRL_TWO, "torchrl_two.async_vector", "ray_two.async_serial", "ray_two.async_vector"),
+        ),
+        work=two | {"weights": True},
+    )
+    yield Case(
+        name="two-processes-without-weights",
+        title="The same, no weights",
+        contenders=(
+            "two_by_hand.torch_policy",
+            "rollfleet_two.nats_async",
+            "ray_two.async_serial",
+            "ray_two.sync_serial",
+        ),
+        work=two,
+    )
+    for env, title in (("pixels", "Images of 84 x 84 x 4 bytes"), ("stacked", "The same, stacks of the last four")):
+        yield Case(
+            name=env,
+            title=f"{title}, two worker processes of 8",
+            contenders=(
+                "two_by_hand.torch_policy",
+                *PROCESSES[:2],
+                *NATS[:2],
+                *TORCHRL_TWO[:2],
+                "ray_two.async_serial",
+            ),
+            work=two | {"env": env},
+        )
+    for name, parameters in (("weights-4MB", 1_000_000), ("weights-400MB", 100_000_000)):
+        yield Case(
+            name=name,
+            title=f"Weights of {4 * parameters / 1e6:.0f} MB to two workers",
+            contenders=(
+                *("rollfleet_two.processes_async", "rollfleet_two.nats_async", "rollfleet_two.nats_sync"),
+                *("torchrl_two.async_serial", "ray_two.async_serial", "ray_two.sync_serial"),
+            ),
+            measure="weights",
+            work=two | {"steps": 32, "parameters": parameters},
+        )
+    started = ("torchrl_two.async_serial", "torchrl_two.async_vector", "ray_two.async_serial")
+    yield Case(
+        name="start",
+        title="From nothing to the first batch of two workers",
+        contenders=(*PROCESSES[:2], *NATS[:2], *started),
+        measure="first_batch",
+        work=two,
+    )
+    yield Case(
+        name="idle",
+        title="CPU of those who wait",
+        contenders=(*PROCESSES[:2], *NATS[:2], *started),
+        measure="idle",
+        work=two,
+    )
+    yield Case(
+        name="imports",
+        title="What importing costs",
+        contenders=tuple(
+            f"imports.{what}" for what in ("torch_alone", "rollfleet_api", "rollfleet", "rollfleet_worker", "torchrl")
+        ),
+        measure="imports",
+    )
+
+
+def scaling() -> Iterator[Case]:
+    """How the cost grows, one thing at a time: docs/scaling.md."""
+    nats = (NATS[1],)
+    for num_envs in (1, 2, 4, 8, 16, 32, 64, 128):
+        yield Case(
+            name=f"scaling-envs-{num_envs}",
+            title=f"One worker of {num_envs} CartPole",
+            contenders=(*nats, OURS[0], OURS[1]),
+            work={"workers": 1, "num_envs": num_envs, "critic": True},
+        )
+    for workers in (1, 2, 4, 8):
+        yield Case(
+            name=f"scaling-workers-{workers}",
+            title=f"{workers} workers of 8 CartPole",
+            contenders=(*nats, PROCESSES[1]),
+            work={"workers": workers, "weights": True},
+        )
+    for nbytes in (64, 1024, 4096, 16384, 65536):
+        yield Case(
+            name=f"scaling-bytes-{nbytes}",
+            title=f"One worker of 8, observations of {nbytes} bytes",
+            contenders=(*nats, PROCESSES[1]),
+            work={"workers": 1, "env": f"bytes-{nbytes}"},
+        )
+    for parameters in (10_000, 100_000, 1_000_000, 10_000_000):
+        yield Case(
+            name=f"scaling-parameters-{parameters}",
+            title=f"Weights of {parameters:,} numbers to two workers after each batch of 1,024 frames",
+            contenders=(*nats, PROCESSES[1]),
+            work={"workers": 2, "weights": True, "parameters": parameters},
+        )
+
+
+def _here(env: str, num_envs: int, *contenders: str) -> Case:
+    return Case(
+        name=f"{env.partition('-')[0].lower()}-{num_envs}",
+        title=f"{env}, {num_envs} environment{'s' if num_envs > 1 else ''}, in this process, actor and critic",
+        contenders=contenders,
+        work={"env": env, "num_envs": num_envs, "critic": True},
+    )
+
+
+class Failed(Exception):
+    """A contender cannot run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A process that answers."""
+
+    process: "subprocess.Popen[str]"
+    stderr: Path
+
+    def answer(self, question: object = None) -> dict[str, float]:
+        """Wait for a line; ask for it first, unless it comes by itself."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            if question is not None:
+                print(json.dumps(question), file=self.process.stdin, flush=True)
+            answered: dict[str, float] = json.loads(self.process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError) as error:
+            words = self.stderr.read_text(errors="replace").strip().splitlines()
+            raise Failed("\n".join(words[-12:]) or "no last words") from error
+        return answered
+
+
+@contextmanager
+def contender(python: str, case: Case, name: str) -> Iterator[Contender]:
+    """Started, and stopped in the end."""
+    environ = os.environ | {"PYTHONPATH": str(HERE / "contenders"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "stderr", "w+") as stderr:
+        process = subprocess.Popen(
+            [python, "-P", "-m", "answers", name, case.measure, json.dumps(case.work)],
+            env=environ | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        try:
+            yield Contender(process=process, stderr=Path(folder) / "stderr")
+        finally:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+
+
+def measure(case: Case, pythons: dict[str, str], *, rounds: int, seconds: float) -> dict[str, Any]:
+    """Figures of each contender by name, a list with one for each round; or its error."""
+    figures: dict[str, Rounds] = {name: defaultdict(list) for name in case.contenders}
+    errors: dict[str, str] = {}
+    with ExitStack() as stack:
+        running = {name: stack.enter_context(contender(pythons[name], case, name)) for name in case.contenders}
+        for name, each in running.items():
+            with _noting(errors, name):
+                each.answer()
+        for _ in range(rounds):
+            for name in [name for name in running if name not in errors]:
+                with _noting(errors, name):
+                    for figure, value in running[name].answer({"seconds": seconds}).items():
+                        figures[name][figure].append(value)
+    return {name: {"error": errors[name]} if name in errors else dict(figures[name]) for name in case.contenders}
+
+
+@contextmanager
+def _noting(errors: dict[str, str], name: str) -> Iterator[None]:
+    try:
+        yield
+    except Failed as error:
+        errors[name] = str(error)
+
+
+def machine() -> dict[str, Any]:
+    """What these figures were measured on."""
+    names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
+    memory = [line for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
+    return {
+        "cpu": names[0].partition(": ")[2] if names else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(int(memory[0].split()[1]) / 2**20) if memory else None,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def show(case: Case, figures: dict[str, Any]) -> None:
+    """Print what was measured, medians."""
+    print(f"\n{case.name}: {case.title}")
+    for name, own in figures.items():
+        said = own["error"].splitlines()[-1] if "error" in own else _words(own)
+        print(f"  {name:36} {said}", flush=True)
+
+
+def _words(figures: Rounds) -> str:
+    return "   ".join(
+        f"{figure} {median(values):,.{0 if median(values) > 100 else 2}f}" for figure, values in figures.items()
+    )
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it runs, not for figures")
+    parser.add_argument(
+        "--only", action="append", default=[], help="cases or contenders with this in their names, or case:contender"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a round")
+    parser.add_argument(
+        "--json", type=Path, help="where to write; cases that it has from before and that are not run stay"
+    )
+    parser.add_argument("--peer-python", default=sys.executable, help="of a virtual environment that has the peers")
+    options = parser.parse_args()
+    rounds, seconds = (2, 0.3) if options.quick else (options.rounds, options.seconds)
+    results: dict[str, Any] = {"cases": {}}
+    options.only = [word for words in options.only for word in words.split(",")]
+    if options.json and options.json.exists():
+        results = json.loads(options.json.read_text())
+    for case in (*cases(), *scaling()):
+        chosen = _chosen(case, options.only)
+        if chosen is None:
+            continue
+        pythons = {
+            name: options.peer_python if any(peer in name for peer in PEERS) else sys.executable
+            for name in chosen.contenders
+        }
+        load = os.getloadavg()[0]
+        figures = measure(chosen, pythons, rounds=rounds, seconds=seconds)
+        show(chosen, figures)
+        results["machine"] = machine()
+        results["cases"][case.name] = {
+            "title": case.title,
+            "measure": case.measure,
+            "work": case.work,
+            "contenders": figures,
+            "date": time.strftime("%Y-%m-%d"),
+            "load": round(load, 1),
+        }
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _chosen(case: Case, only: Sequence[str]) -> Case | None:
+    """The case, or what is left of it: `part of a case's name`, or of a contender's, or `case:contender`, exactly."""
+    if not only or any(word in case.name for word in only):
+        return case
+    names = tuple(
+        name for name in case.contenders if any(word in name or word == f"{case.name}:{name}" for word in only)
+    )
+    return replace(case, contenders=names) if names else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""How long a job takes to go on after something was killed, what memory it needs meanwhile, and what a soak loses.
+
+`python benchmarks/reliability.py [--rounds 5] [--asleep-s 600] [--soak-s 3600] [--quick]`
+
+`rollfleet run` with two workers, one learner, file storage. Kills are SIGKILL. "Lost" are gaps in a worker's sequence
+of batches that were handed over, "repeated" batches that one learner was handed twice, "again" those that a learner
+which was killed had been handed, and its successor was handed once more.
+"""
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+JOB = """
+apiVersion: rollfleet.dev/v1alpha1
+kind: CollectorJob
+metadata: {name: reliability}
+spec:
+  workers: 2
+  mode: Async
+  env: {id: CartPole-v1, numEnvs: 8}
+  policy: {mlp: {}}
+  collect: {framesPerBatch: 256}
+  weights: {maxLag: 1000000}
+  failure: {maxRestartsPerWorker: 1000}
+"""
+# Starts again when it was killed: `rollfleet run` itself ends with its learner.
+LEARNER = """
+import subprocess, sys
+while subprocess.call([sys.executable, *sys.argv[1:]]) < 0:
+    pass
+"""
+COLLECT = """
+import gymnasium, os, pathlib, sys, time
+import rollfleet
+from rollfleet.gathering import Gatherer
+
+hand_over, out, asleep = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1), pathlib.Path(sys.argv[2])
+
+def told(self, arrivals):
+    for each in arrivals:
+        print(time.monotonic(), os.getpid(), each.worker, each.incarnation, each.sequence, file=out)
+    hand_over(self, arrivals)
+
+Gatherer.hand_over = told
+env = gymnasium.make("CartPole-v1")
+with rollfleet.connect(policy=rollfleet.ActorCritic(env.observation_space, env.action_space)) as collector:
+    for batch in collector:
+        time.sleep(0.02)
+        while asleep.exists():
+            time.sleep(0.1)
+"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One line of the learner's record."""
+
+    time_s: float
+    learner: int
+    worker: int
+    incarnation: int
+    sequence: int
+
+
+class Run:
+    """A job that runs, and its parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._record, self.asleep = folder / "record", folder / "asleep"
+        self._record.touch()
+        for name, text in (("job.yaml", JOB), ("learner.py", LEARNER), ("collect.py", COLLECT)):
+            (folder / name).write_text(text)
+        learner = ["--learner", str(folder / "learner.py"), "--", str(folder / "collect.py")]
+        command = [sys.executable, "-P", "-m", "rollfleet", "run", str(folder / "job.yaml"), *learner]
+        arguments = [*command, str(self._record), str(self.asleep)]
+        self.process = subprocess.Popen(arguments, stdout=(folder / "output").open("w"), stderr=subprocess.STDOUT)
+
+    def batches(self) -> list[Batch]:
+        """All that were handed over."""
+        lines = [line.split() for line in self._record.read_text().splitlines()]
+        return [Batch(float(line[0]), *map(int, line[1:])) for line in lines if len(line) == 5]
+
+    def parts(self) -> dict[str, psutil.Process]:
+        """Its processes by name."""
+        found = {}
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                command, environ = each.cmdline(), each.environ()
+            except psutil.Error:
+                continue
+            if "nats.json" in command[-1]:
+                found["nats-server"] = each
+            elif command[-1] == "worker":
+                found[f"worker {environ['ROLLFLEET_WORKER']}"] = each
+            elif len(command) > 1 and command[1].endswith("collect.py"):
+                found["learner"] = each
+        return found
+
+    def kill(self, name: str) -> float:
+        """SIGKILL; when."""
+        self.parts()[name].send_signal(signal.SIGKILL)
+        return time.monotonic()
+
+    def wait_for(self, worker: int | None = None, since_s: float = 0.0, *, next_life: bool = False) -> Batch:
+        """The first batch that was handed over since; of a worker; of its next life."""
+        lives = [each.incarnation for each in self.batches() if each.worker == worker and each.time_s < since_s]
+        while self.process.poll() is None:
+            for each in self.batches():
+                new = not next_life or each.incarnation > max(lives, default=-1)
+                if each.time_s > since_s and worker in (None, each.worker) and new:
+                    return each
+            time.sleep(0.01)
+        raise SystemExit("the job ended")
+
+
+def recover(run: Run, name: str) -> float:
+    """Seconds from a kill to the batch that shows that all goes on."""
+    killed_s = run.kill(name)
+    if name.startswith("worker"):
+        return run.wait_for(int(name.split()[1]), killed_s, next_life=True).time_s - killed_s
+    if name == "nats-server":  # what was on its way is still handed over
+        return run.wait_for(None, killed_s + 0.2).time_s - killed_s
+    return run.wait_for(None, killed_s).time_s - killed_s
+
+
+def soak(run: Run, seconds: float, every_s: float) -> str:
+    """A fault now and then, for so long; what it lost."""
+    chance, until, faults = random.Random(0), time.monotonic() + seconds, Counter[str]()
+    while time.monotonic() < until:
+        time.sleep(every_s)
+        name = chance.choice(sorted(run.parts()))
+        faults[name] += 1
+        recover(run, name)
+    batches = run.batches()
+    lives: dict[tuple[int, int], set[int]] = defaultdict(set)
+    learners: dict[int, Counter[tuple[int, int, int]]] = defaultdict(Counter)
+    for each in batches:
+        lives[each.worker, each.incarnation].add(each.sequence)
+        learners[each.learner][each.worker, each.incarnation, each.sequence] += 1
+    lost = sum(max(seen) - min(seen) + 1 - len(seen) for seen in lives.values())
+    repeated = sum(count - 1 for seen in learners.values() for count in seen.values())
+    again = sum(map(len, learners.values())) - sum(map(len, lives.values()))
+    said = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
+    return f"| {seconds:g} s | {said} | {len(batches):,} | {lost} | {repeated} | {again} |"
+
+
+def main() -> None:
+    """Run and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--asleep-s", type=float, default=600.0)
+    parser.add_argument("--soak-s", type=float, default=3600.0)
+    parser.add_argument("--every-s", type=float, default=30.0)
+    parser.add_argument("--quick", action="store_true", help="two rounds, 10 s asleep, 30 s of soak")
+    given = parser.parse_args()
+    rounds, asleep_s, soak_s, every_s = given.rounds, given.asleep_s, given.soak_s, given.every_s
+    if given.quick:
+        rounds, asleep_s, soak_s, every_s = 2, 10.0, 30.0, 5.0
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        try:
+            run.wait_for(0)
+            run.wait_for(1)
+            print("| killed | to the next batch, s: median | least | most |\n|---|---|---|---|")
+            for name in ("worker 0", "nats-server", "learner"):
+                took = []
+                for _ in range(rounds):
+                    took.append(recover(run, name))
+                    run.wait_for(0, time.monotonic())
+                    run.wait_for(1, time.monotonic())
+                print(f"| {name} | {statistics.median(took):.2f} | {min(took):.2f} | {max(took):.2f} |", flush=True)
+            print(f"\n| asleep for {asleep_s:g} s | MiB when it fell asleep | the most since |\n|---|---|---|")
+            before, most = _resident(run), Counter[str]()
+            run.asleep.touch()
+            until = time.monotonic() + asleep_s
+            while time.monotonic() < until:
+                time.sleep(0.5)
+                most |= Counter(_resident(run))
+            run.asleep.unlink()
+            for name, resident in sorted(before.items()):
+                print(f"| {name} | {resident >> 20} | {most[name] >> 20} |", flush=True)
+            print("\n| soak | killed | batches | lost | repeated | again |\n|---|---|---|---|---|---|")
+            print(soak(run, soak_s, every_s), flush=True)
+        finally:
+            os.kill(run.process.pid, signal.SIGTERM)
+            run.process.wait(30)
+
+
+def _resident(run: Run) -> dict[str, int]:
+    return {name: each.memory_info().rss for name, each in run.parts().items()}
+
+
+if __name__ == "__main__":
+    main()

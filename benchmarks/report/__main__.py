@@ -1,0 +1,38 @@
+"""Tables and pictures of what `benchmarks/peers.py --json` wrote: `python -P benchmarks/report results.json docs`.
+
+They go between the marks `<!-- name -->` and `<!-- end -->` of docs/benchmarks.md and docs/scaling.md, and into
+docs/images; so no figure there is typed by hand.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from curves import curve_tables, draw, fit, model_text
+from documents import fill
+from tables import bars, case_tables, machine, target_table
+
+
+def main() -> None:
+    """Write what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("docs", type=Path)
+    options = parser.parse_args()
+    results = json.loads(options.results.read_text())
+    cases, images = results["cases"], options.docs / "images"
+    bars(cases, images / "bench-peers.svg")
+    draw(cases, images / "bench-scaling.svg")
+    where, curves, model = machine(results), curve_tables(cases), model_text(fit(cases))
+    fill(
+        options.docs / "benchmarks.md",
+        {"machine": where, "targets": target_table(cases), "cases": case_tables(cases)},
+    )
+    fill(
+        options.docs / "scaling.md",
+        {"scaling-machine": where, "scaling-curves": curves, "scaling-model": model},
+    )
+
+
+if __name__ == "__main__":
+    main()
