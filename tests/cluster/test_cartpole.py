@@ -1,0 +1,28 @@
+"""A job from `kubectl apply` to its end, on a whole cluster."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Lab, Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def test_what_was_installed_answers(release: "Release") -> None:
+    assert "Phase:          Succeeded" in release.helm("test")
+
+
+def test_cartpole_is_solved_and_its_job_completes(lab: "Lab", cartpole: dict[str, Any]) -> None:
+    lab.apply(cartpole)
+    lab.kubectl("wait", "collectorjob/cartpole", "--for=condition=Ready", "--timeout=300s")
+    seen = lab.wait_for_frames("cartpole", more_than=0)
+    assert seen["workers"] == {"desired": 2, "ready": 2}
+    lab.kubectl("wait", "collectorjob/cartpole", "--for=condition=Complete", "--timeout=1500s")
+    assert "solved: mean return" in lab.logs("learner")
+    last = lab.status("cartpole")
+    assert last["phase"] == "Complete"
+    assert last["frames"] > seen["frames"]
+    assert last["publishedVersion"] > seen.get("publishedVersion", 0)
+    assert all(pod["status"]["phase"] == "Succeeded" for pod in lab.pods("worker"))

@@ -1,0 +1,157 @@
+"""On a real API server: what the operator makes, and that it stays as it should be."""
+
+import base64
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.job import KIND
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab
+
+pytestmark = pytest.mark.cluster
+WaitFor = Callable[[Callable[[], Any]], Any]
+LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", "train.py"]}]}}}
+
+
+def versions(lab: "Lab") -> dict[str, str]:
+    kinds = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
+    found = {
+        f"{kind}/{each['metadata']['name']}": each["metadata"]["resourceVersion"]
+        for kind in kinds
+        for each in lab.all(kind)
+    }
+    job: Any = lab.get(KIND, "cartpole")  # its version changes when the API server sorts who wrote which field
+    return found | {"generation": str(job["metadata"]["generation"]), "status": str(job.get("status"))}
+
+
+def test_job_gets_all_it_needs(lab: "Lab") -> None:
+    lab.apply(workers=3, learner=LEARNER)
+    assert lab.run()["spec"]["completions"] == lab.run()["spec"]["parallelism"] == 3
+    assert lab.run("learner")["spec"]["template"]["spec"]["containers"][0]["command"] == ["python", "train.py"]
+    assert lab.get("ServiceAccount", names.account("cartpole"))
+    for role in Role:
+        secret = lab.get("Secret", names.secret("cartpole", role))
+        assert secret is not None
+        assert role in base64.b64decode(secret["data"]["user.creds"]).decode()
+        assert lab.get("NetworkPolicy", names.network_policy("cartpole", role))
+
+
+def test_operator_leaves_no_finalizer_and_no_note_on_a_job(lab: "Lab") -> None:
+    lab.apply()
+    lab.wait_condition("Progressing", "Starting")
+    job: Any = lab.get(KIND, "cartpole")
+    assert "finalizers" not in job["metadata"]
+    assert "annotations" not in job["metadata"]
+
+
+def test_pods_pass_pod_security_restricted(lab: "Lab") -> None:
+    lab.enforce("restricted")
+    lab.apply(resources={"gpu": {"count": 1}}, source={"configMap": "code"}, learner=LEARNER)
+    lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
+    for role in ("worker", "learner"):
+        lab.dry_run_pod(lab.run(role)["spec"]["template"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("ServiceAccount", names.account("cartpole")),
+        ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
+    ],
+)
+def test_deleted_child_comes_back(lab: "Lab", wait_for: WaitFor, kind: str, name: str) -> None:
+    lab.apply()
+    lab.run()
+    before = wait_for(lambda: lab.get(kind, name))
+    lab.delete(kind, name)
+    wait_for(lambda: (found := lab.get(kind, name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
+
+
+def test_deleted_run_comes_back(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    before = lab.run()
+    lab.delete("Job", before["metadata"]["name"])
+    wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before["metadata"]["uid"]])
+
+
+def test_drift_is_mended(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    run, policy = lab.run()["metadata"]["name"], names.network_policy("cartpole", Role.WORKER)
+    lab.patch("Job", run, {"spec": {"completions": 9, "parallelism": 9}})
+    lab.patch("Job", run, {"metadata": {"labels": {names.MANAGED_BY: None}}})
+    lab.patch("NetworkPolicy", policy, {"spec": {"policyTypes": ["Ingress"]}})
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
+    wait_for(lambda: lab.run()["metadata"]["labels"].get(names.MANAGED_BY))
+    wait_for(lambda: len((lab.get("NetworkPolicy", policy) or {})["spec"]["policyTypes"]) == 2)
+
+
+def test_unchanged_apply_touches_nothing(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    wait_for(lambda: (before := versions(lab)) and lab.seconds_pass(0.5) and before == versions(lab))
+    before = versions(lab)
+    lab.apply()
+    lab.seconds_pass(1.0)  # several looks
+    assert versions(lab) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("ServiceAccount", names.account("cartpole")), ("Secret", names.secret("cartpole", Role.WORKER))],
+)
+def test_somebody_elses_object_is_not_taken(lab: "Lab", kind: str, name: str) -> None:
+    lab.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
+    lab.apply()
+    assert "belongs to somebody else" in lab.wait_condition("Degraded", "NameTaken")["message"]
+    found: Any = lab.get(kind, name)
+    assert "ownerReferences" not in found["metadata"]
+
+
+def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    lab.run()
+    wait_for(lambda: lab.key in lab.wire.published)
+    lab.delete(KIND, "cartpole")  # no garbage collector runs here: its children stay
+    lab.apply()
+    lab.seconds_pass(0.5)
+    assert "Degraded" not in str(lab.status())
+    for kind in ("Job", "ServiceAccount", "Secret", "NetworkPolicy"):
+        for child in lab.all(kind):
+            lab.delete(kind, child["metadata"]["name"])
+    job: Any = lab.get(KIND, "cartpole")
+    wait_for(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
+
+
+def test_credentials_are_rotated_under_running_workers(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    run = lab.run()
+    name = names.secret("cartpole", Role.WORKER)
+    before = wait_for(lambda: lab.get("Secret", name))
+    lab.wire.rotation += 1
+    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
+    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
+
+
+def test_missing_source_is_told_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(source={"configMap": "code"})
+    assert "`code`" in lab.wait_condition("Degraded", "SourceMissing")["message"]
+    assert lab.runs() == []
+    lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": "A = 1"}})
+    before = lab.run()["metadata"]["name"]
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.patch("ConfigMap", "code", {"data": {"a.py": "A = 2"}})
+    wait_for(lambda: [run["metadata"]["name"] for run in lab.runs()] not in ([before], []))
+
+
+def test_template_that_is_refused_leaves_the_workers_alone(lab: "Lab") -> None:
+    lab.apply()
+    before = lab.run()["metadata"]["uid"]
+    lab.apply(template={"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}})
+    assert "imagePullPolicy" in lab.wait_condition("Degraded", "Invalid")["message"]
+    assert lab.run()["metadata"]["uid"] == before
+    lab.apply()
+    lab.wait_condition("Degraded", "AsExpected", "False")

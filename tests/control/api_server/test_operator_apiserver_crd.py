@@ -1,0 +1,65 @@
+"""What the API server refuses by itself, before any operator sees it."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.messages import Phase
+from rollfleet_operator.errors import ApiError
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab
+
+pytestmark = pytest.mark.cluster
+
+
+def refusal(lab: "Lab", **said: Any) -> str:
+    with pytest.raises(ApiError) as refused:
+        lab.apply(**said)
+    assert refused.value.status == 422
+    return str(refused.value)
+
+
+def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
+    assert "at most 40 characters" in refusal(lab, name="x" * 41)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"collect": {"framesPerBatch": 65}, "env": {"numEnvs": 8}}, "write 64 or 72"),
+        ({"collect": {"framesPerBatch": 1}, "env": {"numEnvs": 8}}, "write 8 or more"),
+        ({"policy": {"random": {}}}, "write exactly one of"),
+        ({"env": {"id": None}}, "no environment is named"),
+        ({"stragglers": {"threshold": 0.5}}, "write `mode: Sync`"),
+        ({"delivery": {"maxBytes": "1Ki"}}, "the least is `1Mi`"),
+        ({"source": {"configMap": "My Code"}}, "the name of a ConfigMap"),
+        ({"workers": 0}, "greater than or equal to 1"),
+        ({"mode": "sync"}, "Sync"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_mistake_is_refused_with_what_to_write(lab: "Lab", said: dict[str, Any], message: str) -> None:
+    assert message in refusal(lab, **said)
+
+
+def test_mode_is_fixed(lab: "Lab") -> None:
+    lab.apply(mode="Async")
+    assert "create it anew" in refusal(lab, mode="Sync")
+
+
+def test_storage_is_fixed(lab: "Lab") -> None:
+    lab.apply()
+    assert "NATS cannot move" in refusal(lab, delivery={"storage": "Memory"})
+
+
+def test_complete_job_takes_no_edits(lab: "Lab") -> None:
+    lab.apply()
+    lab.learner_says(Phase.COMPLETE)
+    lab.wait_condition("Complete", "LearnerDone")
+    assert "the job is complete" in refusal(lab, workers=5)
+
+
+def test_defaults_are_filled_in(lab: "Lab") -> None:
+    spec = lab.apply()["spec"]
+    assert (spec["mode"], spec["failure"]["maxRestartsPerWorker"], spec["delivery"]["maxBytes"]) == ("Async", 10, "4Gi")

@@ -1,0 +1,152 @@
+"""On a real API server: what an operator makes of what went wrong, or happened while it was away."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.job import KIND
+from rollfleet_api.messages import Phase
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab, RunningOperator
+
+pytestmark = pytest.mark.cluster
+WaitFor = Callable[[Callable[[], Any]], Any]
+StartOperator = Callable[..., "RunningOperator"]
+OTHER_TOKEN = "of-user-other"
+
+
+@pytest.fixture
+def lab(own_lab: "Lab") -> "Lab":
+    """No operator runs here yet."""
+    return own_lab
+
+
+@pytest.fixture
+def start(lab: "Lab", start_operator: StartOperator) -> StartOperator:
+    """Starts an operator for the test's namespace."""
+    return lambda **said: start_operator(lab.namespace, lab.wire, **said)
+
+
+def versions(lab: "Lab") -> dict[str, str]:
+    kinds = ("Job", "ServiceAccount", "Secret", "NetworkPolicy")
+    return {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for kind in kinds for each in lab.all(kind)}
+
+
+def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+    lab.apply(learner={"template": {}})
+    first = start()
+    lab.wait_condition("Progressing", "Starting")
+    lab.run("learner")
+    first.stop()
+    before = versions(lab)
+    second = start(worker_image="worker:2")  # as an upgrade brings it
+    wait_for(lambda: "rollfleet_reconciliations_total" in second.http("/metrics")[1])
+    lab.seconds_pass(0.5)
+    assert versions(lab) == before
+
+
+def test_what_happened_while_the_operator_was_away_is_made_up_for(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    lab.apply()
+    lab.apply(name="other")
+    first = start()
+    wait_for(lambda: len(lab.runs()) == 2)
+    wait_for(lambda: len(lab.wire.published) == 2)
+    first.stop()
+    lab.delete(KIND, "other")
+    lab.apply(workers=5)
+    lab.delete("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
+    lab.learner_says(Phase.RUN)
+    start()
+    wait_for(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)))
+    wait_for(lambda: {run["spec"]["parallelism"] for run in lab.runs()} >= {5})
+    wait_for(lambda: set(lab.wire.published) == {lab.key})
+
+
+def test_deletion_that_no_watch_told_of_is_noticed(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+    lab.apply()
+    running = start(resync_s=0.5, doubt_s=0.5)
+    lab.run()
+    name = names.secret("cartpole", Role.WORKER)  # Secrets are not watched
+    before = wait_for(lambda: lab.get("Secret", name))
+    lab.delete("Secret", name)
+    wait_for(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
+    assert running.http("/healthz")[0] == 200
+
+
+def test_missing_right_is_a_condition_and_is_made_up_for_when_it_is_given(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    lab.grant("other", KIND, "get", "list", "watch", "patch", status=True)
+    for kind in ("Pod", "ServiceAccount", "NetworkPolicy", "Secret"):
+        lab.grant("other", kind, "get", "list", "watch", "create", "patch")
+    lab.grant("other", "Event", "create", "list")
+    lab.grant("other", "Job", "get", "list", "watch")
+    lab.apply()
+    start(token=OTHER_TOKEN)
+    message = lab.wait_condition("Degraded", "Forbidden")["message"]
+    assert 'cannot patch resource "jobs"' in message
+    lab.grant("other", "Job", "create", "patch", "delete")
+    lab.run()
+    lab.wait_condition("Degraded", "AsExpected", "False")
+
+
+def test_nothing_is_announced_that_could_not_be_written_down(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    lab.grant("other", KIND, "get", "list", "watch")
+    for kind in ("Job", "Pod", "ServiceAccount", "NetworkPolicy", "Secret", "Event"):
+        lab.grant("other", kind, "get", "list", "watch", "create", "patch")
+    lab.apply(suspend=True)
+    start(token=OTHER_TOKEN)
+    lab.run()
+    lab.seconds_pass(0.5)
+    assert lab.events() == []
+    lab.grant("other", KIND, "patch", status=True)
+    wait_for(lambda: ("Normal", "Suspended") in lab.events())
+
+
+def test_numbers_are_written_once_in_a_while_and_transitions_at_once(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    lab.apply()
+    start(status_interval_s=2.0, refresh_s=0.05)
+    lab.wait_condition("Progressing", "Starting")
+    lab.learner_says(Phase.RUN, frames=1)
+    wait_for(lambda: lab.status()["frames"] == 1)
+    began, seen = time.monotonic(), set()
+    while time.monotonic() - began < 2.5:
+        lab.learner_says(Phase.RUN, frames=int(1000 * time.monotonic()))
+        seen.add(lab.status()["frames"])
+    assert len(seen) <= 3
+    before = lab.status()["frames"]
+    lab.learner_says(Phase.RUN, frames=before + 1)
+    began = time.monotonic()
+    lab.apply(suspend=True)
+    lab.wait_condition("Suspended", "Suspended")
+    assert time.monotonic() - began < 1.5
+
+
+def test_probe_tells_a_stuck_operator_from_one_that_works(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = start(workers=1)
+    wait_for(lambda: running.http("/readyz")[0] == 200)
+    assert running.http("/healthz") == (200, "ok")
+    monkeypatch.setattr("rollfleet_operator.program.STUCK_S", -1.0)
+    assert running.http("/healthz")[0] == 503
+
+
+def test_metrics_tell_of_each_job(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+    lab.apply(workers=3)
+    running = start()
+    sample = f'rollfleet_job_workers_desired{{name="cartpole",namespace="{lab.namespace}"}} 3.0'
+    wait_for(lambda: sample in running.http("/metrics")[1])
+    lab.delete(KIND, "cartpole")
+    wait_for(lambda: sample not in running.http("/metrics")[1])

@@ -1,0 +1,199 @@
+"""On a real API server: a job's life from its first worker to its end."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.job import KIND
+from rollfleet_api.messages import Phase
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab
+
+pytestmark = pytest.mark.cluster
+WaitFor = Callable[[Callable[[], Any]], Any]
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "worker", "state": {"running": {}}}]}
+
+
+def crash(code: int, log: str) -> dict[str, Any]:
+    ended = {"exitCode": code, "reason": "Error", "message": log, "finishedAt": "2026-11-21T00:00:00Z"}
+    status = {"name": "worker", "state": {"terminated": ended}, "ready": False, "restartCount": 0}
+    return {"phase": "Failed", "containerStatuses": [{**status, "image": "worker:1", "imageID": ""}]}
+
+
+def pods(run: dict[str, Any]) -> int:
+    assert run["spec"]["completions"] == run["spec"]["parallelism"]
+    return int(run["spec"]["parallelism"])
+
+
+def test_scale_keeps_the_run(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=2)
+    before = lab.run()
+    lab.apply(workers=4)
+    wait_for(lambda: pods(lab.run()) == 4)
+    lab.patch(KIND, "cartpole", {"spec": {"replicas": 1}}, "scale")  # kubectl scale
+    wait_for(lambda: pods(lab.run()) == 1)
+    assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_scale_subresource_tells_what_an_autoscaler_needs(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=2)
+    wait_for(lambda: lab.status().get("selector"))
+    scale: Any = lab.read(KIND, "cartpole", "scale")
+    assert scale["spec"]["replicas"] == 2
+    labels = lab.run()["spec"]["template"]["metadata"]["labels"]
+    assert dict(pair.split("=") for pair in scale["status"]["selector"].split(",")).items() <= labels.items()
+
+
+def test_more_workers_are_published_before_they_start_and_fewer_after_they_left(lab: "Lab", wait_for: WaitFor) -> None:
+    # A worker that finds its index beyond what NATS says gives up for good.
+    lab.apply(workers=2)
+    wait_for(lambda: lab.key in lab.wire.published)
+    lab.run()
+    seen: list[tuple[int, int]] = []
+    with lab.on_publish(lambda job, runs: seen.append((job.spec.workers, pods(runs[0])))):
+        lab.apply(workers=4)
+        wait_for(lambda: seen and pods(lab.run()) == 4)
+        lab.apply(workers=1)
+        wait_for(lambda: len(seen) == 2)
+    assert seen == [(4, 2), (1, 1)]
+
+
+def test_suspend_and_resume(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    before = lab.run()
+    lab.apply(suspend=True)
+    lab.wait_condition("Suspended", "Suspended")
+    assert lab.run()["spec"]["suspend"] is True
+    lab.apply(suspend=False)
+    wait_for(lambda: lab.run()["spec"]["suspend"] is False)
+    lab.wait_condition("Suspended", "NotSuspended", "False")
+    assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_queued_job_is_left_to_kueue_and_suspended_by_taking_it_away(lab: "Lab", wait_for: WaitFor) -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "gpus"}
+    lab.apply(labels=queue)
+    run = lab.run()
+    assert run["metadata"]["labels"].items() >= queue.items()
+    lab.patch("Job", run["metadata"]["name"], {"spec": {"suspend": True}})  # Kueue does
+    lab.wait_condition("Suspended", "Queued")
+    assert lab.run()["spec"]["suspend"] is True
+    lab.apply(labels=queue, suspend=True)
+    wait_for(lambda: not lab.runs())
+    lab.apply(labels=queue, suspend=False)
+    assert lab.run()["spec"]["suspend"] is False
+
+
+def test_changed_image_rolls_the_workers(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(image="a:1")
+    before = lab.run()
+    lab.apply(image="a:2")
+    wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before["metadata"]["uid"]])
+    assert lab.run()["spec"]["template"]["spec"]["containers"][0]["image"] == "a:2"
+
+
+def test_ready_when_all_workers_run_and_report(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    for index in (0, 1):
+        lab.pod(index, **RUNNING)
+    lab.workers_say(0, 1)
+    lab.wait_condition("Ready", "AllWorkersReady")
+    wait_for(lambda: lab.status()["workers"] == {"desired": 2, "ready": 2})
+    assert lab.status()["phase"] == "Running"
+
+
+def test_complete_is_for_ever_and_leaves_the_pods_for_their_logs(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(collect={"totalFrames": 100})
+    run = lab.run()
+    lab.learner_says(Phase.COMPLETE, frames=100)
+    lab.wait_condition("Complete", "TotalFrames")
+    lab.end_run("Complete")
+    lab.wire.heard.clear()
+    lab.delete("Job", run["metadata"]["name"])
+    lab.seconds_pass(0.5)
+    assert lab.condition("Complete")["status"] == "True"
+    assert lab.runs() == []
+
+
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: "Lab", wait_for: WaitFor, end: str) -> None:
+    lab.apply(ttlSecondsAfterFinished=1)
+    lab.run()
+    lab.end_run(end)
+    wait_for(lambda: lab.get(KIND, "cartpole") is None)
+    wait_for(lambda: lab.key not in lab.wire.published)
+
+
+def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
+    lab.apply(source={"configMap": "code"}, ttlSecondsAfterFinished=1)
+    lab.run()
+    with lab.nats_away():
+        lab.delete("ConfigMap", "code")
+        lab.end_run("Failed")
+        wait_for(lambda: lab.get(KIND, "cartpole") is None)
+
+
+def test_failed_job_tells_why_stops_and_is_mended_by_an_edit(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(failure={"maxRestartsPerWorker": 1}, learner={"template": {}})
+    failed = lab.run()
+    lab.pod(1, **crash(1, "ValueError: no such level"))
+    assert "ValueError: no such level" in lab.wait_condition("Degraded", "WorkerCrashed")["message"]
+    lab.end_run("Failed", reason="MaxFailedIndexesExceeded")
+    message = lab.wait_condition("Failed", "TooManyRestarts")["message"]
+    assert message == "after 1 restarts worker 1 ended with code 1: ValueError: no such level"
+    wait_for(lambda: lab.run("learner")["spec"]["suspend"] is True)
+    assert lab.run()["metadata"]["uid"] == failed["metadata"]["uid"]
+    lab.apply(failure={"maxRestartsPerWorker": 1}, learner={"template": {}}, workers=1)
+    lab.wait_condition("Failed", "NotEnded", "False")
+    wait_for(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
+    wait_for(lambda: lab.run("learner")["spec"]["suspend"] is False)
+
+
+def test_gpu_that_no_node_has_is_a_condition(lab: "Lab") -> None:
+    lab.apply(resources={"gpu": {"count": 9}})
+    why = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+    lab.pod(0, phase="Pending", conditions=[unplaced])
+    message = lab.wait_condition("Degraded", "InsufficientDevices")["message"]
+    assert message == f"worker 0 waits for a node with 9 nvidia.com/gpu: {why}"
+
+
+def test_refused_pods_are_a_condition(lab: "Lab") -> None:
+    lab.apply()
+    lab.refuse_pods('pods "x" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=1')
+    assert "exceeded quota" in lab.wait_condition("Degraded", "QuotaExceeded")["message"]
+
+
+def test_news_is_announced_once(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=1)
+    lab.pod(0, **RUNNING)
+    lab.workers_say(0)
+    lab.wait_condition("Ready", "AllWorkersReady")
+    lab.apply(workers=1, suspend=True)
+    lab.wait_condition("Suspended", "Suspended")
+    lab.apply(workers=1, suspend=False)
+    lab.wait_condition("Suspended", "NotSuspended", "False")
+    wait_for(lambda: ("Normal", "Resumed") in lab.events())
+    assert [event for event in lab.events() if event[1] in ("AllWorkersReady", "Suspended", "Resumed")] == [
+        ("Normal", "AllWorkersReady"),
+        ("Normal", "Suspended"),
+        ("Normal", "Resumed"),
+    ]
+
+
+def test_deleted_job_is_taken_off_nats(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    wait_for(lambda: lab.key in lab.wire.published)
+    lab.delete(KIND, "cartpole")
+    wait_for(lambda: lab.key not in lab.wire.published)
+
+
+def test_nats_that_is_away_is_told_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+    with lab.nats_away():
+        lab.apply()
+        lab.wait_condition("Degraded", "NatsUnavailable")
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.run()

@@ -1,0 +1,96 @@
+"""On a real API server: a job gets more or fewer workers, and those that stay are left alone."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.job import KIND
+from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
+from rollfleet_operator.wire import Heartbeats
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab
+
+pytestmark = pytest.mark.cluster
+WaitFor = Callable[[Callable[[], Any]], Any]
+
+
+def template(lab: "Lab") -> tuple[str, str, Any]:
+    """All that a running pod could be replaced for: the run, its revision, and the template."""
+    run = lab.run()
+    return run["metadata"]["uid"], run["metadata"]["labels"]["rollfleet.dev/revision"], run["spec"]["template"]
+
+
+def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: float = 0.0) -> None:
+    """These workers collect, and the learner has waited so long for so many batches."""
+    now_s = time.time() + later_s
+    beats = {
+        index: replace(
+            WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, frames_per_second=100.0, time_s=now_s
+        )
+        for index in range(workers)
+    }
+    learner = LearnerStatus(
+        session=1,
+        version=1,
+        applied_version=1,
+        frames=64 * batches,
+        batches=batches,
+        dropped=0,
+        mean_return=None,
+        lag=0,
+        waited_s=waited_s,
+        time_s=now_s,
+    )
+    control = Control(session=1, phase=Phase.RUN, round=0, version=1)
+    lab.wire.heard[lab.key] = Heartbeats(workers=beats, learner=learner, control=control)
+
+
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", wait_for: WaitFor, mode: str) -> None:
+    lab.apply(workers=2, mode=mode)
+    before = template(lab)
+
+    def scale(workers: int) -> None:
+        lab.patch(KIND, "cartpole", {"spec": {"replicas": workers}}, "scale")
+        wait_for(lambda: lab.run()["spec"]["parallelism"] == workers)
+        wait_for(lambda: lab.wire.published[lab.key].spec.workers == workers)
+        assert template(lab) == before
+
+    scale(4)
+    scale(1)
+
+
+def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_nobody(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=2, autoscale={"maxWorkers": 8})
+    before = template(lab)
+    learn(lab, workers=2, waited_s=0.0, batches=0)
+    lab.seconds_pass(1.0)  # it is looked at each 0.2 s
+    learn(lab, workers=2, waited_s=50.0, batches=100, later_s=61.0)
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 4)
+    scale: Any = lab.read(KIND, "cartpole", "scale")
+    assert scale["spec"]["replicas"] == 4
+    assert template(lab) == before
+
+
+def test_autoscale_keeps_within_its_bounds_from_the_start(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=1, autoscale={"minWorkers": 3, "maxWorkers": 8})
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
+
+
+def test_autoscale_goes_on_from_what_somebody_else_sets(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=2, autoscale={"maxWorkers": 8})
+    lab.run()
+    lab.patch(KIND, "cartpole", {"spec": {"replicas": 6}}, "scale")
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 6)
+    lab.patch(KIND, "cartpole", {"spec": {"replicas": 9}}, "scale")
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 8)
+
+
+@pytest.mark.parametrize("autoscale", [{"minWorkers": 3, "maxWorkers": 2}, {"maxWorkers": 2, "targetWait": 1}, {}])
+def test_autoscale_that_makes_no_sense_is_refused(lab: "Lab", autoscale: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="autoscale"):
+        lab.apply(autoscale=autoscale)

@@ -1,0 +1,218 @@
+"""What the chart makes of its values."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.metrics import Metrics
+from rollfleet_operator.nats.settings import NatsSettings
+from rollfleet_operator.nats.trust import new_keys
+from rollfleet_operator.settings import Settings
+from rollfleet_operator.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from tests.control.chart.conftest import Helm, Rendered
+
+EVERYTHING = {
+    "metrics__serviceMonitor__enabled": True,
+    "metrics__dashboard__enabled": True,
+    "imagePullSecrets": ["pull"],
+    "operator__tolerations": [{"key": "a", "operator": "Exists"}],
+    "operator__nodeSelector": {"a": "b"},
+    "operator__podLabels": {"a": "b"},
+    "operator__podAnnotations": {"a": "b"},
+    "operator__affinity": {"nodeAffinity": {}},
+    "operator__priorityClassName": "high",
+    "serviceAccount__annotations": {"a": "b"},
+    "nats__service__annotations": {"a": "b"},
+    "nats__podLabels": {"a": "b"},
+    "nats__persistence__storageClass": "fast",
+    "networkPolicy__natsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+}
+VARIANTS: dict[str, dict[str, object]] = {
+    "default": {},
+    "everything": EVERYTHING,
+    "namespaced": {"operator__namespaces": ["team-a", "team-b"]},
+    "plain": {"nats__tls__enabled": False, "nats__persistence__enabled": False, "networkPolicy__enabled": False},
+    "external": {
+        "nats__enabled": False,
+        "nats__external": {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True},
+    },
+    "cert-manager": {"nats__tls__certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
+    "bare": {"crds__enabled": False, "rbac__create": False, "serviceAccount__create": False},
+}
+
+
+@pytest.fixture(params=list(VARIANTS))
+def variant(helm: "Helm", request: pytest.FixtureRequest) -> "Rendered":
+    return helm.render(**VARIANTS[request.param])
+
+
+def test_helm_finds_nothing_wrong(helm: "Helm") -> None:
+    done = helm.run("lint", "--strict", str(helm.chart))
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout
+
+
+def test_every_pod_is_restricted_and_bounded(variant: "Rendered") -> None:
+    pods = list(variant.pods())
+    assert pods
+    for _, pod in pods:
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in [*pod.get("initContainers", []), *pod["containers"]]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_only_the_operator_has_a_token(variant: "Rendered") -> None:
+    assert {name for name, pod in variant.pods() if pod["automountServiceAccountToken"]} == {"rollfleet"}
+
+
+def test_the_definition_is_the_one_that_is_generated(repository: Path, rendered: "Rendered") -> None:
+    (shown,) = rendered.of("CustomResourceDefinition").values()
+    assert shown["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert shown["metadata"].pop("labels")
+    assert shown == yaml.safe_load((repository / "crds/collectorjob.yaml").read_text())
+
+
+def test_the_definition_can_be_left_out_and_let_go(helm: "Helm") -> None:
+    assert not helm.render(crds__enabled=False).of("CustomResourceDefinition")
+    (let_go,) = helm.render(crds__keep=False).of("CustomResourceDefinition").values()
+    assert "annotations" not in let_go["metadata"]
+
+
+def test_the_operator_may_list_nobodys_secrets_and_nothing_is_a_wildcard(variant: "Rendered") -> None:
+    for role in [*variant.of("ClusterRole").values(), *variant.of("Role").values()]:
+        for rule in role["rules"]:
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+            if "secrets" in rule["resources"]:
+                assert not {"list", "watch", "update", "deletecollection"} & set(rule["verbs"])
+
+
+def test_namespaces_bring_rights_in_these_alone(helm: "Helm", rendered: "Rendered") -> None:
+    assert "rollfleet-site" in rendered.of("ClusterRole")
+    namespaced = helm.render(operator__namespaces=["team-a", "team-b"])
+    assert "rollfleet-site" not in namespaced.of("ClusterRole")
+    assert not namespaced.of("ClusterRoleBinding")
+    assert {"team-a/rollfleet", "team-b/rollfleet"} < set(namespaced.of("Role"))
+    assert {"team-a/rollfleet", "team-b/rollfleet"} < set(namespaced.of("RoleBinding"))
+    environ = environment(namespaced)
+    assert Settings.read(environ).namespaces == ("team-a", "team-b")
+
+
+def environment(rendered: "Rendered") -> dict[str, str]:
+    (container,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+def test_the_operator_understands_what_it_is_told(variant: "Rendered", tmp_path: Path) -> None:
+    environ = environment(variant)
+    said = Settings.read(environ)
+    assert said.worker_image == "rollfleet-worker:0.1.0.dev0"
+    assert said.port == 8080
+    (tmp_path / "operator.seed").write_text(new_keys(b"k" * 32).operator.seed)
+    environ["ROLLFLEET_NATS_KEYS"] = str(tmp_path)
+    if "ROLLFLEET_NATS_CA" in environ:
+        assert environ["ROLLFLEET_NATS_CA"] == "/ca/ca.crt"
+        (tmp_path / "ca.crt").write_text("ca")
+        environ["ROLLFLEET_NATS_CA"] = str(tmp_path / "ca.crt")
+    settings = NatsSettings.read(environ)
+    assert settings.limits.state_bytes == 1 << 30
+    assert settings.validity.life_s == 86400
+
+
+def test_a_nats_of_ones_own_is_used_as_it_is(helm: "Helm") -> None:
+    external = {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True}
+    shown = helm.render(nats__enabled=False, nats__external=external)
+    assert not shown.of("StatefulSet")
+    assert not shown.of("Secret")
+    pod = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
+    assert "initContainers" not in pod
+    assert environment(shown)["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
+    assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
+
+
+def test_the_server_is_given_no_seed(rendered: "Rendered") -> None:
+    pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
+    (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
+    secrets = [source["secret"] for source in config["projected"]["sources"] if "secret" in source]
+    assert [item["key"] for secret in secrets for item in secret["items"]] == ["trust.conf"]
+    assert "data" not in rendered.of("Secret")["rollfleet-nats-keys"], "keys are never Helm's to write"
+
+
+def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
+    shown = helm.render(imageRegistry="registry.example/team/")
+    images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
+    images.add(environment(shown)["ROLLFLEET_WORKER_IMAGE"])
+    assert images
+    assert all(image.startswith("registry.example/team/") for image in images)
+    assert not [image for image in images if "//" in image]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"operater": {}}, "operater"),
+        ({"nats__persistence__size": "big"}, "size"),
+        ({"nats__persistence__size": 20}, "size"),
+        ({"nats__credentialsSeconds": 60}, "credentialsSeconds"),
+        ({"nats__enabled": False}, "url"),
+        ({"nats__external__url": "http://nats"}, "url"),
+        ({"operator__namespaces": ["Team_A"]}, "namespaces"),
+        ({"operator__resources": {"request": {}}}, "request"),
+        ({"crds__keep": "yes"}, "keep"),
+        ({"nats__service__type": "Public"}, "type"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused(helm: "Helm", values: dict[str, Any], said: str) -> None:
+    refusal = helm.refusal(**values)
+    assert "schema" in refusal
+    assert said in refusal
+
+
+def test_every_value_is_in_the_table(repository: Path) -> None:
+    program = importlib.util.spec_from_file_location("values_table", repository / "charts/values_table.py")
+    assert program is not None
+    assert program.loader is not None
+    values_table = importlib.util.module_from_spec(program)
+    program.loader.exec_module(values_table)
+    text = (repository / "charts/rollfleet/values.yaml").read_text()
+    readme = (repository / "charts/rollfleet/README.md").read_text()
+    assert values_table.written(readme, text) == readme, "run `python charts/values_table.py charts/rollfleet`"
+    paths = {path for path, _ in values_table.described(text)}
+    leaves = {path for path in _leaves(yaml.safe_load(text)) if not any(path[: len(each)] == each for each in paths)}
+    assert not leaves, "these have no text"
+
+
+def _leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if isinstance(values, dict) and values:
+        return [leaf for key, value in values.items() for leaf in _leaves(value, (*path, key))]
+    return [path]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(repository: Path) -> None:
+    exposition = Metrics(Cache(), WorkQueue()).exposition().decode()
+    there = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
+    there |= {f"{name}_bucket" for name in there}
+    dashboard = json.loads((repository / "charts/rollfleet/files/dashboard.json").read_text())
+    asked = {name for panel in dashboard["panels"] for target in panel["targets"] for name in metrics(target["expr"])}
+    assert len(asked) > 10
+    assert asked <= there
+
+
+def metrics(expression: str) -> list[str]:
+    return re.findall(r"\brollfleet_\w+", expression)

@@ -1,0 +1,101 @@
+"""The configuration that the chart gives NATS, on a real nats-server."""
+
+import asyncio
+import base64
+import re
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet.nats_server import find_nats_server
+from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.reachable import greeted
+from rollfleet_operator.nats.trust import new_keys, trust_configuration
+
+if TYPE_CHECKING:
+    from tests.control.chart.conftest import Helm, Rendered
+
+KEYS = new_keys(b"k" * 32)
+
+
+class Nats:
+    """A nats-server with the chart's own configuration; only paths and ports are this test's."""
+
+    def __init__(self, rendered: "Rendered", folder: Path) -> None:
+        certificate = rendered.of("Secret")["rollfleet-nats-tls"]["data"]
+        for name, encoded in certificate.items():
+            (folder / name).write_bytes(base64.b64decode(encoded))
+        (folder / "trust.conf").write_text(trust_configuration(KEYS, now_s=int(time.time())))
+        text = rendered.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
+        text = text.replace("/etc/nats-certificate/", f"{folder}/").replace("/data/", f"{folder}/data/")
+        text = text.replace("listen: 0.0.0.0:4222", f'listen: 127.0.0.1:-1\nports_file_dir: "{folder}"')
+        (folder / "nats.conf").write_text(text.replace("http: 0.0.0.0:8222", "http: 127.0.0.1:-1"))
+        self.folder = folder
+        with (folder / "log").open("w") as log:
+            command = [str(find_nats_server()), "--config", str(folder / "nats.conf")]
+            self.process = subprocess.Popen(command, stderr=log)
+        until = time.monotonic() + 10
+        while not (ready := re.search(r"client connections on (127.0.0.1:\d+)", (folder / "log").read_text())):
+            assert self.process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        self.port = ready[1].rpartition(":")[2]
+        self.ca = (folder / "ca.crt").read_bytes()
+
+
+@pytest.fixture
+def nats_server(helm: "Helm", tmp_path: Path) -> Iterator[Nats]:
+    rendered = helm.render(nats__tls__names=["localhost"], nats__jetstream__fileBytes="1Gi")
+    server = Nats(rendered, tmp_path)
+    yield server
+    server.process.terminate()
+    server.process.wait(10)
+
+
+def test_the_operator_gets_in_by_a_certificate_that_it_checks(nats_server: Nats) -> None:
+    async def scene() -> None:
+        server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+        system = Connection(server, own_user(KEYS.system_account()), "test")
+        assert (await system.request("$SYS.REQ.CLAIMS.LIST")).data
+        await system.close()
+
+    asyncio.run(scene())
+
+
+def test_a_certificate_of_another_or_for_another_name_is_not_taken(
+    nats_server: Nats, helm: "Helm", tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
+        for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
+            server = Server(url=f"tls://{url}:{nats_server.port}", ca=ca)
+            with pytest.raises(WireUnavailable, match=r"(?i)certificate"):
+                await Connection(server, own_user(KEYS.system_account()), "test").client()
+
+    asyncio.run(scene())
+
+
+def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: Nats) -> None:
+    async def scene() -> None:
+        context = ssl.create_default_context(cadata=nats_server.ca.decode())
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(nats_server.port))
+        assert (await reader.readline()).startswith(b"INFO")
+        await writer.start_tls(context, server_hostname="localhost")
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    asyncio.run(scene())
+
+
+def test_a_stranger_is_refused_and_so_helm_test_sees_that_nats_is_there(nats_server: Nats) -> None:
+    server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+    assert "Authorization" in asyncio.run(greeted(server))

@@ -1,0 +1,132 @@
+"""A release's life on a real API server: installed, upgraded, uninstalled."""
+
+import base64
+import subprocess
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_operator.manifest import Manifest
+
+if TYPE_CHECKING:
+    from tests.control.chart.conftest import Helm, Rendered
+    from tests.control.conftest import ApiServer
+
+PLURALS = {
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+}
+
+
+class Site:
+    """A namespace of one test, and helm in it."""
+
+    def __init__(self, server: "ApiServer", helm: "Helm") -> None:
+        self._server, self._helm = server, helm
+        self._environ = {"KUBECONFIG": str(server.kubeconfig())}
+        self.namespace = f"site-{uuid.uuid4().hex[:8]}"
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace, "labels": labels}})
+
+    def request(self, method: str, path: str, **more: Any) -> Manifest:
+        """A request, as the cluster's administrator."""
+        return self._server.call(self._server.api._request(method, path, **more))
+
+    def helm(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """helm, which must succeed."""
+        chart = [str(self._helm.chart)] if command in ("install", "upgrade") else []
+        where = [f"--namespace={self.namespace}", *options]
+        done = self._helm.run(command, "rollfleet", *chart, *where, environ=self._environ)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def get(self, kind: str, name: str) -> Manifest:
+        """An object."""
+        return self.request("GET", f"{PLURALS[kind].format(self.namespace)}/{name}")
+
+    def names(self) -> set[str]:
+        """What is there that has to do with us, as `kind/name`."""
+        found = {
+            f"{kind}/{each['metadata']['name']}"
+            for kind, path in PLURALS.items()
+            for each in self.request("GET", path.format(self.namespace))["items"]
+        }
+        return {name for name in found if "rollfleet" in name}
+
+
+@pytest.fixture
+def site(api_server: "ApiServer", helm: "Helm") -> Site:
+    return Site(api_server, helm)
+
+
+def test_the_api_server_takes_every_manifest_to_the_letter(site: Site, rendered: "Rendered") -> None:
+    for each in rendered.manifests:
+        path = PLURALS[each["kind"]].format(site.namespace)
+        manifest = {**each, "metadata": {**each["metadata"], "name": f"{each['metadata']['name']}"}}
+        if each["kind"] == "CustomResourceDefinition":
+            continue  # another test's operator may have it here
+        manifest["metadata"].pop("namespace", None)
+        site.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
+
+
+def test_a_restricted_namespace_takes_every_pod(site: Site, helm: "Helm") -> None:
+    for name, pod in helm.render(nats__persistence__enabled=False).pods():  # else a StatefulSet adds the volume
+        body = {"metadata": {"name": name}, "spec": pod}
+        site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
+
+
+def test_an_upgrade_leaves_certificate_and_keys_and_an_uninstall_leaves_the_definition_alone(site: Site) -> None:
+    before = site.names()
+    site.helm("install", *adopting(before))
+    certificate = site.get("Secret", "rollfleet-nats-tls")["data"]
+    keys = {"operator.seed": base64.b64encode(b"of the operator").decode()}
+    path = f"/api/v1/namespaces/{site.namespace}/secrets/rollfleet-nats-keys"
+    patch = {"data": keys, "immutable": True}  # as the operator does
+    site.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
+    server = site.get("StatefulSet", "rollfleet-nats")
+    for options in ([], ["--set=operator.podLabels.a=b"], ["--reset-values"]):
+        site.helm("upgrade", *options, *adopting(before))
+        assert site.get("Secret", "rollfleet-nats-tls")["data"] == certificate
+        assert site.get("Secret", "rollfleet-nats-keys")["data"] == keys
+        assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
+    site.helm("uninstall")
+    assert site.names() - before <= {"CustomResourceDefinition/collectorjobs.rollfleet.dev"}
+
+
+def adopting(before: set[str]) -> list[str]:
+    """Options that leave the definition to whoever has it already."""
+    there = "CustomResourceDefinition/collectorjobs.rollfleet.dev" in before
+    return ["--set=crds.enabled=false"] if there else []
+
+
+def test_a_certificate_for_other_names_is_made_anew(site: Site) -> None:
+    site.helm("install", "--set=crds.enabled=false")
+    before = site.get("Secret", "rollfleet-nats-tls")["data"]
+    site.helm("upgrade", "--set=crds.enabled=false", "--set=nats.tls.names={nats.example}")
+    assert site.get("Secret", "rollfleet-nats-tls")["data"] != before
+    site.helm("uninstall")
+
+
+def test_notes_warn_of_what_is_not_safe(site: Site) -> None:
+    def notes(*options: str) -> str:
+        return site.helm("install", "--dry-run=server", "--set=crds.enabled=false", *options).stdout.partition(
+            "NOTES:"
+        )[2]
+
+    assert "helm -n" in notes()
+    assert "WARNING" not in notes()
+    assert "unencrypted" in notes("--set=nats.tls.enabled=false")
+    assert "is gone" in notes("--set=nats.persistence.enabled=false")

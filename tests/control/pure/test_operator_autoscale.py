@@ -1,0 +1,275 @@
+"""How many workers a job gets, seen over virtual hours: fast and slow learners, and what stands in the way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from rollfleet_api.job import CollectorJob, Mode
+from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
+from rollfleet_operator.autoscale import CALM_S, PATIENCE_S, REGRET_S, WINDOW_S, History, decide
+from rollfleet_operator.wire import Heartbeats
+
+Job = Callable[..., CollectorJob]
+LOOK_S = 5.0
+HOUR_S = 3600.0
+START_S = 20.0  # that a worker takes until it collects
+FRAMES = 1000  # of a batch
+SCALE = {"minWorkers": 1, "maxWorkers": 32, "targetWait": 0.1}
+
+
+@dataclass
+class World:
+    """A learner and its workers in virtual time.
+
+    Attributes:
+        job: The job, as it is now.
+        demand: Frames a second that the learner takes, if it never waits.
+        speed: Frames a second of one worker.
+        overhead: The share of a worker's time that is lost between batches; its heartbeat does not count it.
+        noise: How much demand and speed vary, from one look to the next.
+        room: Workers that the cluster has room for.
+        sizes: Numbers of workers that there were, and from when on.
+    """
+
+    job: CollectorJob
+    demand: float = 1000.0
+    speed: float = 200.0
+    overhead: float = 0.0
+    noise: float = 0.0
+    room: int = 1000
+    now_s: float = 1_800_000_000.0
+    history: History = field(default_factory=History)
+    sizes: list[tuple[float, int]] = field(default_factory=list)
+    phase: Phase = Phase.RUN
+    tells: bool = True
+
+    def __post_init__(self) -> None:
+        self.random = Random(0)
+        self.began_s = self.now_s
+        self.waited_s = self.frames = 0.0
+        self.came_s = [self.now_s] * self.workers
+
+    @property
+    def workers(self) -> int:
+        return self.job.spec.workers
+
+    def wait(self, workers: int) -> float:
+        """The share of its time for which this learner waits for so many workers."""
+        supply = workers * self.speed * (1 - self.overhead)
+        if self.job.spec.mode is Mode.SYNC:  # collect a batch, then learn from it
+            return (1 / supply) / (1 / supply + 1 / self.demand)
+        return max(0.0, 1 - supply / self.demand)
+
+    def run(self, seconds: float) -> "World":
+        """Let so much time pass, and do what is decided."""
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.now_s += LOOK_S
+            self._work()
+            wanted = decide(self.job, self._heard(), self.history, self.now_s)
+            if wanted != self.workers:
+                self.resize(wanted)
+        return self
+
+    def resize(self, workers: int) -> None:
+        """Somebody sets the number of workers."""
+        self.came_s = self.came_s[:workers] + [self.now_s] * (workers - len(self.came_s))
+        self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"workers": workers})})
+        self.sizes.append((self.now_s - self.began_s, workers))
+
+    def _work(self) -> None:
+        up = sum(self._collects(index) for index in range(self.workers))
+        wait = self.wait(up) if up else 1.0
+        wait = min(1.0, max(0.0, wait + self.random.uniform(-self.noise, self.noise) * min(1.0, 10 * wait)))
+        self.waited_s += wait * LOOK_S
+        if up:
+            self.frames += (1 - wait) * self.demand * LOOK_S
+
+    def _collects(self, index: int) -> bool:
+        return index < self.room and self.now_s - self.came_s[index] >= START_S
+
+    def _heard(self) -> Heartbeats:
+        speed = self.speed * (1 + self.random.uniform(-self.noise, self.noise))
+        beats = {
+            index: replace(
+                WorkerStatus.starting(index, 0),
+                state=WorkerState.COLLECTING,
+                frames_per_second=speed,
+                time_s=self.now_s,
+            )
+            for index in range(self.workers)
+            if self._collects(index)
+        }
+        learner = LearnerStatus(
+            session=1,
+            version=1,
+            applied_version=1,
+            frames=int(self.frames),
+            batches=int(self.frames / FRAMES),
+            dropped=0,
+            mean_return=None,
+            lag=0,
+            waited_s=self.waited_s if self.tells else None,
+            time_s=self.now_s,
+        )
+        return Heartbeats(
+            workers=beats, learner=learner, control=Control(session=1, phase=self.phase, round=1, version=1)
+        )
+
+
+@pytest.fixture
+def world(job: Job) -> Callable[..., World]:
+    """A world whose job has these fields of the spec."""
+
+    def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **said: Any) -> World:
+        return World(job(mode=mode, workers=workers, autoscale=autoscale), **said)
+
+    return world
+
+
+MakeWorld = Callable[..., World]
+both_modes = pytest.mark.parametrize("mode", ["Async", "Sync"])
+
+
+@both_modes
+@pytest.mark.parametrize("workers", [1, 32])
+@pytest.mark.parametrize("demand", [150.0, 1000.0, 2333.0])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_number_settles_where_the_target_is_just_kept(
+    world: MakeWorld, mode: str, workers: int, demand: float, noise: float
+) -> None:
+    # In mode Sync these learners learn from a batch faster than 32 workers collect one: ask for less there.
+    scale = SCALE | {"targetWait": 0.3 if mode == "Sync" else 0.1}
+    there = world(mode, workers, scale, demand=demand, noise=noise).run(HOUR_S)
+    before = len(there.sizes)
+    there.run(2 * HOUR_S)
+    settled = there.workers
+    assert len(there.sizes) - before <= bool(noise)  # chance may add one more; nothing swings
+    assert there.wait(settled) <= scale["targetWait"] * (1 + 2 * noise)
+    fewer = settled - 1
+    assert fewer == 0 or there.wait(fewer) > scale["targetWait"] / 2 * (1 - 2 * noise)
+
+
+@both_modes
+def test_number_follows_a_learner_that_gets_faster_and_slower(world: MakeWorld, mode: str) -> None:
+    scale = SCALE | {"targetWait": 0.3 if mode == "Sync" else 0.1}
+    there, settled = world(mode, 4, scale, demand=400.0, noise=0.05), []
+    for demand in (400.0, 2000.0, 400.0):
+        there.demand = demand
+        settled.append(there.run(2 * HOUR_S).workers)
+    assert settled[0] < settled[1] > settled[2]
+    assert there.wait(settled[2]) < scale["targetWait"]
+    numbers = [workers for _, workers in there.sizes]
+    turns = sum((b > a) != (c > b) for a, b, c in zip(numbers, numbers[1:], numbers[2:], strict=False))
+    assert turns <= 3  # once for each change of pace, and once more by chance
+
+
+def test_hungry_learner_gets_twice_the_workers_every_minute_or_two(world: MakeWorld) -> None:
+    there = world(demand=6000.0).run(10 * 60)
+    assert [workers for _, workers in there.sizes] == [2, 4, 8, 16, 27]
+    gaps = [after - before for (before, _), (after, _) in pairwise(there.sizes)]
+    assert all(WINDOW_S <= gap <= WINDOW_S + START_S + 2 * LOOK_S for gap in gaps)
+
+
+def test_workers_are_taken_away_after_minutes_and_half_at_a_time(world: MakeWorld) -> None:
+    there = world(workers=32, demand=200.0).run(HOUR_S)
+    assert [workers for _, workers in there.sizes] == [16, 8, 4, 2, 1]
+    assert all(after - before >= CALM_S for (before, _), (after, _) in pairwise(there.sizes))
+
+
+def test_a_learner_that_rests_for_less_than_the_calm_keeps_its_workers(world: MakeWorld) -> None:
+    there = world(workers=5, demand=1000.0).run(HOUR_S)
+    there.demand = 1.0  # it evaluates
+    there.run(CALM_S - WINDOW_S)
+    there.demand = 1000.0
+    there.run(HOUR_S)
+    assert there.sizes == []
+
+
+@both_modes
+def test_bounds_hold(world: MakeWorld, mode: str) -> None:
+    scale = SCALE | {"minWorkers": 2, "maxWorkers": 5}
+    hungry = world(mode, 3, scale, demand=1e6).run(HOUR_S)
+    idle = world(mode, 3, scale, demand=20.0).run(3 * HOUR_S)
+    assert hungry.workers == 5
+    assert idle.workers == 2
+    assert all(2 <= workers <= 5 for _, workers in hungry.sizes + idle.sizes)
+
+
+@pytest.mark.parametrize(("workers", "within"), [(1, 4), (50, 8)])
+def test_number_beyond_the_bounds_is_brought_back_at_once(world: MakeWorld, workers: int, within: int) -> None:
+    there = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, tells=False).run(LOOK_S)
+    assert there.workers == within
+
+
+def test_what_somebody_else_sets_is_gone_on_from(world: MakeWorld) -> None:
+    there = world(workers=5, demand=1000.0).run(HOUR_S)
+    there.resize(20)
+    there.run(CALM_S)
+    assert there.workers == 20
+    there.run(2 * HOUR_S)
+    assert there.workers == 5
+
+
+def test_a_mistake_is_not_made_again_for_half_an_hour(world: MakeWorld) -> None:
+    # Workers lose time that they do not tell of, so that four look like enough for what takes five.
+    there = world(workers=6, demand=800.0, speed=200.0, overhead=0.2).run(8 * HOUR_S)
+    downs = [at for (_, before), (at, after) in pairwise(there.sizes) if after < before]
+    assert there.wait(5) == 0.0
+    assert {workers for _, workers in there.sizes} <= {4, 5}
+    assert all(later - earlier > REGRET_S for earlier, later in pairwise(downs))
+
+
+def test_workers_that_do_not_come_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:
+    there = world(workers=4, demand=1e6, room=5).run(START_S + WINDOW_S + LOOK_S)
+    assert there.workers == 8
+    there.run(PATIENCE_S + LOOK_S)
+    assert there.workers == 5
+    there.run(PATIENCE_S)
+    assert there.workers == 5
+    there.room = 1000
+    there.run(2 * PATIENCE_S)
+    assert there.workers > 5
+
+
+def test_one_that_is_missing_in_the_middle_takes_no_others_away(world: MakeWorld) -> None:
+    there = world(workers=4)
+    there.came_s[1] = there.now_s + 10 * HOUR_S
+    assert there.run(HOUR_S).workers == 4
+
+
+@pytest.mark.parametrize("said", [{"tells": False}, {"phase": Phase.PAUSE}], ids=str)
+@pytest.mark.parametrize("demand", [1.0, 1e6])
+def test_nothing_is_decided_without_a_learner_that_learns(
+    world: MakeWorld, said: dict[str, Any], demand: float
+) -> None:
+    assert world(workers=4, demand=demand, **said).run(HOUR_S).workers == 4
+
+
+def test_learner_that_vanished_decides_nothing(world: MakeWorld) -> None:
+    there = world(workers=4, demand=1e6)
+    heard = there._heard()
+    for later_s in range(0, 3600, 5):
+        assert decide(there.job, heard, there.history, there.now_s + later_s) == 4
+
+
+def test_job_without_autoscale_is_left_alone(world: MakeWorld) -> None:
+    assert world(workers=3, autoscale=None, demand=1e6).run(HOUR_S).sizes == []
+
+
+def test_batches_of_minutes_are_averaged_over_several(world: MakeWorld) -> None:
+    # Between two batches the learner waits not at all, then for minutes: one minute of it would say anything.
+    there = world("Sync", 4, SCALE | {"targetWait": 0.6}, demand=2.0, speed=0.5)
+    period_s = 2 * FRAMES / there.demand
+    for _ in range(40):
+        for waits in (True, False):
+            until_s = there.now_s + period_s / 2
+            while there.now_s < until_s:
+                there.now_s += LOOK_S
+                there.waited_s += LOOK_S * waits
+                there.frames += 0 if waits else LOOK_S * there.demand
+                assert decide(there.job, there._heard(), there.history, there.now_s) == 4

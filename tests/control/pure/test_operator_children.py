@@ -1,0 +1,97 @@
+"""What a job owns besides its workers: identity, credentials, fence, learner."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rollfleet_api.environment import Address
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
+from rollfleet_operator.manifest import Manifest, Ref
+
+Job = Callable[..., CollectorJob]
+Want = Callable[..., dict[Ref, Manifest]]
+LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
+
+
+def test_everything_is_deleted_with_the_job_and_holds_it_back_by_nothing(job: Job, want: Want) -> None:
+    for manifest in want(job(learner=LEARNER)).values():
+        (owner,) = manifest["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (job().metadata.uid, True, False)
+        assert "finalizers" not in manifest["metadata"]
+
+
+def test_a_role_reads_its_address_from_the_mounted_secret(job: Job, want: Want, tmp_path: Any) -> None:
+    for role in Role:
+        secret = want(job())[Ref("Secret", names.secret("cartpole", role))]
+        for name, data in secret["data"].items():
+            (tmp_path / name).write_bytes(base64.b64decode(data))
+        address = Address.read({}, files=tmp_path)
+        assert (address.url, address.job) == ("tls://nats.lab:4222", "lab/cartpole")
+        assert address.credentials is not None
+        assert role in address.credentials.read_text()
+        assert address.ca is not None
+        assert address.ca.read_text() == "a certificate"
+
+
+def test_workers_reach_name_servers_and_nats_alone(job: Job, want: Want) -> None:
+    fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
+    assert fence["policyTypes"] == ["Ingress", "Egress"]
+    assert "ingress" not in fence
+    assert {port["port"] for rule in fence["egress"] for port in rule["ports"]} == {53, 4222}
+
+
+def test_learner_may_go_anywhere_and_is_reached_by_nobody(job: Job, want: Want) -> None:
+    fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
+    assert fence["policyTypes"] == ["Ingress"]
+
+
+def test_fences_can_be_left_to_the_cluster(job: Job, want: Want) -> None:
+    assert not [ref for ref in want(job(), network_policies=False) if ref.kind == "NetworkPolicy"]
+
+
+@pytest.fixture
+def learner(job: Job, want: Want) -> Callable[..., Any]:
+    """The learner's Kubernetes Job."""
+
+    def build(**spec: Any) -> Manifest:
+        runs = [each for ref, each in want(job(**spec)).items() if ref.kind == "Job"]
+        return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.LEARNER)
+
+    return build
+
+
+def test_learner_is_a_pod_with_its_own_credentials(learner: Any) -> None:
+    spec = learner(learner=LEARNER)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (secret,) = [each for each in spec["volumes"] if each["name"] == "rollfleet"]
+    assert (container["name"], container["image"]) == ("trainer", "worker:1")
+    assert container["command"] == ["python", "train.py"]
+    assert secret["secret"]["secretName"] == names.secret("cartpole", Role.LEARNER)
+
+
+def test_learner_without_containers_gets_one(learner: Any) -> None:
+    (container,) = learner(learner={"template": {}})["spec"]["template"]["spec"]["containers"]
+    assert container["name"] == "learner"
+
+
+def test_disruptions_of_the_learner_cost_no_restart(learner: Any) -> None:
+    actions = [rule["action"] for rule in learner(learner=LEARNER)["spec"]["podFailurePolicy"]["rules"]]
+    assert actions == ["Ignore", "Ignore"]
+
+
+def test_nobody_works_for_a_job_that_is_over(job: Job, want: Want) -> None:
+    runs = [each for ref, each in want(job(learner=LEARNER), stopped=True).items() if ref.kind == "Job"]
+    assert [run["spec"]["suspend"] for run in runs] == [True, True]
+
+
+def test_job_without_a_learner_makes_none(job: Job, want: Want) -> None:
+    assert len([ref for ref in want(job()) if ref.kind == "Job"]) == 1
+
+
+def test_nothing_of_a_queued_job_is_there_while_it_is_suspended(job: Job, want: Want) -> None:
+    queued = job(labels={"kueue.x-k8s.io/queue-name": "gpus"}, suspend=True)
+    assert not [ref for ref in want(queued) if ref.kind == "Job"]

@@ -1,0 +1,51 @@
+"""Frames a second."""
+
+from rollfleet_api.messages import LearnerStatus
+from rollfleet_operator.frame_rate import STALE_S, FrameRate
+
+
+def beat(time_s: float, frames: int, session: int = 1) -> LearnerStatus:
+    return LearnerStatus(
+        session=session,
+        version=1,
+        applied_version=1,
+        frames=frames,
+        batches=1,
+        dropped=0,
+        mean_return=None,
+        lag=0,
+        time_s=time_s,
+    )
+
+
+def test_rate_is_over_the_last_half_minute() -> None:
+    rate = FrameRate()
+    for second in range(61):
+        found = rate.update(beat(second, 10 * second if second < 30 else 300 + 50 * (second - 30)), second)
+    assert found == 50.0
+
+
+def test_one_heartbeat_is_no_rate() -> None:
+    assert FrameRate().update(beat(1, 100), 1) == 0.0
+
+
+def test_learner_that_fell_silent_takes_no_frames() -> None:
+    rate = FrameRate()
+    rate.update(beat(0, 0), 0)
+    assert rate.update(beat(1, 10), 1) == 10.0
+    assert rate.update(beat(1, 10), 1 + STALE_S + 0.1) == 0.0
+
+
+def test_new_learner_begins_anew() -> None:
+    rate = FrameRate()
+    rate.update(beat(0, 1000), 0)
+    assert rate.update(beat(1, 5000, session=2), 1) == 0.0
+    assert rate.update(beat(2, 5020, session=2), 2) == 20.0
+    assert rate.update(beat(3, 0, session=2), 3) == 0.0
+
+
+def test_the_same_heartbeat_heard_again_changes_nothing() -> None:
+    rate = FrameRate()
+    rate.update(beat(0, 0), 0)
+    rate.update(beat(2, 20), 2)
+    assert rate.update(beat(2, 20), 4) == 10.0

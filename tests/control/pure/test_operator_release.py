@@ -1,0 +1,37 @@
+"""Which pods are let go of, so that their successors start at once."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rollfleet_operator.release import Release, releases
+
+if TYPE_CHECKING:
+    from tests.control.pure.conftest import Scene
+
+MakeScene = Callable[..., "Scene"]
+
+
+def test_deleted_worker_that_has_ended_is_let_go(scene: MakeScene) -> None:
+    found = scene().running(0).crashed(1, code=143).deleted()
+    assert [release.pod for release in releases(found.observed)] == [found.pods[1]["metadata"]["name"]]
+
+
+def test_worker_of_a_drained_node_is_let_go(scene: MakeScene) -> None:
+    drained = {"type": "DisruptionTarget", "status": "True"}
+    assert list(releases(scene().pod(0, phase="Failed", conditions=[drained]).deleted().observed))
+
+
+def test_only_the_job_controllers_finalizer_is_taken_off(scene: MakeScene) -> None:
+    found = scene().crashed(0, code=143).deleted()
+    found.pods[0]["metadata"]["finalizers"].append("theirs")
+    assert list(releases(found.observed)) == [Release(found.pods[0]["metadata"]["name"], "pod-0", "7", ("theirs",))]
+
+
+def test_deleted_worker_that_still_ends_is_not_hurried(scene: MakeScene) -> None:
+    drained = {"type": "DisruptionTarget", "status": "True"}
+    assert not list(releases(scene().pod(0, phase="Running", conditions=[drained]).deleted().observed))
+
+
+def test_crash_keeps_its_cost(scene: MakeScene) -> None:
+    assert not list(releases(scene().crashed(0, code=1).deleted().observed))
+    assert not list(releases(scene().crashed(0, code=143).observed))

@@ -1,0 +1,83 @@
+"""What makes workers start anew, and what does not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_operator.revision import learner_revision, workers_revision
+
+Job = Callable[..., CollectorJob]
+LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "image": "train:1"}]}}}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"image": "other:2"},
+        {"env": {"id": "Pendulum-v1"}},
+        {"env": {"kwargs": {"gravity": 9.8}}},
+        {"policy": {"mlp": {"hidden": [8]}}},
+        {"collect": {"seed": 7}},
+        {"collect": {"framesPerBatch": 128}},
+        {"resources": {"gpu": {"count": 1}}},
+        {"template": {"spec": {"nodeSelector": {"a": "b"}}}},
+        {"weights": {"maxLag": 3}},
+        {"source": {"configMap": "code"}},
+        {"failure": {"maxRestartsPerWorker": 3}},
+    ],
+    ids=str,
+)
+def test_edit_rolls_the_workers(job: Job, edit: dict[str, Any]) -> None:
+    assert workers_revision(job(**edit)) != workers_revision(job())
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"workers": 7},
+        {"suspend": True},
+        {"ttlSecondsAfterFinished": 5},
+        {"collect": {"totalFrames": 1000}},
+        {"collect": {"initRandomFrames": 1000}},
+        {"weights": {"interval": 4}},
+        {"delivery": {"maxBytes": "1Gi"}},
+        {"failure": {"pendingDeadlineSeconds": 5}},
+        {"learner": LEARNER},
+        {"autoscale": {"maxWorkers": 8}},
+        {"collect": {"seed": 0}, "weights": {"interval": 1}, "resources": {"gpu": {"count": 0}}},
+    ],
+    ids=str,
+)
+def test_edit_restarts_no_worker(job: Job, edit: dict[str, Any]) -> None:
+    assert workers_revision(job(**edit)) == workers_revision(job())
+
+
+def test_changed_source_files_roll_the_workers(job: Job) -> None:
+    assert workers_revision(job(), "one") != workers_revision(job(), "other")
+
+
+def test_scaling_restarts_no_worker_in_mode_sync_either(job: Job) -> None:
+    # The learner tells each round's steps: nothing that a worker reads at its start depends on how many there are.
+    assert workers_revision(job(mode="Sync", workers=2)) == workers_revision(job(mode="Sync", workers=4))
+
+
+def test_new_operator_restarts_nobody(job: Job, want: Callable[..., Any]) -> None:
+    def names(**settings: Any) -> set[str]:
+        return {ref.name for ref in want(job(learner=LEARNER), **settings) if ref.kind == "Job"}
+
+    assert names(worker_image="worker:1") == names(worker_image="worker:2")
+
+
+def test_revisions_stay_what_they_are(job: Job) -> None:
+    # A changed hash would restart all workers of all clusters on the day of an upgrade: it must never happen unnoticed.
+    assert (workers_revision(job()), learner_revision(job(learner=LEARNER))) == ("02e1924d", "85c823eb")
+
+
+def test_image_of_the_workers_restarts_no_learner(job: Job) -> None:
+    assert learner_revision(job(learner=LEARNER, image="a:1")) == learner_revision(job(learner=LEARNER, image="a:2"))
+
+
+def test_scaling_restarts_no_learner(job: Job) -> None:
+    assert learner_revision(job(learner=LEARNER, workers=1)) == learner_revision(job(learner=LEARNER, workers=9))

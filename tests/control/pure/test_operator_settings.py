@@ -1,0 +1,44 @@
+"""What an operator is told."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollfleet_operator.settings import Settings, SettingsInvalid
+
+
+def test_empty_environment_says_the_defaults() -> None:
+    assert Settings.read({}) == Settings()
+
+
+def test_environment_says_what_the_chart_sets() -> None:
+    said = {
+        "ROLLFLEET_WORKER_IMAGE": "worker:3",
+        "ROLLFLEET_NAMESPACES": "lab, other",
+        "ROLLFLEET_NETWORK_POLICIES": "false",
+        "ROLLFLEET_PORT": "9000",
+    }
+    found = Settings.read(said)
+    assert (found.worker_image, found.namespaces) == ("worker:3", ("lab", "other"))
+    assert (found.network_policies, found.port) == (False, 9000)
+
+
+@pytest.mark.parametrize("said", [{"ROLLFLEET_PORT": "http"}, {"ROLLFLEET_NETWORK_POLICIES": "maybe"}])
+def test_mistake_is_named(said: dict[str, str]) -> None:
+    (name,) = said
+    with pytest.raises(SettingsInvalid, match=name):
+        Settings.read(said)
+
+
+def test_program_that_is_told_wrong_says_so_and_ends(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rollfleet_operator"],
+        env={"ROLLFLEET_PORT": "http"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "ROLLFLEET_PORT='http'" in done.stderr

@@ -1,0 +1,136 @@
+"""When a job goes on, is complete, has failed, or is tried again."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.messages import LearnerStatus, Phase
+from rollfleet_api.permissions import Role
+from rollfleet_operator.verdict import Stage
+
+if TYPE_CHECKING:
+    from tests.control.pure.conftest import Scene
+
+MakeScene = Callable[..., "Scene"]
+LEARNER: dict[str, Any] = {"template": {}}
+GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available."
+
+
+def learned(frames: int) -> LearnerStatus:
+    return LearnerStatus(
+        session=1,
+        version=3,
+        applied_version=2,
+        frames=frames,
+        batches=9,
+        dropped=0,
+        mean_return=None,
+        lag=1,
+        time_s=0.0,
+    )
+
+
+def test_job_goes_on_while_nothing_says_otherwise(scene: MakeScene) -> None:
+    assert scene().running(0, 1).verdict.stage is Stage.LIVE
+
+
+def test_job_is_complete_when_its_frames_are_taken(scene: MakeScene) -> None:
+    found = scene(collect={"totalFrames": 100})
+    assert found.heard(learner=learned(99)).verdict.stage is Stage.LIVE
+    assert found.heard(learner=learned(100)).verdict.stage is Stage.COMPLETE
+
+
+def test_job_without_an_end_is_complete_when_its_learner_says_so(scene: MakeScene) -> None:
+    assert scene().heard(phase=Phase.RUN).verdict.stage is Stage.LIVE
+    assert scene().heard(phase=Phase.COMPLETE).verdict.stage is Stage.COMPLETE
+
+
+def test_job_whose_workers_have_all_left_well_is_complete_although_nats_is_gone(scene: MakeScene) -> None:
+    assert scene().ended("Complete").verdict.stage is Stage.COMPLETE
+
+
+def test_learner_of_the_job_may_save_its_results_after_the_last_frame(scene: MakeScene) -> None:
+    found = scene(learner=LEARNER, collect={"totalFrames": 100})
+    found = found.heard(learner=learned(100), phase=Phase.COMPLETE).ended("Complete")
+    assert found.verdict.stage is Stage.LIVE
+    assert found.ended("Complete", Role.LEARNER).verdict.stage is Stage.COMPLETE
+
+
+def test_job_fails_with_a_worker_that_has_used_up_its_restarts(scene: MakeScene) -> None:
+    found = scene(failure={"maxRestartsPerWorker": 3}).crashed(1, log="Traceback:\nValueError: no such level\n")
+    verdict = found.ended("Failed", reason="MaxFailedIndexesExceeded").verdict
+    assert (verdict.stage, verdict.reason) == (Stage.FAILED, "TooManyRestarts")
+    assert verdict.message == "after 3 restarts worker 1 ended with code 1: ValueError: no such level"
+
+
+def test_job_fails_at_once_with_a_worker_that_would_fail_again(scene: MakeScene) -> None:
+    found = scene().crashed(0, code=2, log="no environment `CartPole-v9`").ended("Failed")
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerHopeless")
+    assert "no environment `CartPole-v9`" in found.verdict.message
+
+
+def test_what_a_hopeless_worker_said_itself_comes_first(scene: MakeScene) -> None:
+    found = scene().crashed(0, code=2, log="...").ended("Failed")
+    said = found.beat(0, fatal=True, error="env: no environment `X-v9`")
+    assert found.heard(said).verdict.message == "worker 0: env: no environment `X-v9`"
+
+
+def test_job_fails_with_its_learner(scene: MakeScene) -> None:
+    found = scene(learner=LEARNER).crashed(role=Role.LEARNER, log="NaN in the loss").ended("Failed", Role.LEARNER)
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "LearnerFailed")
+    assert "NaN in the loss" in found.verdict.message
+
+
+@pytest.mark.parametrize(("age_s", "stage"), [(599, Stage.LIVE), (600, Stage.FAILED)])
+def test_pod_that_waits_too_long_for_a_node_fails_the_job(scene: MakeScene, age_s: float, stage: Stage) -> None:
+    assert scene().running(0).unplaced(1, why=GPU, age_s=age_s).verdict.stage is stage
+
+
+def test_deadline_names_what_was_missing(scene: MakeScene) -> None:
+    found = scene(resources={"gpu": {"count": 1}}).unplaced(1, why=GPU, age_s=601).verdict
+    assert found.reason == "InsufficientDevices"
+    assert "worker 1 waits for a node with 1 nvidia.com/gpu" in found.message
+
+
+def test_deadline_of_zero_is_none(scene: MakeScene) -> None:
+    found = scene(failure={"pendingDeadlineSeconds": 0}).unplaced(1, why=GPU, age_s=1e6)
+    assert found.verdict.stage is Stage.LIVE
+
+
+def test_suspended_job_has_no_deadline(scene: MakeScene) -> None:
+    assert scene().unplaced(1, why=GPU, age_s=601).edited(suspend=True).verdict.stage is Stage.LIVE
+
+
+def test_pods_that_are_refused_for_too_long_fail_the_job(scene: MakeScene) -> None:
+    found = scene().refusing_pods('pods "x" is forbidden: exceeded quota: gpus')
+    assert found.verdict.stage is Stage.LIVE
+    assert found.later(599).verdict.stage is Stage.LIVE
+    assert (found.later(601).verdict.stage, found.later(601).verdict.reason) == (Stage.FAILED, "QuotaExceeded")
+
+
+def test_complete_stays_complete_whatever_is_seen_later(scene: MakeScene) -> None:
+    found = scene().heard(phase=Phase.COMPLETE).later(60)
+    assert found.heard().verdict.stage is Stage.COMPLETE
+    assert found.heard().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
+
+
+def test_failed_stays_failed_until_the_spec_changes(scene: MakeScene) -> None:
+    failed = scene().crashed(code=2).ended("Failed").later(60)
+    assert failed.verdict.stage is Stage.FAILED
+    assert failed.edited(image="mended:2").verdict.stage is Stage.AGAIN
+
+
+def test_failure_stays_written_down_until_what_failed_is_gone(scene: MakeScene) -> None:
+    # Else a run that is still seen, because the cache lags, would be taken for a new failure.
+    edited = scene().crashed(code=2).ended("Failed").later(60).edited(image="mended:2")
+    assert edited.later(1).verdict.stage is Stage.AGAIN
+    assert edited.later(1).made().verdict.stage is Stage.LIVE
+
+
+def test_time_that_was_waited_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
+    failed = scene().unplaced(1, why=GPU, age_s=601).later(1)
+    assert failed.verdict.stage is Stage.FAILED
+    again = failed.edited(failure={"pendingDeadlineSeconds": 300}).later(10)
+    assert again.verdict.stage is Stage.LIVE
+    assert again.later(300).verdict.stage is Stage.FAILED

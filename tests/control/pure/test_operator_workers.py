@@ -1,0 +1,180 @@
+"""What the workers' Kubernetes Job says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH, MAX_WORKER_INDEX_DIGITS
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
+from rollfleet_operator.errors import TemplateInvalid
+from rollfleet_operator.manifest import Manifest, Ref
+
+Job = Callable[..., CollectorJob]
+Want = Callable[..., dict[Ref, Manifest]]
+
+
+@pytest.fixture
+def workers(job: Job, want: Want) -> Callable[..., Any]:
+    """The workers' Kubernetes Job of a job with this spec."""
+
+    def build(**spec: Any) -> Manifest:
+        runs = [each for ref, each in want(job(**spec)).items() if ref.kind == "Job"]
+        return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.WORKER)
+
+    return build
+
+
+@pytest.fixture
+def container(workers: Callable[..., Any]) -> Callable[..., Any]:
+    """The worker's container."""
+
+    def build(**spec: Any) -> Manifest:
+        containers: list[Manifest] = workers(**spec)["spec"]["template"]["spec"]["containers"]
+        return containers[0]
+
+    return build
+
+
+def variables(container: Manifest) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_workers_are_one_indexed_job(workers: Any) -> None:
+    spec = workers(workers=3)["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+
+
+def test_one_workers_failure_ends_all_after_its_restarts(workers: Any) -> None:
+    spec = workers(failure={"maxRestartsPerWorker": 4})["spec"]
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (4, 0)
+
+
+def test_disruptions_and_deletions_cost_no_restart_and_hopeless_workers_get_none(workers: Any) -> None:
+    rules = workers()["spec"]["podFailurePolicy"]["rules"]
+    assert [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules] == [
+        ("Ignore", None),
+        ("Ignore", [143]),
+        ("FailIndex", [2]),
+    ]
+    assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+
+
+def test_suspended_job_suspends_its_workers(workers: Any) -> None:
+    assert workers(suspend=True)["spec"]["suspend"] is True
+    assert workers()["spec"]["suspend"] is False
+
+
+def test_gpus_are_requested_and_limited_and_left_to_the_device_plugin(container: Any) -> None:
+    made = container(resources={"gpu": {"count": 2}, "requests": {"cpu": "4"}, "limits": {"memory": "8Gi"}})
+    assert made["resources"] == {
+        "requests": {"cpu": "4", "nvidia.com/gpu": "2"},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": "2"},
+    }
+    assert not variables(made).keys() & {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+
+
+def test_a_slice_of_a_gpu_is_asked_for_by_its_own_name(container: Any) -> None:
+    made = container(resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}})
+    assert made["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
+
+
+def test_gpus_are_hidden_where_none_is_asked_for(container: Any) -> None:
+    hidden = variables(container())
+    assert (hidden["NVIDIA_VISIBLE_DEVICES"], hidden["CUDA_VISIBLE_DEVICES"]) == ("void", "")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}},
+        {"spec": {"containers": [{"name": "worker", "resources": {"limits": {"example.com/accelerator": "1"}}}]}},
+    ],
+    ids=["claim", "own limit"],
+)
+def test_devices_that_the_template_asks_for_are_not_hidden(container: Any, template: Any) -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in variables(container(template=template))
+
+
+def test_users_template_is_laid_over_ours(workers: Any) -> None:
+    written = {
+        "metadata": {"labels": {"team": "rl"}, "annotations": {"note": "mine"}},
+        "spec": {
+            "nodeSelector": {"gpu": "a100"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "containers": [
+                {
+                    "name": "worker",
+                    "env": [{"name": "A", "value": "1"}],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                },
+                {"name": "sidecar", "image": "side:1"},
+            ],
+        },
+    }
+    template = workers(template=written)["spec"]["template"]
+    spec = template["spec"]
+    worker, sidecar = spec["containers"]
+    assert template["metadata"]["labels"]["team"] == "rl"
+    assert spec["nodeSelector"] == {"gpu": "a100"}
+    assert {each["name"] for each in spec["volumes"]} == {"tmp", "shm", "rollfleet", "data"}
+    assert {each["mountPath"] for each in worker["volumeMounts"]} == {"/tmp", "/dev/shm", "/var/run/rollfleet", "/data"}
+    assert (worker["image"], variables(worker)["A"], variables(worker)["HOME"]) == ("worker:1", "1", "/tmp")
+    assert sidecar == {"name": "sidecar", "image": "side:1"}
+
+
+def test_null_in_a_template_takes_what_is_ours_away(workers: Any) -> None:
+    spec = workers(template={"spec": {"securityContext": {"runAsUser": None}}})["spec"]["template"]["spec"]
+    assert "runAsUser" not in spec["securityContext"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+
+
+def test_template_cannot_take_away_what_the_operator_lives_by(workers: Any) -> None:
+    written = {"metadata": {"labels": {names.JOB: "other"}}, "spec": {"restartPolicy": "OnFailure"}}
+    template = workers(template=written)["spec"]["template"]
+    assert template["metadata"]["labels"][names.JOB] == "cartpole"
+    assert template["spec"]["restartPolicy"] == "Never"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"spec": ["no", "mapping"]}, {"spec": {"containers": "worker"}}, {"spec": {"containers": [{"image": "x"}]}}],
+)
+def test_template_of_another_shape_is_refused_in_words(workers: Any, written: Any) -> None:
+    with pytest.raises(TemplateInvalid, match="template"):
+        workers(template=written)
+
+
+def test_source_is_mounted_and_put_on_the_import_path(workers: Any) -> None:
+    spec = workers(source={"configMap": "my-code"})["spec"]["template"]["spec"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "source"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "source"]
+    assert volume["configMap"] == {"name": "my-code"}
+    assert variables(spec["containers"][0])["PYTHONPATH"] == mount["mountPath"]
+
+
+def test_pods_tell_nothing_to_the_api_server(workers: Any) -> None:
+    spec = workers()["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["serviceAccountName"] == names.account("cartpole")
+
+
+def test_longest_name_fits_into_a_host_name(workers: Any) -> None:
+    run = workers(name="x" * MAX_NAME_LENGTH)["metadata"]["name"]
+    assert len(run) + len("-") + MAX_WORKER_INDEX_DIGITS == MAX_LABEL_LENGTH
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_name_of_a_run_is_read_back(role: Role) -> None:
+    name = names.Workload("a-workers-b", role, "0123abcd")
+    assert names.Workload.parse(str(name)) == name
+
+
+def test_queue_of_kueue_is_handed_on_and_left_to_suspend(workers: Any) -> None:
+    run = workers(labels={"kueue.x-k8s.io/queue-name": "gpus", "team": "rl"})
+    assert run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert "team" not in run["metadata"]["labels"]
+    assert "suspend" not in run["spec"]

@@ -1,0 +1,89 @@
+"""What is installed: one distribution, three packages, at pinned versions."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PACKAGES = {
+    "rollfleet_api": "sdk/rollfleet_api",
+    "rollfleet": "sdk/rollfleet",
+    "rollfleet_operator": "operator/rollfleet_operator",
+}
+EXTRAS = {"sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "dev"}
+
+
+@pytest.fixture
+def project(repository: Path) -> dict[str, Any]:
+    content: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return content
+
+
+@pytest.fixture
+def requirements(project: dict[str, Any]) -> list[Requirement]:
+    """All that the project names, in any extra, but for itself."""
+    named = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
+    return [requirement for line in named if (requirement := Requirement(line)).name != project["name"]]
+
+
+@pytest.fixture
+def pins(repository: Path) -> dict[str, str]:
+    lines = [line for line in (repository / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    unpinned = [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)]
+    assert not unpinned, "a line is a name and a version: no host, no path, no option"
+    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(repository: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=repository,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert {name.partition("/")[0] for name in held} == set(PACKAGES)
+    written = {
+        str(Path(package) / path.relative_to(repository / folder))
+        for package, folder in PACKAGES.items()
+        for path in (repository / folder).rglob("*.py")
+    }
+    assert {name for name in held if name.endswith(".py")} == written
+
+
+def test_an_extra_is_there_for_each_use(project: dict[str, Any]) -> None:
+    assert set(project["optional-dependencies"]) == EXTRAS
+
+
+def test_validating_a_job_needs_pydantic_and_yaml_alone(project: dict[str, Any]) -> None:
+    assert {Requirement(line).name for line in project["dependencies"]} == {"pydantic", "pyyaml"}
+
+
+def test_the_operator_needs_no_torch(project: dict[str, Any]) -> None:
+    named = {Requirement(line).name for line in project["optional-dependencies"]["operator"]}
+    assert not named & {"torch", "tensordict", "gymnasium", "rollfleet"}
+
+
+def test_every_dependency_is_pinned_to_a_version_that_is_allowed(
+    requirements: list[Requirement], pins: dict[str, str]
+) -> None:
+    unpinned = [requirement.name for requirement in requirements if canonicalize_name(requirement.name) not in pins]
+    assert not unpinned
+    refused = [
+        str(requirement)
+        for requirement in requirements
+        if not requirement.specifier.contains(pins[canonicalize_name(requirement.name)], prereleases=True)
+    ]
+    assert not refused
+
+
+def test_no_dependency_names_where_it_comes_from(requirements: list[Requirement]) -> None:
+    assert not [str(requirement) for requirement in requirements if requirement.url]

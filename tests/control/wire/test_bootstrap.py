@@ -1,0 +1,97 @@
+"""The keys of an installation are made once, whoever comes second, and nobody empties their Secret."""
+
+import asyncio
+import base64
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet_operator.errors import ApiError
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.nats.bootstrap import ensure_keys, main
+from rollfleet_operator.nats.trust import new_keys
+
+if TYPE_CHECKING:
+    from tests.control.conftest import ApiServer
+
+NOW_S = 1_800_000_000
+NAME = "rollfleet-nats-keys"
+
+
+class Secret:
+    """The Secret that the chart makes: without content."""
+
+    def __init__(self, server: "ApiServer", folder: Path) -> None:
+        self._server, self.folder = server, folder
+        self.namespace = f"keys-{uuid.uuid4().hex[:8]}"
+        server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))
+
+    def make(self) -> None:
+        metadata = {"name": NAME, "namespace": self.namespace}
+        self._server.call(self._server.api.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}))
+
+    def read(self) -> Manifest:
+        found = self._server.call(self._server.api.get("Secret", self.namespace, NAME))
+        assert found is not None
+        return found
+
+    def patch(self, patch: Manifest) -> None:
+        self._server.call(self._server.api.patch("Secret", self.namespace, NAME, patch))
+
+    def ensure(self, *entropies: bytes) -> list[bool]:
+        """Make sure of the keys, by several operators at once; what each did."""
+
+        async def all_at_once() -> list[bool]:
+            return await asyncio.gather(
+                *(
+                    ensure_keys(self._server.api, self.namespace, NAME, self.folder, now_s=NOW_S, entropy=entropy)
+                    for entropy in entropies
+                )
+            )
+
+        return self._server.call(all_at_once())
+
+    @property
+    def seed(self) -> str:
+        """The operator's, as the Secret has it."""
+        return base64.b64decode(self.read()["data"]["operator.seed"]).decode()
+
+
+@pytest.fixture
+def secret(api_server: "ApiServer", tmp_path: Path) -> Secret:
+    return Secret(api_server, tmp_path)
+
+
+def test_keys_are_made_once(secret: Secret) -> None:
+    secret.make()
+    assert secret.ensure(b"a" * 32) == [True]
+    assert secret.ensure(b"b" * 32) == [False]
+    assert secret.seed == new_keys(b"a" * 32).operator.seed
+    assert set(secret.read()["data"]) == {"operator.seed", "trust.conf"}
+
+
+def test_of_many_that_begin_at_once_all_take_the_keys_of_one(secret: Secret) -> None:
+    secret.make()
+    did = secret.ensure(*(bytes([number]) * 32 for number in range(8)))
+    assert sum(did) == 1
+    assert (secret.folder / "operator.seed").read_text() == secret.seed
+    assert (secret.folder / "operator.seed").stat().st_mode & 0o077 == 0
+
+
+def test_what_was_made_cannot_be_overwritten(secret: Secret) -> None:
+    secret.make()
+    secret.ensure(b"a" * 32)
+    with pytest.raises(ApiError, match="immutable"):
+        secret.patch({"data": None})
+
+
+def test_a_secret_that_is_not_there_is_named(secret: Secret) -> None:
+    with pytest.raises(ApiError, match=f"no Secret {secret.namespace}/{NAME}"):
+        secret.ensure(b"a" * 32)
+
+
+def test_the_program_says_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "SECRET FOLDER" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""What every `Wire` does, the one in memory and the one on a real server: the operator's tests rest on the first."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.permissions import Role
+from rollfleet_api.validation import parse_job
+from rollfleet_operator.wire import Heartbeats, JobKey, Wire
+from rollfleet_operator.wire_memory import MemoryWire
+
+if TYPE_CHECKING:
+    from tests.control.wire.conftest import Play, Site
+
+KEY = JobKey("lab", "cartpole")
+Scene = Callable[[Wire], Awaitable[None]]
+Act = Callable[[Scene], None]
+
+
+def a_job(uid: str = "uid-1") -> CollectorJob:
+    return parse_job(
+        {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"namespace": KEY.namespace, "name": KEY.name, "uid": uid},
+            "spec": {
+                "env": {"id": "CartPole-v1"},
+                "policy": {"random": {}},
+                "collect": {"framesPerBatch": 8},
+                "delivery": {"maxBytes": "4Mi"},
+            },
+        }
+    )
+
+
+@pytest.fixture(params=["memory", "nats"])
+def act(request: pytest.FixtureRequest) -> Act:
+    """Plays a scene with each kind of wire."""
+    if request.param == "memory":
+        return lambda scene: asyncio.run(scene(MemoryWire()))  # type: ignore[arg-type]
+    play: Play = request.getfixturevalue("play")
+
+    def on_nats(scene: Scene) -> None:
+        async def with_site(site: "Site") -> None:
+            await scene(site.wire)
+
+        play(with_site)
+
+    return on_nats
+
+
+def test_mounted_credentials_are_kept(act: Act) -> None:
+    async def scene(wire: Wire) -> None:
+        made = await wire.credentials(a_job(), Role.WORKER, None)
+        assert await wire.credentials(a_job(), Role.WORKER, made) == made
+
+    act(scene)
+
+
+def test_each_role_has_its_own_credentials(act: Act) -> None:
+    async def scene(wire: Wire) -> None:
+        made = {await wire.credentials(a_job(), role, None) for role in Role}
+        assert len(made) == len(Role)
+
+    act(scene)
+
+
+def test_credentials_of_an_earlier_job_of_the_name_are_not_kept(act: Act) -> None:
+    async def scene(wire: Wire) -> None:
+        made = await wire.credentials(a_job("uid-1"), Role.WORKER, None)
+        assert await wire.credentials(a_job("uid-2"), Role.WORKER, made) != made
+
+    act(scene)
+
+
+def test_what_is_provisioned_is_known_until_it_is_taken_away(act: Act) -> None:
+    async def scene(wire: Wire) -> None:
+        assert KEY not in await wire.provisioned()
+        for _ in range(2):
+            await wire.provision(a_job())
+            assert KEY in await wire.provisioned()
+        for _ in range(2):
+            await wire.deprovision(KEY)
+            assert KEY not in await wire.provisioned()
+
+    act(scene)
+
+
+def test_of_a_quiet_job_nothing_is_heard(act: Act) -> None:
+    async def scene(wire: Wire) -> None:
+        await wire.provision(a_job())
+        assert await wire.heartbeats(a_job()) == Heartbeats()
+
+    act(scene)

@@ -1,0 +1,185 @@
+"""When the operator makes other credentials, and which keys they come from. No server, no clock."""
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role, permissions
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.nats.accounts import AccountLimits, job_accounts, job_of, uid_of
+from rollfleet_operator.nats.keys import Keys
+from rollfleet_operator.nats.settings import KEYS, NatsSettings, NatsSettingsInvalid
+from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, credentials_file, read_credentials, read_token
+from rollfleet_operator.nats.trust import new_keys, secret_files, trust_configuration
+from rollfleet_operator.nats.users import Validity, role_credentials
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEYS_A, KEYS_B = new_keys(b"a" * 32), new_keys(b"b" * 32)
+NOW_S = 1_800_000_000
+HOUR_S = 3600
+VALIDITY = Validity(life_s=24 * HOUR_S, renew_after=0.5)
+
+
+def job(name: str = "a", uid: str = "uid-1", **spec: object) -> CollectorJob:
+    smallest: dict[str, object] = {
+        "env": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "collect": {"framesPerBatch": 8},
+    }
+    return CollectorJob.model_validate({"metadata": {"name": name, "uid": uid}, "spec": smallest | spec})
+
+
+def minted(
+    job: CollectorJob,
+    *,
+    now_s: int = NOW_S,
+    mounted: bytes | None = None,
+    keys: Keys = KEYS_A,
+    role: Role = Role.WORKER,
+) -> bytes:
+    return role_credentials(job, role, keys, VALIDITY, mounted=mounted, now_s=now_s, entropy=os.urandom(32))
+
+
+def test_credentials_are_kept_for_half_of_their_life_and_then_made_anew() -> None:
+    first = minted(job())
+    assert minted(job(), mounted=first, now_s=NOW_S + 12 * HOUR_S - 1) == first
+    second = minted(job(), mounted=first, now_s=NOW_S + 12 * HOUR_S)
+    token, user = read_credentials(second)
+    old_token, old_user = read_credentials(first)
+    assert user.public != old_user.public
+    assert read_token(token).expires_s == NOW_S + 36 * HOUR_S
+    assert read_token(old_token).expires_s == NOW_S + 24 * HOUR_S, "the old ones are good for as long as pods need"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        minted(job("b")),
+        minted(job(uid="uid-2")),
+        minted(job(), role=Role.LEARNER),
+        minted(job(), keys=KEYS_B),
+        minted(job(), now_s=NOW_S + HOUR_S),
+        minted(job()).replace(b"JWT", b"JVT"),
+        b"",
+        b"\xff",
+    ],
+    ids=["job", "uid", "role", "keys", "future", "broken", "empty", "binary"],
+)
+def test_credentials_that_are_not_what_they_should_be_are_replaced(other: bytes) -> None:
+    made = minted(job(), mounted=other)
+    assert made != other
+    assert minted(job(), mounted=made) == made
+
+
+def test_credentials_of_an_earlier_version_with_other_permissions_are_replaced() -> None:
+    token, user = read_credentials(minted(job()))
+    said = read_token(token)
+    issuer = KEYS_A.issuer(subjects_of(job()), Role.WORKER, "uid-1")
+    assert minted(job(), mounted=credentials_file(said.signed(issuer), user)) == credentials_file(token, user)
+    earlier = replace(said, nats={**said.nats, "pub": {"allow": ["rollfleet.>"]}})
+    mounted = credentials_file(earlier.signed(issuer), user)
+    assert minted(job(), mounted=mounted) != mounted
+
+
+def test_a_change_of_the_spec_changes_no_credentials() -> None:
+    first = minted(job())
+    assert minted(job(workers=9), mounted=first) == first
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_user_may_do_what_its_role_may_and_is_of_one_account(role: Role) -> None:
+    token, _ = read_credentials(minted(job(), role=role))
+    claims = read_token(token).nats
+    allowed = permissions(subjects_of(job()), role)
+    assert claims["pub"] == {"allow": allowed.publish}
+    assert claims["sub"] == {"allow": allowed.subscribe}
+    assert claims["issuer_account"] == KEYS_A.account(subjects_of(job()), role).public
+
+
+def test_jobs_and_roles_have_accounts_of_their_own() -> None:
+    def accounts(keys: Keys) -> set[str]:
+        return {keys.account(subjects_of(each), role).public for each in (job("a"), job("b")) for role in Role}
+
+    assert len(accounts(KEYS_A)) == 4
+    assert not accounts(KEYS_A) & accounts(KEYS_B)
+    assert accounts(KEYS_A) == accounts(Keys(Signer.from_seed(KEYS_A.operator.seed))), "after a restart"
+
+
+def test_a_name_and_its_neighbours_make_no_common_key() -> None:
+    # Were the parts not kept apart, a job of one namespace could have the account of a job of another.
+    def account(namespace: str, name: str) -> str:
+        subjects = subjects_of(
+            CollectorJob.model_validate(job(name).dump() | {"metadata": {"name": name, "namespace": namespace}})
+        )
+        return KEYS_A.account(subjects, Role.WORKER).public
+
+    assert account("ab", "c") != account("a", "bc")
+
+
+def test_an_account_tells_whose_it_is() -> None:
+    home, workers = job_accounts(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
+    for token in (home, workers):
+        assert job_of(token) == subjects_of(job())
+        assert uid_of(token) == "uid-1"
+
+
+def test_a_worker_reaches_no_stream_but_by_what_it_is_permitted() -> None:
+    _, workers = job_accounts(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
+    allowed = permissions(subjects_of(job()), Role.WORKER)
+    imports = workers.nats["imports"]
+    assert isinstance(imports, list)
+    reached = {str(each["subject"]) for each in imports if isinstance(each, dict)}
+    assert reached == {*allowed.publish, *allowed.subscribe} - {"_INBOX.default.a.worker.>"}
+    limits = workers.nats["limits"]
+    assert isinstance(limits, dict)
+    assert not limits.get("disk_storage")
+    assert not limits.get("mem_storage")
+
+
+def test_what_the_server_is_told_holds_no_seed() -> None:
+    files = secret_files(KEYS_A, now_s=NOW_S)
+    assert set(files) == {"operator.seed", "trust.conf"}
+    assert Keys(Signer.from_seed(files["operator.seed"])) == KEYS_A
+    assert "SO" not in {word[:2] for word in files["trust.conf"].replace('"', " ").split()}
+    assert trust_configuration(KEYS_A, now_s=NOW_S) == files["trust.conf"]
+
+
+def test_a_seed_of_another_kind_is_refused() -> None:
+    for text in ("", "SOX", Signer.of(Kind.USER, b"u" * 32).public):
+        with pytest.raises(TokenInvalid):
+            Signer.from_seed(text)
+
+
+def test_settings_say_what_is_missing(tmp_path: "Path") -> None:
+    with pytest.raises(NatsSettingsInvalid, match="ROLLFLEET_NATS_URL"):
+        NatsSettings.read({})
+    said = {"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path)}
+    with pytest.raises(NatsSettingsInvalid, match=r"operator\.seed"):
+        NatsSettings.read(said)
+    (tmp_path / "operator.seed").write_text("not a seed\n")
+    with pytest.raises(NatsSettingsInvalid, match="no seed"):
+        NatsSettings.read(said)
+    (tmp_path / "operator.seed").write_text(Signer.of(Kind.ACCOUNT, b"a" * 32).seed)
+    with pytest.raises(NatsSettingsInvalid, match="begins with `SO`"):
+        NatsSettings.read(said)
+
+
+def test_settings_are_read_from_files(tmp_path: "Path") -> None:
+    (tmp_path / "operator.seed").write_text(KEYS_A.operator.seed + "\n")
+    (tmp_path / "ca.crt").write_text("certificate")
+    said = {
+        "ROLLFLEET_NATS_URL": "tls://nats:4222",
+        "ROLLFLEET_NATS_CA": str(tmp_path / "ca.crt"),
+        "ROLLFLEET_NATS_STATE_BYTES": "2Gi",
+        KEYS: str(tmp_path),
+    }
+    settings = NatsSettings.read(said)
+    assert settings.keys == KEYS_A
+    assert settings.server.ca == b"certificate"
+    assert settings.limits.state_bytes == 2 << 30
+    assert settings.system is None

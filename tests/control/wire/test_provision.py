@@ -1,0 +1,274 @@
+"""What the operator makes on a real nats-server, and takes away again."""
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
+from rollfleet_api.permissions import Role
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.nats.accounts import AccountLimits
+from rollfleet_operator.wire import JobKey
+
+if TYPE_CHECKING:
+    from tests.control.wire.conftest import NatsInJwtMode, Play, Site
+
+WORKER = WorkerStatus.starting(1, 0)
+LEARNER = LearnerStatus(
+    session=1, version=3, applied_version=2, frames=64, batches=2, dropped=0, mean_return=None, lag=0, time_s=1.0
+)
+CONTROL = Control(session=1, phase=Phase.RUN, round=0, version=3)
+
+
+async def stream_names(site: "Site", job: CollectorJob) -> set[str | None]:
+    async with site.administrator(subjects_of(job)) as client:
+        return {stream.config.name for stream in await client.jsm().streams_info()}
+
+
+def test_a_job_gets_its_streams_and_its_spec(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        subjects = subjects_of(job)
+        assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
+        assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
+        assert await site.wire.provisioned() == {JobKey("default", "a")}
+
+    play(scene)
+
+
+def test_provisioning_again_changes_nothing(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        async with site.guest(job, Role.WORKER) as worker:
+            heard = await worker.client.subscribe(subjects_of(job).spec)
+            await worker.client.flush()
+            other = site.wire_with()  # an operator that starts anew
+            await other.provision(job)
+            await other.close()
+            await site.wire.provision(job)
+            await worker.client.flush()
+            assert heard.pending_msgs == 0
+            assert worker.client.is_connected
+
+    play(scene)
+
+
+def test_what_changes_in_a_job_reaches_its_streams_and_its_workers_stay_connected(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        before = site.job(workers=1)
+        await site.wire.provision(before)
+        async with site.guest(before, Role.WORKER) as worker:
+            heard = await worker.client.subscribe(subjects_of(before).spec)
+            await worker.client.flush()
+            after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
+            await site.wire.provision(after)
+            assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
+            assert worker.client.is_connected
+        async with site.administrator(subjects_of(after)) as client:
+            stream = await client.jsm().stream_info(subjects_of(after).batches_stream)
+            assert stream.config.max_bytes == 8 << 20
+
+    play(scene)
+
+
+def test_what_nats_lost_is_made_again(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        nats_server.kill()
+        with pytest.raises(WireUnavailable):
+            await site.wire.provision(job)
+        nats_server.start_again(empty=True)
+        await site.wire.provision(job)
+        assert len(await stream_names(site, job)) == 2
+
+    play(scene)
+
+
+def test_a_server_that_starts_again_still_knows_its_jobs(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        credentials = site.credentials(job, Role.LEARNER)
+        await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
+        nats_server.kill()
+        nats_server.start_again()
+        async with site.guest(job, Role.LEARNER, credentials):  # no operator needed
+            pass
+        assert (await site.wire.heartbeats(job)).learner == LEARNER
+
+    play(scene)
+
+
+def test_what_was_said_while_the_operator_was_cut_off_is_heard_afterwards(
+    nats_server: "NatsInJwtMode", play: "Play"
+) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER})
+        assert (await site.wire.heartbeats(job)).learner == LEARNER
+        nats_server.kill()
+        nats_server.start_again()
+        newer = replace(LEARNER, frames=128)
+        await site.speak(job, Role.LEARNER, {subjects.learner: newer})
+        assert (await site.wire.heartbeats(job)).learner == newer
+
+    play(scene)
+
+
+def streams_on_disk(folder: Path) -> set[str] | None:
+    """Names of folders that hold a stream; None: one of them vanished while they were listed."""
+    try:
+        return {path.name for path in folder.rglob("streams/*")}
+    except FileNotFoundError:
+        return None
+
+
+def test_a_job_that_is_taken_away_leaves_nothing(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job, other = site.job(), site.job("other")
+        for each in (job, other):
+            await site.wire.provision(each)
+        await site.speak(job, Role.WORKER, {subjects_of(job).worker(1): WORKER})
+        await site.wire.deprovision(JobKey("default", "a"))
+        await site.wire.deprovision(JobKey("default", "a"))  # nothing is there: no error
+        assert await site.wire.provisioned() == {JobKey("default", "other")}
+        assert len(list((nats_server.folder / "accounts").glob("*"))) == 3  # the other's two, and the system's
+        theirs = {subjects_of(other).state_stream, subjects_of(other).batches_stream}
+        async with asyncio.timeout(30):  # NATS empties its disk when it has time
+            while streams_on_disk(nats_server.folder / "jetstream") != theirs:
+                await site.wire.provisioned()
+
+    play(scene)
+
+
+def test_those_who_are_connected_are_cut_off_when_their_job_goes(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        async with site.guest(job, Role.WORKER) as worker:
+            await site.wire.deprovision(JobKey("default", "a"))
+            await asyncio.wait_for(worker.closed.wait(), 5)
+            assert "account authentication expired" in str(worker.client.last_error)
+
+    play(scene)
+
+
+def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        first, second = site.job(uid="uid-1"), site.job(uid="uid-2")
+        await site.wire.provision(first)
+        await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
+        assert (await site.wire.heartbeats(first)).learner == LEARNER
+        await site.wire.provision(second)
+        heard = await site.wire.heartbeats(second)
+        assert heard.learner is None
+        assert not heard.workers
+
+    play(scene)
+
+
+def test_a_job_that_nats_has_no_room_for_is_refused_with_the_reason_until_there_is_room(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        wire = site.wire_with(limits=AccountLimits(state_bytes=1 << 30))  # the server has 4 GiB
+        large = {"maxBytes": "2Gi"}
+        await wire.provision(site.job("first", delivery=large))
+        with pytest.raises(WireUnavailable, match=r"no room for the 3072 MiB .*maxBytes"):
+            await wire.provision(site.job("second", delivery=large))
+        await wire.deprovision(JobKey("default", "first"))
+        await wire.provision(site.job("second", delivery=large))
+        await wire.close()
+
+    play(scene)
+
+
+def test_the_last_heartbeats_are_known_to_an_operator_that_comes_later(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=2)
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
+        await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
+        heard = await site.wire.heartbeats(job)
+        assert heard.workers == {1: WORKER}
+        assert heard.learner == LEARNER
+        assert heard.control == CONTROL
+
+    play(scene)
+
+
+def test_heartbeats_are_heard_as_they_come(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=2)
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        assert not (await site.wire.heartbeats(job)).workers
+        collecting = replace(WORKER, state=WorkerState.COLLECTING)
+        await site.speak(job, Role.WORKER, {subjects.worker(1): collecting})
+        async with asyncio.timeout(5):
+            while (await site.wire.heartbeats(job)).workers.get(1) != collecting:
+                await site.stored(job, subjects.spec)  # a round trip: it is on its way
+
+    play(scene)
+
+
+def test_more_workers_than_nats_answers_for_at_once_are_all_heard(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=2100)
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        said = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(0, 2100, 3)}
+        await site.speak(job, Role.WORKER, said)
+        assert set((await site.wire.heartbeats(job)).workers) == set(range(0, 2100, 3))
+
+    play(scene)
+
+
+def test_a_heartbeat_that_is_none_is_passed_over(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=3)
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        async with site.guest(job, Role.WORKER) as worker:
+            await worker.client.jetstream().publish(subjects.worker(0), b"\xff{")
+        await site.speak(job, Role.WORKER, {subjects.worker(2): WORKER, subjects.worker(1): WORKER})
+        assert (await site.wire.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
+
+    play(scene)
+
+
+def test_everything_says_within_ten_seconds_that_nats_is_away(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        nats_server.kill()
+        job = site.job()
+        for attempt in (
+            site.wire.provision(job),
+            site.wire.deprovision(JobKey("default", "a")),
+            site.wire.provisioned(),
+            site.wire.heartbeats(job),
+        ):
+            with pytest.raises(WireUnavailable, match=re.escape(nats_server.url)):
+                await attempt
+        nats_server.start_again()
+
+    play(scene)
+
+
+def test_a_nats_that_takes_no_accounts_is_named_as_what_it_is(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        nats_server.kill()
+        nats_server.start_again(resolver="MEMORY")
+        with pytest.raises(WireUnavailable, match=r"resolver: \{type: full"):
+            await site.wire.provision(site.job())
+
+    play(scene)

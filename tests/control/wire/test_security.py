@@ -1,0 +1,275 @@
+"""What an identity that the operator minted opens on a real nats-server, and what it does not."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.errors import APIError
+
+import rollfleet
+from rollfleet.errors import RollfleetError
+from rollfleet.link import Link
+from rollfleet.transports.state import read_job
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Control, Phase, pack
+from rollfleet_api.permissions import Role, inbox_prefix, permissions
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.nats.accounts import AccountLimits
+
+if TYPE_CHECKING:
+    from tests.control.wire.conftest import Play, Site
+
+CONTROL = pack(Control(session=7, phase=Phase.RUN, round=0, version=3))
+FORGED = pack(Control(session=9, phase=Phase.COMPLETE, round=0, version=0))
+QUIET_S = 0.3  # how long nothing must come
+
+
+async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
+    """Two jobs of one namespace, with something in the streams of the second."""
+    ours, theirs = site.job("a"), site.job("b")
+    for job in (ours, theirs):
+        await site.wire.provision(job)
+    subjects = subjects_of(theirs)
+    async with site.guest(theirs, Role.LEARNER) as learner, site.guest(theirs, Role.WORKER) as worker:
+        stream = learner.client.jetstream()
+        await stream.publish(subjects.control, CONTROL)
+        await stream.publish(subjects.weight_chunk(1, 0), b"weights of b")
+        await worker.client.jetstream().publish(subjects.batch_chunk(0, 0), b"batch of b")
+    return ours, theirs
+
+
+def test_the_roles_of_a_job_do_what_they_must(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        address = {role: site.address(job, role) for role in Role}
+
+        def work() -> None:
+            link = Link(address[Role.WORKER], role=Role.WORKER)
+            try:
+                assert link.call(read_job(link, timeout_s=5)) == job
+                link.call(link.store(subjects_of(job).batch_chunk(0, 0), b"batch"))
+            finally:
+                link.close()
+            learner = address[Role.LEARNER]
+            with rollfleet.connect(job, address=learner.url, credentials=learner.credentials, timeout_s=5) as collector:
+                assert collector.job == job
+
+        await asyncio.to_thread(work)
+
+    play(scene)
+
+
+def test_a_worker_of_one_job_reads_nothing_of_another(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        ours, theirs = await two_jobs(site)
+        subjects = subjects_of(theirs)
+        async with site.guest(ours, Role.WORKER) as worker, site.guest(theirs, Role.LEARNER) as learner:
+            for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
+                await worker.client.subscribe(wildcard)
+                assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+            await learner.client.jetstream().publish(subjects.weight_chunk(2, 0), b"more")
+            consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
+            for request in (
+                f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weight_chunk(1, 0)}",
+                f"$JS.API.STREAM.MSG.GET.{subjects.batches_stream}",
+                f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
+                f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
+            ):
+                with pytest.raises((NoRespondersError, NatsTimeoutError)):
+                    await worker.client.request(request, timeout=QUIET_S)
+                assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+
+    play(scene)
+
+
+def test_a_worker_of_one_job_writes_nothing_of_another(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        ours, theirs = await two_jobs(site)
+        subjects = subjects_of(theirs)
+        targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weight_chunk(1, 0), subjects.worker(0)]
+        async with site.guest(ours, Role.WORKER) as worker:
+            for target in targets:
+                await worker.client.publish(target, FORGED)
+                assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+                # What JetStream answers goes wherever the asker says, whatever he may publish himself.
+                await worker.client.publish(subjects_of(ours).claim(0), FORGED, reply=target)
+                await worker.client.publish(direct_get(ours, subjects_of(ours).claim(0)), b"", reply=target)
+            await worker.client.flush()
+        await untouched(site, theirs)
+
+    play(scene)
+
+
+async def untouched(site: "Site", job: CollectorJob) -> None:
+    """That a job of `two_jobs` holds what it did, and nothing else."""
+    subjects = subjects_of(job)
+    assert await site.stored(job, subjects.control) == CONTROL
+    assert await site.stored(job, subjects.weight_chunk(1, 0)) == b"weights of b"
+    async with site.administrator(subjects) as client:
+        streams = client.jsm()
+        state = await streams.stream_info(subjects.state_stream, subjects_filter=">")
+        assert set(state.state.subjects or {}) == {subjects.spec, subjects.control, subjects.weight_chunk(1, 0)}
+        batches = await streams.stream_info(subjects.batches_stream, subjects_filter=">")
+        assert set(batches.state.subjects or {}) == {subjects.batch_chunk(0, 0)}
+
+
+def direct_get(job: CollectorJob, subject: str) -> str:
+    return f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_nobody_makes_streams(play: "Play", role: Role) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        async with site.guest(job, role) as guest:
+            for request in ("STREAM.CREATE.mine", f"STREAM.UPDATE.{subjects_of(job).state_stream}", "STREAM.LIST"):
+                with pytest.raises((NoRespondersError, NatsTimeoutError)):
+                    await guest.client.request(f"$JS.API.{request}", b"{}", timeout=QUIET_S)
+                assert "permissions violation" in await asyncio.wait_for(guest.refused.get(), 5)
+
+    play(scene)
+
+
+def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as worker:
+            await learner.client.jetstream().publish(subjects.control, CONTROL)
+            heard = await learner.client.subscribe(subjects.workers)
+            await learner.client.flush()
+            targets = [subjects.control, subjects.manifest, subjects.learner, subjects.spec, subjects.worker(3)]
+            targets += [f"{inbox_prefix(subjects, Role.LEARNER)}.x"]
+            for target in targets:
+                await worker.client.publish(subjects.claim(0), FORGED, reply=target)
+                await worker.client.publish(direct_get(job, subjects.claim(0)), b"", reply=target)
+                await worker.client.publish(subjects.batch_chunk(0, 0), FORGED, reply=target)
+            await worker.client.flush()
+            # Whatever was answered went out before this.
+            await worker.client.jetstream().publish(subjects.worker(0), b"last")
+            assert (await heard.next_msg(5)).data == b"last"
+        assert await site.stored(job, subjects.control) == CONTROL
+        async with site.administrator(subjects) as client:
+            state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
+            written = {subjects.spec, subjects.control, subjects.claim(0), subjects.worker(0)}
+            assert set(state.state.subjects or {}) == written
+
+    play(scene)
+
+
+def test_credentials_of_a_job_that_was_deleted_do_not_open_another_of_its_name(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        first = site.job(uid="uid-1")
+        await site.wire.provision(first)
+        kept = {role: site.credentials(first, role) for role in Role}
+        await site.wire.provision(site.job(uid="uid-2"))
+        for role in Role:
+            with pytest.raises(NatsError, match="Authorization"):
+                async with site.guest(first, role, kept[role]):
+                    pass
+
+    play(scene)
+
+
+def test_expired_credentials_are_refused_and_cut_off(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        short = site.credentials(job, Role.WORKER, life_s=2)
+        async with site.guest(job, Role.WORKER, short) as worker:
+            await asyncio.wait_for(worker.closed.wait(), 10)
+            assert "user authentication expired" in str(worker.client.last_error)
+        late = site.credentials(job, Role.WORKER, life_s=60, ago_s=120)
+        with pytest.raises(NatsError, match="Authorization"):
+            async with site.guest(job, Role.WORKER, late):
+                pass
+
+    play(scene)
+
+
+def test_a_token_without_its_key_opens_nothing(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.wire.provision(job)
+        one, other = [site.credentials(job, Role.WORKER).decode().splitlines() for _ in range(2)]
+        mixed = "\n".join([*one[:4], *other[4:]]).encode()
+        assert mixed not in ("\n".join(one).encode(), "\n".join(other).encode())
+        with pytest.raises(NatsError, match="Authorization"):
+            async with site.guest(job, Role.WORKER, mixed):
+                pass
+
+    play(scene)
+
+
+def test_nobody_connects_without_credentials(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        with pytest.raises(RollfleetError, match="refused us"):
+            await asyncio.to_thread(lambda: rollfleet.connect("default/a", address=site.server.url, timeout_s=5))
+
+    play(scene)
+
+
+def test_a_job_stores_no_more_than_its_account_may(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        wire = site.wire_with(limits=AccountLimits(state_bytes=2 << 20))
+        job = site.job(delivery={"maxBytes": "1Mi"})
+        await wire.provision(job)
+        async with site.guest(job, Role.LEARNER) as learner:
+            stream = learner.client.jetstream()
+
+            async def publish_too_much() -> None:
+                for number in range(8):
+                    await stream.publish(subjects_of(job).weight_chunk(1, number), bytes(900_000))
+
+            with pytest.raises(APIError, match="resource limits exceeded for account"):
+                await publish_too_much()
+        await wire.close()
+
+    play(scene)
+
+
+def test_a_job_has_no_more_connections_than_its_workers_need(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=1)
+        await site.wire.provision(job)
+        async with AsyncExitStack() as connected:
+            for _ in range(2 * 1 + 16):
+                await connected.enter_async_context(site.guest(job, Role.WORKER))
+            with pytest.raises(NatsError, match="maximum account active connections"):
+                await connected.enter_async_context(site.guest(job, Role.WORKER))
+
+    play(scene)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_is_given_a_list_of_what_it_may_do_and_no_wildcard_over_jobs(role: Role, play: "Play") -> None:
+    # An empty list would permit everything: so does NATS read it.
+    async def scene(site: "Site") -> None:
+        allowed = permissions(subjects_of(site.job()), role)
+        for subject in (*allowed.publish, *allowed.subscribe):
+            assert "default" in subject
+            assert "a" in subject.replace("_", ".").split(".")
+        assert allowed.publish
+        assert allowed.subscribe
+
+    play(scene)
+
+
+def test_no_secret_is_shown_where_keys_are_printed(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        shown = repr(site.server.settings) + repr(site.wire) + str(site.server.keys)
+        assert site.server.keys.operator.seed not in shown
+        assert site.server.keys.operator.public in shown
+        configuration = (site.server.folder / "trust.conf").read_text()
+        assert site.server.keys.operator.seed not in configuration
+        assert json.dumps(site.server.keys.system_account().seed) not in configuration
+
+    play(scene)

@@ -1,0 +1,136 @@
+"""A worker and a learner as they are, but for what they write down: what was stored, handed over, acknowledged.
+
+Both jump in time at SIGUSR1: an hour forth, an hour back.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from itertools import cycle
+from typing import Any
+
+import torch
+
+import rollfleet
+from rollfleet import gathering, worker_program
+from rollfleet.chunking import Identity
+from rollfleet.envs import make_env
+from rollfleet.policies import make_policy
+from rollfleet.transports.dispatch import Dispatch
+from rollfleet.transports.intake import Intake
+from rollfleet_api.environment import THREADS, Address
+
+PAUSE_S = 0.01  # of the learner, between two batches
+
+
+def work(log: str, url: str, job: str, index: int) -> None:
+    """Be a worker of a job."""
+    _begin(log)
+    publish = Dispatch.publish
+
+    async def recorded(self: Dispatch, fragment: Any, meta: Any, identity: Identity, admitted: Any) -> None:
+        rows = _rows(fragment.steps["observation",], fragment.steps["collector", "traj_ids"])
+        await publish(self, fragment, meta, identity, admitted)
+        _write(log, event="stored", identity=_key(identity), round=meta.round, version=meta.version, rows=rows)
+
+    Dispatch.publish = recorded  # type: ignore[method-assign]
+    sys.exit(worker_program.main(Address(url=url, job=job), index))
+
+
+def learn(log: str, url: str, job: str) -> None:
+    """Be the learner of a job, for ever."""
+    _begin(log)
+    hand_over, let_go = gathering.Gatherer.hand_over, Intake._let_go
+
+    def handed_over(self: gathering.Gatherer, arrivals: list[Any]) -> None:
+        shares = [
+            {
+                "identity": _key(each),
+                "round": each.meta.round,
+                "version": each.meta.version,
+                "rows": _rows(each.batch["observation"], each.batch["collector", "traj_ids"]),
+                "faults": _faults(each.batch),
+            }
+            for each in arrivals
+        ]
+        _write(log, event="handed over", shares=shares, version=self._weights.version, round=self.course.round)
+        hand_over(self, arrivals)
+
+    async def acknowledged(self: Intake, identity: Identity) -> None:
+        held = identity in self._acknowledge_at
+        await let_go(self, identity)
+        if held:
+            _write(log, event="acknowledged", identity=_key(identity))
+
+    gathering.Gatherer.hand_over = handed_over  # type: ignore[method-assign]
+    Intake._let_go = acknowledged  # type: ignore[method-assign]
+    collector = rollfleet.connect(job, address=url)
+    env = make_env(collector.job.spec.env.model_copy(update={"num_envs": 1}))
+    policy = make_policy(collector.job.spec.policy, env.single_observation_space, env.single_action_space)
+    _write(log, event="connected", version=collector.version)
+    module = isinstance(policy, torch.nn.Module)
+    if module:
+        collector.update_policy_weights_(policy)
+    for _ in collector:
+        time.sleep(PAUSE_S)
+        if module:
+            collector.update_policy_weights_(policy)
+        _write(log, event="stats", stats=str(collector.stats()), memory=_memory())
+
+
+def _begin(log: str) -> None:
+    os.environ[THREADS] = "1"  # several threads of several processes wait for each other where cores are few
+    torch.set_num_threads(1)
+    output = os.open(f"{log}.out", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    real, hours, shift = time.time, cycle((3600.0, 0.0)), [0.0]
+    time.time = lambda: real() + shift[0]
+    signal.signal(signal.SIGUSR1, lambda *_: shift.__setitem__(0, next(hours)))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
+
+
+def _write(log: str, **said: Any) -> None:
+    """One line, at once: a process that is killed next has said it."""
+    line = json.dumps({"pid": os.getpid(), "s": time.monotonic()} | said) + "\n"
+    file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.write(file, line.encode())
+    os.close(file)
+
+
+def _key(of: Any) -> str:
+    return f"{of.worker}.{of.incarnation}.{of.sequence}"
+
+
+def _rows(observations: torch.Tensor, ids: torch.Tensor) -> list[dict[str, Any]]:
+    """For each environment: which, its first and last frame, and the trajectory ids of its episodes."""
+    rows = []
+    for seen, owner in zip(observations.tolist(), ids.tolist(), strict=True):
+        episodes = {(owner[t], frame[2]) for t, frame in enumerate(seen)}
+        rows.append({"of": seen[0][:2], "frames": [seen[0][4], seen[-1][4]], "ids": sorted(episodes)})
+    return rows
+
+
+def _faults(batch: Any) -> list[str]:
+    """What no batch may hold."""
+    seen, then, done = batch["observation"], batch["next", "observation"], batch["next", "done"][..., 0]
+    found = []
+    if not (then[..., :3] == seen[..., :3]).all():
+        found.append("a transition from one episode, or environment, to another")
+    if not (then[..., 3:] == seen[..., 3:] + 1).all():
+        found.append("a transition over more than a step")
+    follows = (seen[:, 1:] == then[:, :-1]).all(-1)
+    if not (follows | done[:, :-1]).all():
+        found.append("a frame does not follow the one before it")
+    if (seen[:, 1:, 3][done[:, :-1]] != 0).any():
+        found.append("an episode does not begin at its beginning")
+    return found
+
+
+def _memory() -> int:
+    """The most bytes that this process ever had."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))

@@ -1,0 +1,285 @@
+"""Random schedules of faults, each reproducible by its number: nothing is lost, and nothing comes twice.
+
+`make test` runs a few of them, `make chaos` many: `ROLLFLEET_CHAOS=17` is number 17 alone, `0-199` all up to 199.
+"""
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Fleet
+
+StartFleet = Callable[..., "Fleet"]
+
+QUICK = "0-4"
+RECOVERS_WITHIN_S = 120.0
+GROWS_AT_MOST = 400 << 20  # bytes that a learner's memory may grow by in a schedule
+
+FAULTS = (
+    "kill worker",
+    "kill learner",
+    "kill nats",
+    "terminate worker",
+    "stop worker",
+    "stop learner",
+    "cut workers",
+    "cut learner",
+    "stall workers",
+    "stall learner",
+    "half-close workers",
+    "half-close learner",
+    "slow workers",
+    "slow learner",
+    "clock of a worker",
+    "clock of the learner",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One thing that breaks, `after_s` the one before it, for `lasts_s`; `worker`: which, where it is about one."""
+
+    after_s: float
+    kind: str
+    lasts_s: float
+    worker: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What a seed stands for."""
+
+    spec: dict[str, Any]
+    max_payload: int
+    faults: list[Fault]
+
+    @property
+    def loses_storage(self) -> bool:
+        """Whether NATS ever comes back with nothing."""
+        return bool(self.spec["delivery"]["storage"] == "Memory")
+
+
+def schedule(seed: int) -> Schedule:
+    """The schedule of this number."""
+    chance = random.Random(seed)
+    sync, workers = chance.random() < 0.4, chance.randint(2, 3)
+    spec = {
+        "workers": workers,
+        "mode": "Sync" if sync else "Async",
+        "env": {"entrypoint": "told:Told", "numEnvs": 2},
+        "policy": chance.choice([{"random": {}}, {"mlp": {"hidden": [32]}}]),
+        "collect": {"framesPerBatch": chance.choice([16, 64, 256]) * (workers if sync else 1)},
+        "delivery": {
+            "maxBatchesAhead": chance.randint(1, 3),
+            "storage": chance.choice(["File", "File", "Memory"]),
+            "maxBytes": "64Mi",
+        },
+        "weights": {"interval": 0, "maxLag": 1_000_000},
+    }
+    faults = [
+        Fault(
+            after_s=chance.uniform(0.0, 0.7),
+            kind=chance.choice(FAULTS),
+            lasts_s=chance.uniform(0.0, 0.8),
+            worker=chance.randrange(workers),
+        )
+        for _ in range(chance.randint(3, 7))
+    ]
+    return Schedule(spec=spec, max_payload=chance.choice([1 << 20, 4096]), faults=faults)
+
+
+class Breaking:
+    """Carries a schedule out."""
+
+    def __init__(self, fleet: "Fleet", schedule: Schedule) -> None:
+        self._fleet, self._schedule = fleet, schedule
+        self._undo: list[tuple[float, Callable[[], None]]] = []
+        self._down: set[str] = set()
+        self.lost_at: list[float] = []  # when NATS had lost all that it stored
+
+    def run(self) -> None:
+        """Break and mend, to the end of the schedule."""
+        for fault in self._schedule.faults:
+            self._pass(fault.after_s)
+            self._break(fault)
+        self._pass(2.0)
+        assert not self._undo
+        for proxy in self._fleet.proxies.values():
+            proxy.heal()
+
+    def _pass(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.02))
+            for due, mend in list(self._undo):
+                if time.monotonic() >= due:
+                    self._undo.remove((due, mend))
+                    mend()
+
+    def _later(self, fault: Fault, mend: Callable[[], None]) -> None:
+        self._undo.append((time.monotonic() + fault.lasts_s, mend))
+
+    def _break(self, fault: Fault) -> None:
+        fleet, (verb, _, whom) = self._fleet, fault.kind.partition(" ")
+        if verb in ("kill", "terminate", "stop") or verb == "clock":
+            name = f"worker {fault.worker}" if "worker" in whom else whom.rpartition(" ")[2]
+            if name in self._down:
+                return
+            if verb == "clock":
+                self._process(name).send(signal.SIGUSR1)
+                return
+            self._down.add(name)
+            if name == "nats":
+                fleet.kill_nats()
+            else:
+                number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}[verb]
+                self._process(name).send(number)
+            self._later(fault, lambda: self._bring_back(name, stopped=verb == "stop"))
+            return
+        proxy = fleet.proxies[Role.WORKER if whom == "workers" else Role.LEARNER]
+        if verb == "cut":
+            proxy.cut()
+        elif verb == "half-close":
+            proxy.half_close()
+        elif verb == "stall":
+            proxy.stall()
+            self._later(fault, proxy.heal)
+        else:
+            proxy.delay_s, proxy.bytes_per_s = 0.02, 200_000.0
+            self._later(fault, proxy.heal)
+
+    def _bring_back(self, name: str, *, stopped: bool) -> None:
+        self._down.remove(name)
+        if stopped:
+            self._process(name).send(signal.SIGCONT)
+        elif name == "nats":
+            if self._schedule.loses_storage:
+                self.lost_at.append(time.monotonic())
+            self._fleet.start_nats(lose=self._schedule.loses_storage)
+        elif name == "learner":
+            self._fleet.start_learner()
+        else:
+            self._fleet.start_worker(int(name.split()[1]))
+
+    def _process(self, name: str) -> "_Signalled":
+        process = self._fleet.learner if name == "learner" else self._fleet.workers[int(name.split()[1])]
+        assert process is not None
+        assert process.pid is not None
+        return _Signalled(process.pid)
+
+
+@dataclass(frozen=True)
+class _Signalled:
+    pid: int
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+
+def numbers() -> list[int]:
+    first, _, last = os.environ.get("ROLLFLEET_CHAOS", QUICK).partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", numbers())
+def test_whatever_breaks_nothing_is_lost_and_nothing_comes_twice(seed: int, start_fleet: StartFleet) -> None:
+    plan = schedule(seed)
+    assert len(plan.faults) >= 3
+    fleet = start_fleet(max_payload=plan.max_payload, **plan.spec)
+    for index in range(plan.spec["workers"]):
+        fleet.start_worker(index)
+    fleet.start_learner()
+    fleet.wait_for(lambda: len(fleet.events("handed over")) >= 3, "the first batches", RECOVERS_WITHIN_S)
+    breaking = Breaking(fleet, plan)
+    breaking.run()
+    healed_s = time.monotonic()
+    workers = plan.spec["workers"]
+
+    def goes_on() -> bool:
+        since = [each for each in fleet.events("handed over") if each["s"] > healed_s]
+        heard = {share["identity"].split(".")[0] for each in since for share in each["shares"]}
+        return len(since) >= 5 and len(heard) == workers
+
+    fleet.wait_for(goes_on, "batches of every worker after all was mended", RECOVERS_WITHIN_S)
+    for process in fleet.workers.values():
+        process.terminate()
+    for process in fleet.workers.values():
+        process.join(30)
+        assert process.exitcode == 143, fleet.words()
+    if plan.spec["mode"] == "Async":
+        fleet.wait_for(lambda: not missing(fleet, breaking.lost_at), "what was acknowledged to workers", 60.0)
+    check(fleet)
+
+
+def missing(fleet: "Fleet", lost_at: list[float]) -> set[str]:
+    """Batches that NATS has said to have, since it last lost all that it had, and that no learner was handed."""
+    handed = {share["identity"] for each in fleet.events("handed over") for share in each["shares"]}
+    last_loss = max(lost_at, default=0.0)
+    return {each["identity"] for each in fleet.events("stored") if each["s"] > last_loss} - handed
+
+
+def check(fleet: "Fleet") -> None:
+    """What must hold for the record of any run."""
+    handed = fleet.events("handed over")
+    shares = [(each, share) for each in handed for share in each["shares"]]
+    assert not [fault for _, share in shares for fault in share["faults"]]
+    _check_nothing_twice(shares, fleet.events("acknowledged"))
+    _check_ids(share for _, share in shares)
+    versions = [each["version"] for each in handed]
+    assert versions == sorted(versions), "the learner's versions go back"
+    rounds = [each["round"] for each in handed]
+    assert rounds == sorted(rounds), "rounds go back"
+    by_worker = defaultdict(list)
+    for each in fleet.events("stored"):
+        by_worker[each["pid"]].append(each["version"])
+    assert all(acted == sorted(acted) for acted in by_worker.values()), "a worker's versions go back"
+    for each, share in shares:
+        assert share["version"] <= each["version"]
+        assert each["round"] == 0 or share["round"] == each["round"], "a share of another round"
+    memory = defaultdict(list)
+    for each in fleet.events("stats"):
+        memory[each["pid"]].append(each["memory"])
+    assert all(seen[-1] - seen[0] < GROWS_AT_MOST for seen in memory.values())
+
+
+def _check_nothing_twice(shares: list[tuple[Any, Any]], acknowledged: list[Any]) -> None:
+    """No batch twice for one learner; none at all once an earlier one's acknowledgement was confirmed."""
+    confirmed = {each["identity"]: each["s"] for each in acknowledged}
+    had: dict[str, Any] = {}
+    for each, share in shares:
+        identity = share["identity"]
+        if identity in had:
+            assert had[identity]["pid"] != each["pid"], f"{identity} came twice"
+            assert identity not in confirmed or confirmed[identity] > each["s"], (
+                f"{identity} came after it was acknowledged"
+            )
+        had[identity] = each
+    spans: dict[tuple[int, ...], dict[str, Any]] = defaultdict(dict)
+    for _, share in shares:
+        for row in share["rows"]:
+            spans[tuple(row["of"])][share["identity"]] = row["frames"]
+    for spanned in spans.values():
+        ordered = sorted(spanned.values())
+        assert all(before[1] < after[0] for before, after in pairwise(ordered)), "a frame came twice"
+
+
+def _check_ids(shares: Any) -> None:
+    """Each trajectory id is of one episode of one environment of one process."""
+    owners: dict[int, tuple[Any, ...]] = {}
+    for share in shares:
+        for row in share["rows"]:
+            for trajectory, episode in row["ids"]:
+                owner = (*row["of"], episode)
+                assert owners.setdefault(trajectory, owner) == owner, f"trajectory id {trajectory} of two episodes"

@@ -1,0 +1,96 @@
+"""Our batches in TorchRL's replay buffers, samplers and transforms."""
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from tensordict import pad
+from torchrl import data
+from torchrl.data.postprocs import MultiStep
+
+import rollfleet
+
+TRAJECTORY = ("collector", "traj_ids")
+OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 200, "seed": 5, "step_count": True}
+
+
+def buffer(**keywords: Any) -> Any:
+    return data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(1000), batch_size=64, **keywords)
+
+
+@pytest.mark.parametrize("in_the_background", [False, True])
+def test_torchrls_buffer_is_filled_by_the_keyword(in_the_background: bool) -> None:
+    frames = buffer()
+    collector = rollfleet.Collector("CartPole-v1", replay_buffer=frames, total_frames=800, **OPTIONS)
+    if in_the_background:
+        collector.start()
+        while collector.frames < 800:
+            pass
+        collector.async_shutdown(timeout_s=30)
+    else:
+        assert list(collector) == [None] * 4
+        collector.shutdown()
+    assert len(frames) == 800
+    sample = frames.sample()
+    assert sample.batch_size == (64,)
+    assert not torch.equal(sample["observation"], sample["next", "observation"])
+    stored = frames[:]
+    with rollfleet.Collector("CartPole-v1", total_frames=800, **OPTIONS) as collector:
+        expected: Any = torch.cat([batch.reshape(-1) for batch in collector])
+    for key, value in expected.items(True, True):
+        assert torch.equal(stored[key], value), key
+
+
+def test_slices_that_torchrl_samples_are_pieces_of_one_trajectory() -> None:
+    sampler = data.SliceSampler(slice_len=8, traj_key=TRAJECTORY, strict_length=True, cache_values=False)
+    frames = buffer(sampler=sampler)
+    with rollfleet.Collector("CartPole-v1", replay_buffer=frames, total_frames=800, **OPTIONS) as collector:
+        for _ in collector:
+            pass
+    whole: dict[int, int] = {}
+    for row in frames[:]:
+        whole[int(row[TRAJECTORY])] = whole.get(int(row[TRAJECTORY]), 0) + 1
+    assert len(whole) > 20
+    for _ in range(10):
+        slices = frames.sample().reshape(8, 8)
+        for piece in slices:
+            assert len(piece[TRAJECTORY].unique()) == 1
+            count = piece["step_count"].squeeze(-1)
+            follows = count[1:] == count[:-1] + 1
+            assert torch.equal(piece["observation"][1:][follows], piece["next", "observation"][:-1][follows])
+            assert follows.all()
+
+
+def test_multistep_adds_up_rewards_within_an_episode_and_not_beyond() -> None:
+    steps, gamma = 3, 0.5
+    keywords: dict[str, Any] = OPTIONS | {"frames_per_batch": 400}
+    with rollfleet.Collector("CartPole-v1", **keywords) as collector:
+        plain = next(collector)
+    with rollfleet.Collector("CartPole-v1", postproc=MultiStep(gamma=gamma, n_steps=steps), **keywords) as collector:
+        found = next(collector)
+    assert found.batch_size == plain.batch_size
+    reward, done = plain["next", "reward"].squeeze(-1), plain["next", "done"].squeeze(-1)
+    for env in range(4):
+        for time in range(100):
+            expected, last = 0.0, time
+            for ahead in range(steps):
+                last = time + ahead
+                expected += gamma**ahead * float(reward[env, last])
+                if done[env, last] or last == 99:
+                    break
+            assert float(found["next", "reward"][env, time, 0]) == pytest.approx(expected)
+            assert torch.equal(found["next", "observation"][env, time], plain["next", "observation"][env, last])
+
+
+def test_whole_trajectories_go_into_a_buffer_of_trajectories() -> None:
+    rows = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(100), batch_size=5)
+    keywords: dict[str, Any] = OPTIONS | {"trajs_per_batch": 7}
+    with rollfleet.Collector("CartPole-v1", **keywords) as collector:
+        for batch in islice(collector, 3):
+            rows.extend(pad(batch, [0, 0, 0, 500 - batch.shape[1]]))
+    sample = rows.sample()
+    mask = sample["collector", "mask"]
+    assert sample.batch_size == (5, 500)
+    assert torch.equal(sample["next", "done"].squeeze(-1).sum(1), torch.ones(5, dtype=torch.int64))
+    assert torch.equal(mask.sum(1), sample["next", "step_count"].squeeze(-1).amax(1))

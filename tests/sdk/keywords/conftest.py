@@ -1,0 +1,152 @@
+"""Collectors wherever batches can come from, made from the same arguments: what a keyword does, it does everywhere."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import torch
+
+from rollfleet import Collector
+from rollfleet.construction import construct
+from rollfleet.errors import WorkerFailed
+from rollfleet.link import Link
+from rollfleet.options import LearnerOptions
+from rollfleet.provision import deprovision, provision
+from rollfleet.transports.nats import NatsTransport
+from rollfleet.transports.worker_port import WorkerPort
+from rollfleet.worker import Worker
+from rollfleet.workload import Workload
+from rollfleet_api.job import CollectorJob, Metadata
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.sdk.conftest import Server
+
+
+class Collect:
+    """Makes collectors; called as `rollfleet.Collector` is. They are shut down after the test.
+
+    Attributes:
+        workers: How many collect, unless the keyword `workers` says so.
+        alone: The keywords by which one worker collects: several threads share torch's generators, which processes
+            do not.
+    """
+
+    workers = 1
+    alone: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
+        """A collector whose workers are in this process."""
+        return self._kept(Collector(env, policy, **keywords))
+
+    def _kept(self, collector: Collector) -> Collector:
+        self._stack.callback(_shut_down, collector)
+        return collector
+
+
+class CollectInProcesses(Collect):
+    """Two worker processes, forks of this one: nothing that a test defines need be pickled."""
+
+    workers = 2
+
+    def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
+        """A collector with workers of its own."""
+        mine: dict[str, Any] = {"workers": self.workers, "start_method": "fork"}
+        return self._kept(Collector(env, policy, **mine | keywords))
+
+
+class CollectOverNats(Collect):
+    """Two workers of a job on a real nats-server, each a thread here."""
+
+    workers = 2
+    alone: ClassVar[dict[str, Any]] = {"workers": 1}
+
+    def __init__(self, stack: ExitStack, server: "Server") -> None:
+        super().__init__(stack)
+        self._server = server
+
+    def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
+        """As if the job had been written by these words. One at a time: the one before is shut down."""
+        self._stack.close()
+        keywords.setdefault("workers", self.workers)
+        made = construct(env, policy, keywords)  # type: ignore[arg-type]
+        job = made.workload.job
+        spec = job.spec.model_copy(update={"delivery": job.spec.delivery.model_copy(update={"max_bytes": "64Mi"})})
+        metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
+        job = job.model_copy(update={"metadata": metadata, "spec": spec})
+        admin = self._server.link()
+        admin.call(deprovision(admin), timeout_s=10)
+        admin.call(provision(admin, job), timeout_s=10)
+        for index in range(job.spec.workers):
+            link = self._server.link(Role.WORKER)
+            thread = threading.Thread(target=partial(_work, link, job, made.workload, index), daemon=True)
+            self._stack.callback(_join, thread)
+            thread.start()
+        device = torch.device(keywords["device"]) if "device" in keywords else None
+        transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device)
+        learner: Any = {name: keywords[name] for name in LearnerOptions.__annotations__ if name in keywords}
+        return self._kept(Collector.over(transport, job, policy, **learner))
+
+
+def _shut_down(collector: Collector) -> None:
+    with suppress(WorkerFailed):  # which the test has seen
+        collector.shutdown()
+
+
+def _work(link: Link, job: CollectorJob, workload: Workload, index: int) -> None:
+    port = WorkerPort(link, index)
+    worker = Worker(port, workload, index)
+    try:
+        worker.run()
+    except Exception as error:
+        port.report(replace(worker.failed(error), fatal=True))  # nobody here would start it again
+    finally:
+        worker.close()
+        port.close()
+
+
+def _join(thread: threading.Thread) -> None:
+    thread.join(20)
+    assert not thread.is_alive(), "a worker did not leave"
+
+
+def _place(request: pytest.FixtureRequest, stack: ExitStack) -> Collect:
+    if request.param == "nats":
+        return CollectOverNats(stack, request.getfixturevalue("server"))
+    return CollectInProcesses(stack) if request.param == "processes" else Collect(stack)
+
+
+# From 3.12 on Python warns of forks of processes with threads, such as torch's. The workers here are done before
+# anything could come of it.
+FORKED = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+PROCESSES = pytest.param("processes", marks=FORKED)
+
+
+@pytest.fixture(params=["here", PROCESSES, "nats"])
+def collect(request: pytest.FixtureRequest) -> Iterator[Collect]:
+    """Makes collectors in each place in turn."""
+    with ExitStack() as stack:
+        yield _place(request, stack)
+
+
+@pytest.fixture(params=[PROCESSES, "nats"])
+def apart(request: pytest.FixtureRequest) -> Iterator[Collect]:
+    """Makes collectors whose two workers are not the learner: in each place in turn that has such."""
+    with ExitStack() as stack:
+        yield _place(request, stack)
+
+
+@pytest.fixture
+def here() -> Iterator[Callable[..., Collector]]:
+    """Makes collectors in this process, for what exists nowhere else."""
+    with ExitStack() as stack:
+        yield Collect(stack)

@@ -1,0 +1,155 @@
+"""The CRD in crds/ says what the models say, in what an API server takes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from rollfleet_api import crd
+from rollfleet_api.job import API_VERSION, KIND
+
+ROOT = Path(__file__).parents[2]
+VERSION: Any = yaml.safe_load(crd.crd_yaml())["spec"]["versions"][0]
+SCHEMA: Any = VERSION["schema"]["openAPIV3Schema"]
+SPEC: Any = SCHEMA["properties"]["spec"]
+
+
+def parts(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from parts(part, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield from parts(schema[key], f"{path}.{key}")
+
+
+def test_file_is_current() -> None:
+    assert (ROOT / "crds" / "collectorjob.yaml").read_text() == crd.crd_yaml(), "run python -m rollfleet_api.crd"
+
+
+def test_command_writes_the_file_or_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    crd.main([str(tmp_path / "crd.yaml")])
+    crd.main([])
+    assert (tmp_path / "crd.yaml").read_text() == capsys.readouterr().out == crd.crd_yaml()
+
+
+def test_schema_is_structural() -> None:
+    for path, part in parts(SCHEMA):
+        assert "type" in part or part.get("x-kubernetes-int-or-string"), path
+        assert not {"$ref", "$defs", "title", "const", "examples"} & set(part), path
+        assert part.get("additionalProperties") is not False, path
+        assert "anyOf" not in part or part["x-kubernetes-int-or-string"], path
+
+
+def test_every_field_is_described() -> None:
+    for path, part in parts(SPEC, "spec"):
+        if not path.endswith((".items", ".additionalProperties")):
+            assert part.get("description"), path
+
+
+def test_free_form_parts_keep_what_users_write() -> None:
+    kept = {path for path, part in parts(SPEC) if part.get("x-kubernetes-preserve-unknown-fields")}
+    assert kept == {
+        ".env.kwargs",
+        ".env.wrappers.items.kwargs",
+        ".policy.kwargs",
+        ".template",
+        ".learner.template",
+    }
+
+
+def test_defaults_of_a_part_are_filled_in_below_it() -> None:
+    weights = SPEC["properties"]["weights"]
+    assert weights["default"] == {}
+    assert weights["properties"]["interval"]["default"] == 1
+    assert "default" not in weights["properties"]["maxLag"]
+    assert "default" not in SPEC["properties"]["policy"]["properties"]["mlp"]
+
+
+def test_status_has_no_defaults() -> None:
+    assert [path for path, part in parts(SCHEMA["properties"]["status"]) if "default" in part] == []
+
+
+def test_limits_and_choices_are_the_models() -> None:
+    properties = SPEC["properties"]
+    assert (properties["workers"]["minimum"], properties["workers"]["format"]) == (1, "int64")
+    assert properties["mode"]["enum"] == ["Sync", "Async"]
+    threshold = properties["stragglers"]["properties"]["threshold"]
+    assert (threshold["minimum"], threshold["exclusiveMinimum"], threshold["maximum"]) == (0, True, 1)
+
+
+def test_jobs_scale_have_a_status_and_show_in_kubectl() -> None:
+    assert VERSION["subresources"] == {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.workers",
+            "statusReplicasPath": ".status.workers.ready",
+            "labelSelectorPath": ".status.selector",
+        },
+    }
+    names: Any = crd.crd()["spec"]
+    assert (names["names"]["shortNames"], names["names"]["categories"]) == (["cj", "cjob"], ["all"])
+    columns = [column["name"] for column in VERSION["additionalPrinterColumns"]]
+    assert columns == ["Mode", "Workers", "Ready", "GPUs", "Frames", "FPS", "Version", "Phase", "Age"]
+
+
+def test_columns_and_scale_point_to_fields_that_exist() -> None:
+    known = {path for path, _ in parts(SCHEMA)} | {".metadata.creationTimestamp"}
+    assert {column["jsonPath"] for column in VERSION["additionalPrinterColumns"]} <= known
+    assert set(VERSION["subresources"]["scale"].values()) <= known
+
+
+def test_what_the_models_check_between_fields_the_api_server_checks_too() -> None:
+    rules = {
+        rule["rule"]
+        for path in ((), ("env",), ("policy",), ("delivery",))
+        for rule in at(*path)["x-kubernetes-validations"]
+    }
+    assert rules >= {
+        "self.collect.framesPerBatch >= self.env.numEnvs",
+        "has(self.id) || has(self.entrypoint)",
+        "!(has(self.id) && has(self.entrypoint))",
+        "[has(self.entrypoint), has(self.mlp), has(self.random)].filter(given, given).size() == 1",
+        "!has(self.kwargs) || has(self.entrypoint)",
+    }
+    assert "size(self.metadata.name) <= 40" in {rule["rule"] for rule in SCHEMA["x-kubernetes-validations"]}
+
+
+def at(*path: str) -> Any:
+    part = SPEC
+    for name in path:
+        part = part["properties"][name]
+    return part
+
+
+def test_rules_keep_the_limits_of_the_api_server() -> None:
+    for path, part in parts(SCHEMA):
+        for rule in part.get("x-kubernetes-validations", []):
+            assert set(rule) <= {"rule", "message", "messageExpression", "fieldPath"}, path
+            assert 0 < len(rule["message"]) <= 2048, path
+            assert "\n" not in rule["message"], path
+            # A default is checked as `{}`, before what is below it is filled in: its rules must not expect fields.
+            if part.get("default") == {}:
+                assert rule["rule"].startswith("!has("), path
+
+
+@pytest.mark.parametrize(
+    ("spec", "valid"),
+    [
+        ({}, True),
+        ({"template": {"spec": {"tolerations": [{"key": "gpu"}]}}, "resources": {"requests": {"cpu": 4}}}, True),
+        ({"workers": 0}, False),
+        ({"workers": "two"}, False),
+        ({"mode": "sync"}, False),
+        ({"stragglers": {"threshold": 0}}, False),
+        ({"delivery": {"maxBytes": "4GB"}}, False),
+    ],
+)
+def test_schema_takes_what_the_models_take(spec: dict[str, Any], valid: bool) -> None:
+    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "a"}, "spec": smallest | spec}
+    # OpenAPI 3.0 writes exclusive bounds as draft 4 does.
+    assert jsonschema.Draft4Validator(SCHEMA).is_valid(job) is valid

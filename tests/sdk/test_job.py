@@ -1,0 +1,251 @@
+"""What a CollectorJob means: defaults, limits, and what follows from them."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue, ValidationError
+
+from rollfleet_api.job import (
+    API_VERSION,
+    KIND,
+    MAX_WORKERS,
+    CollectorJob,
+    CollectSpec,
+    DeliverySpec,
+    EnvSpec,
+    Exploration,
+    Metadata,
+    MlpSpec,
+    Mode,
+    PolicySpec,
+    RandomSpec,
+    ResourcesSpec,
+    Vectorization,
+    WrapperSpec,
+)
+from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
+from rollfleet_api.quantity import parse_bytes
+from rollfleet_api.validation import parse_job
+
+
+def job_data(name: str = "cartpole", **spec: object) -> dict[str, object]:
+    """The smallest job, with fields of the spec in YAML words laid over it."""
+    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": smallest | spec}
+
+
+def test_smallest_job_has_the_documented_defaults() -> None:
+    spec = parse_job(job_data()).spec
+    assert (spec.workers, spec.mode, spec.suspend, spec.ttl_seconds_after_finished) == (1, Mode.ASYNC, False, None)
+    assert (spec.env.num_envs, spec.env.vectorization, spec.env.wrappers) == (1, Vectorization.SYNC, [])
+    assert spec.policy.mlp == MlpSpec(hidden=[64, 64])
+    assert spec.policy.device == "cpu"
+    assert (spec.collect.total_frames, spec.collect.seed, spec.collect.exploration) == (0, 0, Exploration.RANDOM)
+    assert (spec.weights.interval, spec.weights.precision) == (1, "float32")
+    assert (spec.delivery.storage, spec.delivery.when_full, spec.delivery.max_batches_ahead) == ("File", "Block", 1)
+    assert (spec.resources.gpu.count, spec.resources.gpu.resource) == (0, "nvidia.com/gpu")
+    assert (spec.failure.max_restarts_per_worker, spec.failure.pending_deadline_seconds) == (10, 600)
+    assert spec.stragglers.threshold == 1.0
+
+
+def test_python_names_and_yaml_names_build_the_same_job() -> None:
+    built = CollectorJob.model_validate(
+        {
+            "metadata": Metadata(name="cartpole"),
+            "spec": {
+                "env": EnvSpec(id="CartPole-v1", num_envs=8),
+                "policy": PolicySpec(mlp=MlpSpec()),
+                "collect": CollectSpec(frames_per_batch=64),
+            },
+        }
+    )
+    assert built == parse_job(job_data(env={"id": "CartPole-v1", "numEnvs": 8}))
+
+
+def test_key_is_namespace_and_name() -> None:
+    data = job_data()
+    assert parse_job(data).key == "default/cartpole"
+    assert parse_job(data | {"metadata": {"name": "cartpole", "namespace": "team-a"}}).key == "team-a/cartpole"
+
+
+@pytest.mark.parametrize(
+    ("mode", "workers", "num_envs", "frames", "steps"),
+    [
+        ("Async", 4, 8, 2048, 256),
+        ("Sync", 4, 8, 2048, 64),
+        ("Sync", 3, 8, 2048, 86),  # 85.3 rounded up
+        ("Sync", 100, 8, 8, 1),
+    ],
+)
+def test_steps_are_of_all_workers_in_sync_and_of_one_in_async(
+    mode: str, workers: int, num_envs: int, frames: int, steps: int
+) -> None:
+    data = job_data(
+        mode=mode,
+        workers=workers,
+        env={"id": "CartPole-v1", "numEnvs": num_envs},
+        collect={"framesPerBatch": frames},
+    )
+    assert parse_job(data).spec.steps_per_batch == steps
+
+
+@pytest.mark.parametrize(("workers", "weights", "lag"), [(1, {}, 4), (8, {}, 18), (8, {"maxLag": 0}, 0)])
+def test_lag_grows_with_workers_unless_it_is_given(workers: int, weights: dict[str, object], lag: int) -> None:
+    assert parse_job(job_data(workers=workers, weights=weights)).spec.weights_max_lag == lag
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4Gi", 4 * 2**30), ("1G", 10**9), ("1.5Mi", 3 * 2**19), ("2e6", 2_000_000), ("1048576.1", 1_048_577)],
+)
+def test_delivery_limit_is_a_number_of_bytes(text: str, size: int) -> None:
+    assert DeliverySpec(max_bytes=text).limit_bytes == size
+
+
+def test_whole_numbers_are_quantities_too() -> None:
+    resources = ResourcesSpec.model_validate({"requests": {"cpu": 4, "memory": "8Gi"}})
+    assert resources.requests == {"cpu": "4", "memory": "8Gi"}
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
+    try:
+        size = parse_bytes(text)
+    except ValueError:
+        return
+    assert size >= 0
+
+
+def test_longest_name_still_fits_a_workers_host_name() -> None:
+    host = f"{'a' * MAX_NAME_LENGTH}-workers-{'0' * 8}-{MAX_WORKERS - 1}"
+    assert len(host) == MAX_LABEL_LENGTH
+    assert MAX_NAME_LENGTH == 40
+
+
+def test_jobs_cannot_be_changed() -> None:
+    job = parse_job(job_data())
+    with pytest.raises(ValidationError, match="frozen"):
+        job.spec.workers = 2
+
+
+def test_free_form_parts_are_copies() -> None:
+    sizes: list[JsonValue] = [1]
+    env = EnvSpec(id="CartPole-v1", kwargs={"sizes": sizes})
+    sizes.append(2)
+    assert env.kwargs == {"sizes": [1]}
+
+
+def test_what_a_cluster_adds_is_accepted() -> None:
+    data = job_data()
+    data["metadata"] = {
+        "name": "cartpole",
+        "namespace": "default",
+        "uid": "7b7f6c0e-0000-4000-8000-000000000000",
+        "resourceVersion": "12",
+        "generation": 3,
+        "creationTimestamp": "2026-11-21T10:00:00Z",
+        "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}],
+    }
+    data["status"] = {
+        "observedGeneration": 3,
+        "phase": "Running",
+        "workers": {"desired": 2, "ready": 1},
+        "framesPerSecond": 1200,
+        "conditions": [{"type": "Ready", "status": "False", "reason": "WorkersPending", "message": ""}],
+        "ofANewerOperator": 1,
+    }
+    job = parse_job(data)
+    assert job.metadata.generation == 3
+    assert job.status is not None
+    assert job.status.workers.ready == 1
+
+
+FREE_FORM = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=5,
+    ),
+    max_size=3,
+)
+ENTRYPOINTS = st.sampled_from(["my_pkg.envs:make", "a:b", "a.b:C.d"])
+POLICIES = st.one_of(
+    st.builds(PolicySpec, mlp=st.builds(MlpSpec, hidden=st.lists(st.integers(1, 512), max_size=3))),
+    st.builds(PolicySpec, random=st.just(RandomSpec()), device=st.sampled_from(["cpu", "cuda:1"])),
+    st.builds(PolicySpec, entrypoint=ENTRYPOINTS, kwargs=FREE_FORM),
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> CollectorJob:
+    num_envs = draw(st.integers(1, 64))
+    mode = draw(st.sampled_from(Mode))
+    native = draw(st.booleans())
+    return CollectorJob.model_validate(
+        {
+            "metadata": {
+                "name": draw(st.from_regex(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)),
+                "labels": draw(st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)),
+            },
+            "spec": {
+                "workers": draw(st.integers(1, MAX_WORKERS)),
+                "mode": mode,
+                "env": {
+                    **draw(st.sampled_from([{"id": "CartPole-v1"}, {"entrypoint": "a:b"}])),
+                    "num_envs": num_envs,
+                    "kwargs": draw(FREE_FORM),
+                    "vectorization": Vectorization.NATIVE if native else Vectorization.ASYNC,
+                    "wrappers": []
+                    if native
+                    else draw(st.lists(st.builds(WrapperSpec, entrypoint=ENTRYPOINTS, kwargs=FREE_FORM), max_size=2)),
+                },
+                "policy": draw(POLICIES),
+                "collect": {
+                    "frames_per_batch": num_envs * draw(st.integers(1, 100)),
+                    "total_frames": draw(st.integers(0, 2**53 - 1)),
+                    "exploration": draw(st.sampled_from(Exploration)),
+                },
+                "weights": {"max_lag": draw(st.none() | st.integers(0, 10))},
+                "delivery": {"max_bytes": draw(st.sampled_from(["4Gi", "1Gi", "2e9"]))},
+                "stragglers": {"threshold": draw(st.sampled_from([0.5, 1.0])) if mode is Mode.SYNC else 1.0},
+                "resources": {"requests": draw(st.sampled_from([{}, {"cpu": 4, "memory": "1Gi"}]))},
+                "template": draw(FREE_FORM),
+                "learner": draw(st.none() | st.builds(dict, template=FREE_FORM)),
+                "ttl_seconds_after_finished": draw(st.none() | st.integers(0, 10)),
+            },
+        }
+    )
+
+
+@given(jobs())
+def test_dumped_job_parses_to_the_same_job(job: CollectorJob) -> None:
+    assert parse_job(job.dump()) == job
+
+
+def test_dump_leaves_out_what_is_default() -> None:
+    assert parse_job(job_data()).dump() == job_data()
+
+
+def test_importing_the_types_imports_no_heavy_package() -> None:
+    program = """
+import sys
+import rollfleet_api.crd, rollfleet_api.documents
+heavy = {"torch", "numpy", "gymnasium", "kopf", "nats", "rollfleet"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr

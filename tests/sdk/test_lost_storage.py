@@ -1,0 +1,153 @@
+"""NATS that comes back without what it had stored, or without the job: going on, or a clear end."""
+
+import shutil
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.errors import JobEnded
+from rollfleet.keepsake import Keepsake
+from rollfleet.link import Link
+from rollfleet.provision import deprovision, provision
+from rollfleet.transports import worker_port
+from rollfleet.transports.worker_port import WorkerPort
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.sdk.conftest import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+ASYNC: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+    "delivery": {"storage": "Memory"},
+}
+SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
+
+
+def actor_critic() -> nn.Module:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def keep_provisioned(server: "Server", job: CollectorJob) -> Link:
+    """What whoever runs the job does: make its streams again where NATS has lost them."""
+    link = server.link()
+    keepsake = Keepsake(link)
+    link.on_reconnect(lambda: provision(link, job, kept=keepsake.messages()))
+    return link
+
+
+def lose_everything(server: "Server") -> None:
+    server.kill()
+    shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
+    server.start_again()
+
+
+@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
+def test_a_nats_that_has_lost_all_it_stored_is_gone_on_with(
+    spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**spec)
+    keep_provisioned(server, job)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        for batch in islice(collector, 5):
+            assert batch.shape[0] == 4 * (2 if spec is SYNC else 1)
+        for _ in range(2):
+            before = collector.version
+            lose_everything(server)
+            for batch in islice(collector, 8):
+                assert int(batch["collector", "policy_version"].min()) >= before - 8
+            assert collector.version == before + 8
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+        assert worker.port.incarnation == 0
+
+
+def test_after_a_loss_a_new_learner_and_a_new_worker_count_on(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"workers": 1})
+    keep_provisioned(server, job)
+    first = start_worker(job, 0)
+    collector = connect(actor_critic())
+    list(islice(collector, 3))
+    collector.detach()
+    first.port.close()
+    lose_everything(server)
+    second = start_worker(job, 0)
+    with connect(actor_critic()) as collector:
+        assert collector.version == 3
+        next(collector)
+        assert collector.version == 4
+        assert second.port.incarnation == 1
+    second.join()
+
+
+def test_a_worker_whose_claim_was_lost_claims_it_again(server: "Server") -> None:
+    job = server.provision(**ASYNC)
+    ports = [WorkerPort(server.link(Role.WORKER), 0) for _ in range(3)]
+    runner = server.link()
+    runner.on_reconnect(lambda: provision(runner, job))  # keeps nothing
+    lose_everything(server)
+    until = time.monotonic() + 20
+    while (latest := WorkerPort(server.link(Role.WORKER), 0)).incarnation <= 2:
+        latest.close()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert [port.incarnation for port in ports] == [0, 1, 2]
+
+
+def test_a_worker_learns_within_seconds_that_its_job_was_deleted(
+    server: "Server", start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_port, "DELETED_AFTER_S", 2.0)
+    job = server.provision(**ASYNC | {"policy": {"random": {}}})
+    waiting = start_worker(job, 0)
+    waiting.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    admin = server.link()
+    admin.call(deprovision(admin))
+    began = time.monotonic()
+    waiting.join(20)
+    assert waiting.error is None
+    assert time.monotonic() - began < 10
+    assert waiting.port.status is not None
+    assert waiting.port.status.state is WorkerState.COMPLETE
+
+
+def test_a_worker_in_the_middle_of_sending_learns_it_too(
+    server: "Server", connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_port, "DELETED_AFTER_S", 2.0)
+    job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
+    worker = start_worker(job, 0)
+    collector = connect()
+    next(collector)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    admin = server.link()
+    admin.call(deprovision(admin))
+    worker.join(20)
+    assert worker.error is None
+    with pytest.raises(JobEnded):
+        list(islice(collector, 10))
+
+
+def test_a_life_that_was_taken_for_dead_makes_room_for_the_next(server: "Server") -> None:
+    server.provision(**ASYNC)
+    taken_for_dead = WorkerPort(server.link(Role.WORKER), 0)
+    assert WorkerPort(server.link(Role.WORKER), 0).incarnation == 1
+    with pytest.raises(JobEnded, match="worker 0 was started again"):
+        taken_for_dead.wait_until(lambda: False)

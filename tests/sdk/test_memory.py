@@ -1,0 +1,46 @@
+"""Whether anything is kept of batches that went through. Resident memory is measured by benchmarks/memory.py."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import gymnasium
+import pytest
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+
+if TYPE_CHECKING:
+    from tests.sdk.conftest import Server, WorkerThread
+
+WARM_UP, MEASURED = 200, 600
+KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone would be some 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_nothing_is_kept_of_a_batch_by_learner_or_workers(
+    mode: str,
+    server: "Server",
+    connect: Callable[..., Collector],
+    start_worker: "Callable[[CollectorJob, int], WorkerThread]",
+) -> None:
+    job = server.provision(
+        mode=mode, workers=2, env={"id": "CartPole-v1", "numEnvs": 4}, collect={"framesPerBatch": 32}
+    )
+    for index in range(job.spec.workers):
+        start_worker(job, index)
+    env = gymnasium.make("CartPole-v1")
+    with connect(ActorCritic(env.observation_space, env.action_space)) as collector:
+        tracemalloc.start()
+        try:
+            sum(1 for _ in islice(collector, WARM_UP))
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            sum(1 for _ in islice(collector, MEASURED))
+            gc.collect()
+            kept = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+    assert kept / MEASURED < KEPT_BYTES_PER_BATCH, f"{kept:,} bytes are kept of {MEASURED:,} batches"

@@ -1,0 +1,86 @@
+"""A learning curve on disk: its rows outlive the learner, its picture can be drawn at any time."""
+
+import csv
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollfleet.errors import RollfleetError
+from rollfleet.progress import LearningCurve, draw
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "curve.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def png_size(picture: Path) -> tuple[int, int]:
+    """Width and height in pixels, as the file's own header tells them."""
+    data = picture.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert data[12:16] == b"IHDR"
+    assert data[-8:-4] == b"IEND"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def test_row_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
+    with LearningCurve(tmp_path / "runs/a", title="a") as curve:
+        curve.add(frames=10, mean_return=None, loss=0.5)
+        assert rows(tmp_path / "runs/a") == [{"frames": "10", "mean_return": "", "loss": "0.5"}]
+        curve.add(frames=20, mean_return=1.5, loss=None)
+        assert rows(tmp_path / "runs/a")[1] == {"frames": "20", "mean_return": "1.5", "loss": ""}
+
+
+def test_rows_outlive_a_learner_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from rollfleet.progress import LearningCurve\n"
+        "curve = LearningCurve(sys.argv[1], title='a')\n"
+        "for step in range(3):\n"
+        "    curve.add(frames=step, mean_return=2.0 * step)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=dict(os.environ), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [row["mean_return"] for row in rows(tmp_path)] == ["0.0", "2.0", "4.0"]
+    draw(tmp_path / "curve.csv", tmp_path / "later.png")
+    assert png_size(tmp_path / "later.png") == (800, 450)
+
+
+def test_picture_can_be_drawn_while_the_curve_grows(tmp_path: Path) -> None:
+    with LearningCurve(tmp_path, title="a") as curve:
+        curve.add(frames=100, mean_return=None)
+        for step in range(2, 5):
+            curve.add(frames=100 * step, mean_return=float(step))
+            assert curve.save() == tmp_path / "curve.png"
+            assert png_size(tmp_path / "curve.png") == (800, 450)
+
+
+def test_older_curve_is_replaced(tmp_path: Path) -> None:
+    for frames in (1, 2):
+        with LearningCurve(tmp_path, title="a") as curve:
+            curve.add(frames=frames, mean_return=0.0)
+    assert [row["frames"] for row in rows(tmp_path)] == ["2"]
+
+
+def test_column_that_was_not_there_at_first_is_refused(tmp_path: Path) -> None:
+    with LearningCurve(tmp_path, title="a") as curve:
+        curve.add(frames=1, mean_return=0.0)
+        with pytest.raises(ValueError, match="loss"):
+            curve.add(frames=2, mean_return=0.0, loss=1.0)
+
+
+@pytest.mark.parametrize("returns", [[], [None], [None, None]], ids=str)
+def test_curve_without_a_mean_return_has_no_picture_but_says_so(tmp_path: Path, returns: list[None]) -> None:
+    with LearningCurve(tmp_path, title="a") as curve:
+        for value in returns:
+            curve.add(frames=1, mean_return=value)
+        with pytest.raises(RollfleetError, match=r"curve\.csv: no row has a mean return"):
+            curve.save()
+    assert not (tmp_path / "curve.png").exists()

@@ -1,0 +1,41 @@
+import importlib
+import pkgutil
+
+import rollfleet
+from rollfleet import errors
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(rollfleet.__all__) == [
+        "ActorCritic",
+        "Collector",
+        "CollectorJob",
+        "Exploration",
+        "LearningCurve",
+        "RandomPolicy",
+        "ReplayBuffer",
+        "RollfleetError",
+        "Stats",
+        "connect",
+        "exploring",
+        "make_env",
+        "make_policy",
+        "split_trajectories",
+    ]
+
+
+def test_every_public_name_is_what_its_home_defines_even_when_all_modules_are_imported() -> None:
+    for module in pkgutil.walk_packages(rollfleet.__path__, "rollfleet."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in rollfleet.__all__:
+        assert type(getattr(rollfleet, name)).__name__ != "module", f"a module hides rollfleet.{name}"
+
+
+def test_every_error_of_ours_is_drawn_in_one_tree() -> None:
+    def below(error: type[BaseException]) -> list[type[BaseException]]:
+        return [error, *(other for child in error.__subclasses__() for other in below(child))]
+
+    for error in below(errors.RollfleetError):
+        assert error.__module__ == "rollfleet.errors"
+        assert f" {error.__name__} " in f" {(errors.__doc__ or '').replace(chr(10), ' ')} "

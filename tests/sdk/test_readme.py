@@ -1,0 +1,60 @@
+"""Every command and code block of the README, run as a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+
+def blocks(repository: Path, language: str) -> list[str]:
+    text = (repository / "README.md").read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def shell(command: str, folder: Path) -> str:
+    environ = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-ec", command], cwd=folder, env=environ, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_no_block_is_of_a_kind_that_nobody_runs(repository: Path) -> None:
+    kinds = re.findall(r"^```(\w+)$", (repository / "README.md").read_text(), re.MULTILINE)
+    assert set(kinds) == {"bash", "yaml", "python"}
+
+
+def test_the_two_commands_lead_and_are_targets_of_the_makefile(repository: Path) -> None:
+    commands = blocks(repository, "bash")
+    assert commands[:2] == ["make demo\n", "make test\n"]
+    assert "rollfleet run examples/cartpole/job.yaml" in shell("make --dry-run demo", repository)
+    assert "pytest" in shell("make --dry-run test", repository)
+
+
+@pytest.mark.slow
+def test_the_job_and_the_learner_run_by_the_commands_below_them(repository: Path, tmp_path: Path) -> None:
+    (job,), (learner, _) = blocks(repository, "yaml"), blocks(repository, "python")
+    (tmp_path / "job.yaml").write_text(job)
+    (tmp_path / "learner.py").write_text(learner)
+    validate, run = blocks(repository, "bash")[2:]
+    assert "is valid" in shell(validate, tmp_path)
+    output = shell(run, tmp_path)
+    assert re.search(r"^30720 .*\{0: \d+, 1: \d+\}$", output, re.MULTILINE), output
+
+
+def test_the_collector_without_a_job_runs(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "collector.py").write_text(blocks(repository, "python")[1])
+    assert shell("python collector.py", tmp_path).count("torch.Size([8, 128])") == 10
+
+
+def test_every_link_leads_somewhere(repository: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (repository / "README.md").read_text())
+    assert len(links) > 5
+    for link in links:
+        assert (repository / link).exists(), link

@@ -1,0 +1,78 @@
+"""Room for batches: what can never fit is told with figures, what is dropped to make room is counted."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from rollfleet import Collector
+from rollfleet.batch import Fragment
+from rollfleet.errors import JetStreamRefused, JobInvalid
+from rollfleet.transports.worker_port import WorkerPort
+from rollfleet_api.messages import BatchMeta
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.sdk.conftest import Server
+
+Connect = Callable[..., Collector]
+META = BatchMeta(session=1, round=0, version=1, frames=6)
+ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}}
+
+
+def fragment(nbytes: int, value: float = 0.0) -> Fragment:
+    """A batch of two environments and one step, about so large."""
+    flags = torch.zeros(2, 1, 1, dtype=torch.bool)
+    size = nbytes // 16
+    return Fragment(
+        steps={
+            ("observation",): torch.full((2, 1, size), value),
+            ("action",): torch.zeros(2, 1, dtype=torch.int64),
+            ("next", "reward"): torch.ones(2, 1, 1),
+            ("next", "terminated"): flags,
+            ("next", "truncated"): flags.clone(),
+            ("collector", "traj_ids"): torch.zeros(2, 1, dtype=torch.int64),
+        },
+        final={("observation",): torch.full((2, size), value)},
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        version=1,
+    )
+
+
+@pytest.mark.parametrize("nbytes", [5_000_000, 1_200_000], ids=["one does not fit", "one of each worker does not fit"])
+def test_a_batch_that_can_never_fit_is_an_error_with_sizes_and_what_to_write(server: "Server", nbytes: int) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBytes": "2Mi"}})
+    port = WorkerPort(server.link(Role.WORKER), 0)
+    told = r"a batch has [\d,]+ bytes, .* 2 workers .*`delivery.maxBytes: 2Mi`, 2,097,152 bytes: write `delivery.maxB"
+    with pytest.raises(JobInvalid, match=told):
+        port.send(fragment(nbytes), META).stored.result(10)
+
+
+def test_a_batch_that_just_fits_goes_through(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBytes": "2Mi"}})
+    port = WorkerPort(server.link(Role.WORKER), 0)
+    port.send(fragment(1_000_000, 7.0), META).stored.result(10)
+    assert float(next(connect())["observation"].mean()) == 7.0
+
+
+def test_a_job_for_which_nats_has_no_room_is_refused_with_what_to_write(server: "Server") -> None:
+    with pytest.raises(JetStreamRefused, match=r"`delivery.maxBytes: 900Ti` in `delivery.storage: File`: write less"):
+        server.provision(**ASYNC | {"delivery": {"maxBytes": "900Ti"}})
+
+
+def test_the_oldest_batches_that_were_dropped_for_newer_ones_are_counted(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"delivery": {"whenFull": "DropOldest", "maxBatchesAhead": 2}})
+    port = WorkerPort(server.link(Role.WORKER), 0)
+    collector = connect()
+    port.send(fragment(100, 0.0), META).stored.result(10)
+    next(collector)
+    collector.detach()
+    for number in range(1, 8):
+        port.send(fragment(3_000_000, float(number)), META).stored.result(10)
+    collector = connect()
+    assert [float(batch["observation"].mean()) for batch in islice(collector, 2)] == [6.0, 7.0]
+    port.send(fragment(100, 8.0), META).stored.result(10)
+    assert float(next(collector)["observation"].mean()) == 8.0

@@ -1,0 +1,101 @@
+"""How weights travel, replaceable: what a scheme of one's own must do, and what ours do."""
+
+import pytest
+import torch
+from torch import nn
+
+from rollfleet import Collector
+from rollfleet.errors import JobInvalid, WeightMismatch
+from rollfleet.models import models_of, named_states
+from rollfleet.schemes import Trained, Whole, scheme_of
+from rollfleet_api.job import Precision, WeightsSpec
+
+
+class TwoModels:
+    """A policy of several models."""
+
+    def __init__(self) -> None:
+        self.models = {"body": nn.Linear(4, 3), "head": nn.Linear(3, 2)}
+
+    def __call__(self, observation: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.models["head"](self.models["body"](observation))
+        return logits.argmax(-1)
+
+
+def frozen_body() -> nn.Sequential:
+    policy = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    policy[0].requires_grad_(False)
+    return policy
+
+
+def test_whole_sends_every_parameter_and_buffer() -> None:
+    policy = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    assert set(Whole().select(policy)["policy"]) == set(policy.state_dict())
+
+
+def test_trained_sends_what_requires_a_gradient_and_loads_it_beside_what_is_frozen() -> None:
+    learner, worker = frozen_body(), frozen_body()
+    theirs, ours = Trained().select(learner), Trained().select(worker)
+    assert set(theirs["policy"]) == {"1.weight", "1.bias"}
+    layout = Trained().layout(theirs)
+    frozen = worker.get_parameter("0.weight").clone()
+    layout.load(layout.snapshot(theirs).data, ours)
+    assert torch.equal(worker.get_parameter("1.weight"), learner.get_parameter("1.weight"))
+    assert torch.equal(worker.get_parameter("0.weight"), frozen)
+    assert layout.total_bytes < Whole().layout(Whole().select(learner)).total_bytes
+
+
+def test_bfloat16_halves_the_bytes() -> None:
+    models = models_of(nn.Linear(64, 64))
+    assert Whole(Precision.BFLOAT16).layout(models).total_bytes * 2 == Whole().layout(models).total_bytes
+
+
+def test_a_job_names_a_scheme() -> None:
+    assert scheme_of(WeightsSpec(scheme="rollfleet.schemes:Trained", precision=Precision.BFLOAT16)) == Trained(
+        Precision.BFLOAT16
+    )
+    with pytest.raises(JobInvalid, match=r"weights\.scheme 'rollfleet\.schemes:Nothing'"):
+        scheme_of(WeightsSpec(scheme="rollfleet.schemes:Nothing"))
+
+
+def test_a_collector_asks_the_scheme_that_it_is_given() -> None:
+    class Counting(Whole):
+        selected = 0
+
+        def select(self, policy: object) -> dict[str, dict[str, torch.Tensor]]:
+            Counting.selected += 1
+            return super().select(policy)
+
+    with Collector("CartPole-v1", TwoModels(), frames_per_batch=4, weight_scheme=Counting()) as collector:
+        next(collector)
+    assert Counting.selected
+
+
+def test_models_of_a_policy_are_told_apart_by_name() -> None:
+    policy = TwoModels()
+    assert {name: set(state) for name, state in models_of(policy).items()} == {
+        "body": {"weight", "bias"},
+        "head": {"weight", "bias"},
+    }
+    assert models_of(print) == {"policy": {}}
+    named = named_states(nn.Linear(3, 2), "head")
+    assert named is not None
+    assert set(named) == {"head"}
+    with pytest.raises(JobInvalid, match="weights_dict"):
+        named_states(nn.Linear(3, 2), None, {"head": nn.Linear(3, 2)})
+    with pytest.raises(JobInvalid, match="needs the weights"):
+        named_states(None, "head")
+
+
+def test_one_model_is_updated_and_the_other_stays_as_it_was_sent() -> None:
+    policy = TwoModels()
+    with Collector("CartPole-v1", policy, frames_per_batch=4, weights_interval=0) as collector:
+        next(collector)
+        body = policy.models["body"].weight.detach().clone()
+        new = nn.Linear(3, 2)
+        assert collector.update_policy_weights_(new, model_id="head") == 2
+        next(collector)
+        assert torch.equal(policy.models["head"].weight, new.weight)
+        assert torch.equal(policy.models["body"].weight, body)
+        with pytest.raises(WeightMismatch, match="there is no model 'tail'; the policy's are body, head"):
+            collector.update_policy_weights_(new, model_id="tail")

@@ -1,0 +1,376 @@
+"""What processes of one machine share: regions, notices, weights, batches; each end on its own."""
+
+import gc
+import multiprocessing
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import closing
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from rollfleet.batch import Fragment, Key
+from rollfleet.codec import decode, encode
+from rollfleet.errors import JobEnded, MessageCorrupt, MessageTooLarge
+from rollfleet.transports.arena import GRANULARITY, Arena
+from rollfleet.transports.board import Board, Notice, Posted
+from rollfleet.transports.fragments import unpack_fragment
+from rollfleet.transports.frames import Announced, Frames, frame
+from rollfleet.transports.recycling import SMALL_BYTES, Recycler
+from rollfleet.transports.shared_port import SharedPort
+from rollfleet.transports.shared_weights import SharedInbox, Shelf
+from rollfleet.weights import POLICY, WeightLayout
+from rollfleet_api.messages import BatchMeta, Control, Phase, WorkerStatus
+
+META = BatchMeta(session=1, round=0, version=1, frames=6)
+FORK = multiprocessing.get_context("fork")
+
+
+# Regions.
+
+
+def test_an_arena_grows_by_regions_that_are_zero_and_have_no_name() -> None:
+    before = sorted(os.listdir("/dev/shm"))
+    with closing(Arena.create()) as arena:
+        assert arena.grow(10) == (0, GRANULARITY)
+        assert arena.grow(GRANULARITY + 1) == (GRANULARITY, 2 * GRANULARITY)
+        first, again = arena.map(0, 10), arena.map(0, 10)
+        first[3] = 7
+        assert (again[3], again.sum(), again.nbytes) == (7, 7, GRANULARITY)
+        assert sorted(os.listdir("/dev/shm")) == before
+
+
+@pytest.mark.parametrize(("start", "nbytes"), [(0, GRANULARITY + 1), (GRANULARITY, 1), (8, 1), (1 << 40, 1)])
+def test_a_region_that_is_not_there_is_not_touched(start: int, nbytes: int) -> None:
+    with closing(Arena.create()) as arena:
+        arena.grow(GRANULARITY)
+        with pytest.raises(MessageCorrupt, match="no region"):
+            arena.map(start, nbytes)
+
+
+# Notices.
+
+
+def test_a_notice_is_read_whole_although_it_is_written_over_meanwhile() -> None:
+    board = Board.create()
+    last = 2000
+
+    def write() -> None:
+        for number in range(1, last + 1):
+            control = Control(session=number, phase=Phase.RUN, round=number, version=number)
+            board.write(Notice(control=control, taken=number))
+
+    writer = FORK.Process(target=write)
+    writer.start()
+    reader, seen = Board(Arena(os.dup(board.fileno()))), {0}
+    while max(seen) < last:
+        notice = reader.read()
+        numbers = {notice.taken} | ({notice.control.session, notice.control.version} if notice.control else set())
+        assert len(numbers) == 1
+        assert numbers >= {max(seen)} or min(numbers) > max(seen)
+        seen |= numbers
+    writer.join()
+    assert len(seen) > 2
+
+
+def test_half_a_notice_is_not_believed() -> None:
+    board = Board.create()
+    reader: list[int] = []
+    memory = Arena(os.dup(board.fileno())).map(0, 4096)
+    board.write(Notice(taken=1))
+    first = memory.copy()
+    board.write(Notice(taken=2))
+    second = memory.copy()
+    memory[20:] = first[20:]  # as it is seen when what was written last arrives first
+    seen = threading.Thread(target=lambda: reader.append(Board(Arena(os.dup(board.fileno()))).read().taken))
+    seen.start()
+    seen.join(0.2)
+    assert reader == []
+    memory[:] = second
+    seen.join(5)
+    assert reader == [2]
+
+
+def test_a_notice_that_does_not_fit_is_refused() -> None:
+    board = Board.create()
+    board.write(Notice(taken=1))
+    long = Control(session=1, phase=Phase.RUN, round=0, version=0, some=tuple((n, n) for n in range(10_000)))
+    with pytest.raises(MessageTooLarge):
+        board.write(Notice(control=long))
+    assert Board(Arena(os.dup(board.fileno()))).read().taken == 1
+
+
+# Weights.
+
+
+def layout_of(value: float = 0.0, numbers: int = 3) -> tuple[WeightLayout, dict[str, dict[str, torch.Tensor]]]:
+    models = {POLICY: {"w": torch.full((numbers,), value)}}
+    return WeightLayout(models), models
+
+
+def put(shelf: Shelf, version: int, in_use: list[Posted], numbers: int = 3) -> Posted:
+    layout, models = layout_of(float(version), numbers)
+    return shelf.put(version, layout.snapshot(models), in_use)
+
+
+def test_places_of_weights_are_used_again() -> None:
+    shelf = Shelf()
+    newest = put(shelf, 1, [])
+    places = {newest.data_at}
+    for version in range(2, 50):
+        newest = put(shelf, version, [newest])
+        places.add(newest.data_at)
+    assert len(places) == 2
+    other = put(shelf, 50, [newest], numbers=5000)
+    assert other.data_at not in places
+
+
+def test_a_version_that_a_worker_loads_is_not_written_over() -> None:
+    shelf = Shelf()
+    first = put(shelf, 1, [])
+    holds, go_on = FORK.Event(), FORK.Event()
+    ours, theirs = FORK.Pipe()
+
+    def load() -> None:
+        layout, _ = layout_of()
+        posted = [first]
+        inbox = SharedInbox(shelf.arena, layout, lambda: posted[0])
+        held = inbox.newest()
+        assert held is not None
+        holds.set()
+        go_on.wait(20)
+        theirs.send(held.data.view(np.float32)[:3].tolist())
+        inbox.let_go()
+        theirs.send("let go")
+        go_on.clear()
+        go_on.wait(20)
+
+    worker = FORK.Process(target=load)
+    worker.start()
+    try:
+        assert holds.wait(20)
+        newest, places = first, set()
+        for version in range(2, 20):
+            newest = put(shelf, version, [newest])
+            places.add(newest.data_at)
+        assert first.data_at not in places
+        go_on.set()
+        assert ours.recv() == [1.0, 1.0, 1.0]
+        assert ours.recv() == "let go"
+        for version in range(20, 23):
+            newest = put(shelf, version, [newest])
+            places.add(newest.data_at)
+        assert first.data_at in places
+    finally:
+        worker.kill()
+        worker.join()
+
+
+def test_a_worker_that_dies_while_it_loads_holds_nothing() -> None:
+    shelf = Shelf()
+    first = put(shelf, 1, [])
+    holds = FORK.Event()
+
+    def load() -> None:
+        layout, _ = layout_of()
+        SharedInbox(shelf.arena, layout, lambda: first).newest()
+        holds.set()
+        threading.Event().wait(20)
+
+    worker = FORK.Process(target=load)
+    worker.start()
+    assert holds.wait(20)
+    second = put(shelf, 2, [first])
+    worker.kill()
+    worker.join()
+    assert put(shelf, 3, [second]).data_at == first.data_at
+
+
+def test_a_version_that_was_overtaken_before_it_was_locked_is_not_loaded() -> None:
+    shelf = Shelf()
+    posted = [put(shelf, 1, [])]
+    layout, _ = layout_of()
+    asked = 0
+
+    def newest() -> Posted:
+        nonlocal asked
+        asked += 1
+        if asked == 2:  # between the look and the lock
+            posted[0] = put(shelf, 2, posted)
+        return posted[0]
+
+    weights = SharedInbox(shelf.arena, layout, newest).newest()
+    assert weights is not None
+    assert weights.version == 2
+    assert weights.data.view(np.float32)[:3].tolist() == [2.0, 2.0, 2.0]
+
+
+# Batches.
+
+
+def fragment(value: float, *, steps: int = 3, size: int = 4) -> Fragment:
+    flags = torch.zeros(2, steps, 1, dtype=torch.bool)
+    return Fragment(
+        steps={
+            ("observation",): torch.full((2, steps, size), value),
+            ("action",): torch.zeros(2, steps, dtype=torch.int64),
+            ("next", "reward"): torch.ones(2, steps, 1),
+            ("next", "terminated"): flags,
+            ("next", "truncated"): flags.clone(),
+            ("collector", "traj_ids"): torch.zeros(2, steps, dtype=torch.int64),
+        },
+        final={("observation",): torch.full((2, size), value)},
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        version=1,
+    )
+
+
+class Learner:
+    """The other end of a port."""
+
+    def __init__(self, most_waiting: int) -> None:
+        self.line, theirs = socket.socketpair()
+        self.line.settimeout(5)
+        self.board, self.batches, self.frames, self.taken = Board.create(), Arena.create(), Frames(), 0
+        arenas = [Arena(os.dup(each.fileno())) for each in (self.board, self.batches)]
+        self.port = SharedPort(
+            theirs,
+            board=Board(arenas[0]),
+            batches=arenas[1],
+            weights=Arena.create(),
+            incarnation=0,
+            most_waiting=most_waiting,
+        )
+
+    def take(self) -> float:
+        """Receive one batch and take it; the value that is in it."""
+        (announced,) = self.frames.add(self.line.recv(1 << 16))
+        assert isinstance(announced, Announced)
+        memory = self.batches.map(announced.start, announced.nbytes)[: announced.nbytes]
+        value = float(unpack_fragment(memory, checksum=False)[1].steps["observation",].mean())
+        self.taken += 1
+        self.board.write(Notice(taken=self.taken))
+        self.line.send(b"\0")
+        return value
+
+    def close(self) -> None:
+        self.port.close()
+        self.line.close()
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    with closing(Learner(2)) as learner:
+        yield learner
+
+
+def test_a_batch_waits_for_room_and_then_goes_out_in_order(learner: Learner) -> None:
+    sent = [learner.port.send(fragment(value), META) for value in (0.0, 1.0, 2.0)]
+    assert [sending.admitted.done() for sending in sent] == [True, True, False]
+    assert all(sending.stored.done() for sending in sent)
+    with pytest.raises(FutureTimeout):
+        sent[2].admitted.result(0.01)
+    helper = threading.Timer(0.1, learner.line.send, [b"\0" * 100])  # rings that say nothing new
+    helper.start()
+    with pytest.raises(FutureTimeout):
+        sent[2].admitted.result(0.3)
+    helper.join()
+
+
+def test_places_of_batches_are_used_again_and_grow(learner: Learner) -> None:
+    for number in range(20):
+        learner.port.send(fragment(float(number), size=4 + 400 * (number // 10)), META).admitted.result(5)
+        assert learner.take() == number
+    assert os.fstat(learner.batches.fileno()).st_size < 10 * 4096 * 4
+
+
+def test_a_place_is_not_used_again_before_its_batch_was_taken(learner: Learner) -> None:
+    learner.port.send(fragment(0.0), META)
+    learner.port.send(fragment(1.0), META)
+    learner.port.send(fragment(2.0), META)  # not announced yet, but written
+    data = learner.line.recv(1 << 16)
+    first, second = learner.frames.add(data)
+    assert isinstance(first, Announced)
+    assert isinstance(second, Announced)
+    for announced, value in ((first, 0.0), (second, 1.0)):
+        memory = learner.batches.map(announced.start, announced.nbytes)[: announced.nbytes]
+        assert float(unpack_fragment(memory, checksum=False)[1].steps["observation",].mean()) == value
+
+
+def test_a_worker_whose_learner_is_gone_is_told_wherever_it_waits(learner: Learner) -> None:
+    sent = [learner.port.send(fragment(0.0), META) for _ in range(3)]
+    learner.line.close()
+    with pytest.raises(JobEnded):
+        sent[2].admitted.result(5)
+    with pytest.raises(JobEnded):
+        learner.port.wait_until(lambda: False)
+    learner.port.report(WorkerStatus.starting(0, 0))  # nobody hears it, and that is all
+
+
+def test_a_worker_need_not_wait_for_room_when_the_job_is_complete(learner: Learner) -> None:
+    sent = [learner.port.send(fragment(0.0), META) for _ in range(3)]
+    learner.board.write(Notice(control=Control(session=1, phase=Phase.COMPLETE, round=0, version=0)))
+    with pytest.raises(JobEnded, match="complete"):
+        sent[2].admitted.result(5)
+
+
+@pytest.mark.parametrize("data", [b"\x09\x00\x00\x00\x00", b"\x01\xff\xff\xff\xff", b"\x02\x02\x00\x00\x00{}"])
+def test_bytes_that_are_no_messages_are_refused(data: bytes) -> None:
+    with pytest.raises(MessageCorrupt):
+        list(Frames().add(data))
+
+
+def test_messages_are_put_together_from_any_pieces() -> None:
+    messages = [Announced(sequence=n, start=n, nbytes=n) for n in range(3)]
+    data, frames = b"".join(map(frame, messages)), Frames()
+    assert [told for byte in data for told in frames.add(bytes([byte]))] == messages
+
+
+# Memory of batches.
+
+
+def test_memory_comes_back_when_the_last_tensor_of_it_is_gone_and_not_before() -> None:
+    recycler = Recycler(4)
+    tensors: dict[Key, torch.Tensor] = {("a",): torch.arange(100_000), ("b",): torch.ones(10)}
+    message = b"".join(encode(b"", tensors, checksum=False).parts)
+    own = recycler.take(len(message))
+    address = own.__array_interface__["data"][0]
+    own[:] = np.frombuffer(message, np.uint8)
+    _, decoded = decode(own, checksum=False)
+    part = decoded["a",][5:7]
+    del own, decoded
+    gc.collect()
+    other = recycler.take(len(message))
+    assert other.__array_interface__["data"][0] != address
+    assert part.tolist() == [5, 6]
+    del part
+    assert recycler.take(len(message)).__array_interface__["data"][0] == address
+
+
+def test_tensors_of_such_memory_are_like_any_other() -> None:
+    recycler = Recycler(4)
+    for dtype in (torch.uint8, torch.bool, torch.bfloat16, torch.float64):
+        like = torch.zeros(SMALL_BYTES, 3, dtype=dtype)
+        empty = recycler.empty_like(like)
+        assert (empty.shape, empty.dtype, empty.is_contiguous()) == (like.shape, dtype, True)
+        empty.fill_(1)
+        address = empty.data_ptr()
+        del empty
+        assert recycler.empty_like(like).data_ptr() == address
+
+
+def test_only_so_much_idle_memory_is_kept() -> None:
+    recycler = Recycler(2)
+    lent = [recycler.take(50_000_000) for _ in range(6)]
+    for each in lent:
+        each[:] = 1
+    del each
+    held = psutil.Process().memory_info().rss
+    lent.clear()
+    assert held - psutil.Process().memory_info().rss > 150_000_000

@@ -1,0 +1,112 @@
+"""What a learner makes of what it finds when it takes a job over, and what it is told when it is taken over itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.errors import LearnerReplaced
+from rollfleet_api.messages import WorkerState, WorkerStatus, pack
+
+if TYPE_CHECKING:
+    from tests.sdk.conftest import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+}
+
+
+def actor_critic() -> nn.Module:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+@pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
+def test_what_cannot_be_read_is_passed_over_and_sessions_and_versions_count_on(
+    broken: str, server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect(actor_critic())
+    list(islice(collector, 3))
+    collector.detach()
+    admin = server.link()
+    admin.call(admin.js.publish(getattr(server.subjects, broken), b'{"session": "x"}'))
+    with connect(actor_critic()) as collector:
+        assert collector._transport.resumed.session == 2
+        assert collector.version == 3
+        assert len(list(islice(collector, 3))) == 3
+        assert collector.version == 6
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_a_heartbeat_that_cannot_be_read_keeps_nobody_from_connecting(server: "Server", connect: Connect) -> None:
+    server.provision(**SYNC)
+    admin = server.link()
+    admin.call(admin.js.publish(server.subjects.worker(0), b"rubbish"))
+    assert connect().workers == (0, 1)
+
+
+def test_a_learner_that_was_cut_off_while_it_was_replaced_writes_nothing_any_more(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"workers": 1})
+    worker = start_worker(job, 0)
+    replaced = connect(actor_critic())
+    next(replaced)
+    transport: Any = replaced._transport
+    transport._link._recovered.clear()  # as after a cut, before it has looked around
+    replaced.update_policy_weights_()
+    successor = connect(actor_critic())
+    for _ in islice(successor, 3):
+        pass
+    with pytest.raises(LearnerReplaced):
+        list(islice(replaced, 3))
+    assert worker.port.control is not None
+    assert worker.port.control.session == 2
+    successor.shutdown()
+    worker.join()
+
+
+def test_workers_that_leave_and_join_in_mid_run_change_what_a_round_waits_for(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        next(collector)
+        assert set(collector.workers) == {0, 1}
+        admin = server.link()
+        left = WorkerStatus.starting(1, workers[1].port.incarnation)
+        workers[1].port.close()  # it is taken away
+        admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
+        assert next(collector).numel() > 0
+        assert set(collector.workers) == {0}
+        workers[1] = start_worker(job, 1)
+        while set(collector.workers) != {0, 1}:
+            next(collector)
+        assert next(collector).shape[0] == 8
+        server.provision(**SYNC | {"workers": 3})
+        workers.append(start_worker(job, 2))
+        while set(collector.workers) != {0, 1, 2}:
+            next(collector)
+        assert next(collector).shape[0] == 12
+    for worker in (workers[0], workers[2]):
+        worker.join()
+
+
+def _leaving(status: WorkerStatus) -> WorkerStatus:
+    return replace(status, state=WorkerState.LEFT)
