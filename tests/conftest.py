@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +14,9 @@ hypothesis.settings.register_profile("desk", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
+# A process that a test starts finds the tests' own environments and policies by name. At the end of the path, never at
+# its front: the repository's folder `operator` has the name of a module of the standard library.
+sys.path.append(str(Path(__file__).parents[1]))
 
 # A job in the background of a shell that is a script ignores Ctrl-C, and so would each program that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
