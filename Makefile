@@ -58,8 +58,9 @@ bench: $(VENV)/.installed-bench ## The benchmarks, Rollfleet beside its peers (A
 	  echo "== $$script"; $(BIN)/python -P "$$script" $(filter --quick,$(ARGS)) || exit 1; \
 	done
 
-crd: $(VENV)/.installed-all ## Generates crds/collectorjob.yaml and docs/fields.md from rollfleet_api
+crd: $(VENV)/.installed-all ## Generates the CRD (crds/, and the chart's copy) and docs/fields.md from rollfleet_api
 	$(BIN)/python -P -m rollfleet_api.crd crds/collectorjob.yaml
+	cp crds/collectorjob.yaml charts/rollfleet/files/collectorjob.yaml
 	$(BIN)/python -P -m rollfleet_api.fields_page docs/fields.md
 
 clean: ## Removes the caches, what was built, and .venv

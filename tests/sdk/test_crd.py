@@ -26,8 +26,9 @@ def parts(schema: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from parts(schema[key], f"{path}.{key}")
 
 
-def test_file_is_current() -> None:
-    assert (ROOT / "crds" / "collectorjob.yaml").read_text() == crd.crd_yaml(), "run python -m rollfleet_api.crd"
+@pytest.mark.parametrize("folder", ["crds", "charts/rollfleet/files"])
+def test_file_is_current(folder: str) -> None:
+    assert (ROOT / folder / "collectorjob.yaml").read_text() == crd.crd_yaml(), "run make crd"
 
 
 def test_command_writes_the_file_or_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
