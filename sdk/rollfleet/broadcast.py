@@ -33,6 +33,7 @@ class Broadcaster:
         self._last: Tensor | None = None  # the bytes sent last, of a policy of several models
         self._for_some: dict[int, int] = {}  # worker -> the newest version, where it was not meant for all
         self._for_all = version
+        self._batches: int | None = None  # handed out since the last one; None: nothing was sent yet
         self.version = version
         self.has_policy = policy is not None and any(scheme.select(policy).values())
 
@@ -50,9 +51,26 @@ class Broadcaster:
         """Workers that were sent a newer one, and which."""
         return tuple(sorted((worker, version) for worker, version in self._for_some.items() if version > self._for_all))
 
+    def is_due(self, interval: int) -> bool:
+        """Whether the policy is to be sent: after so many batches; 0: never but once.
+
+        Even then somebody must send the first: nobody can act on what was never sent.
+        """
+        if not self.has_policy:
+            return False
+        if not interval:
+            return self.version == 0
+        return self._batches is None or self._batches >= interval
+
+    def count_batch(self) -> None:
+        """One more was handed out."""
+        if self._batches is not None:
+            self._batches += 1
+
     def go_on_from(self, version: int) -> None:
-        """Number on from here, where that is further."""
+        """Number on from here, where that is further; the policy is due."""
         self.version = max(self.version, version)
+        self._batches = None
 
     def send(self, models: Mapping[str, State] | None = None, *, workers: Collection[int] | None = None) -> int:
         """Take a snapshot and send it. Returns its version; the work goes on behind the call.
@@ -79,7 +97,7 @@ class Broadcaster:
             if len(models) > 1:
                 self._last = snapshot.data.clone()
             self._transport.send_weights(version, snapshot, workers=None if workers is None else frozenset(workers))
-        self.version = version
+        self.version, self._batches = version, 0
         if workers is None:
             self._for_all = version
         else:

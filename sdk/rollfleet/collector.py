@@ -3,7 +3,6 @@
 Everything here is above the transport, so it is the same wherever the batches come from.
 """
 
-import time
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -13,17 +12,19 @@ from typing import Any, Self, Unpack
 
 from rollfleet.broadcast import Broadcaster
 from rollfleet.construction import start
-from rollfleet.errors import JobEnded, JobInvalid, Timeout
+from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
 from rollfleet.filling import Filling
 from rollfleet.gathering import Gatherer
-from rollfleet.models import named_states
+from rollfleet.membership import Membership
+from rollfleet.models import named_states, one_source
 from rollfleet.options import LearnerOptions, Options
 from rollfleet.schemes import scheme_of
 from rollfleet.shares import together
 from rollfleet.splitting import frames_of, split_trajectories
 from rollfleet.stats import Stats
 from rollfleet.tally import Tally
-from rollfleet.transports.transport import Elastic, Transport
+from rollfleet.told import Told
+from rollfleet.transports.transport import Transport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Phase
 
@@ -99,7 +100,8 @@ class Collector:
         self._tally = Tally()
         self._weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
         self._gatherer = Gatherer(transport, job, self._weights, self._tally)
-        self._since_broadcast: int | None = None  # batches since the last one; None: this learner has not sent any
+        self._membership = Membership(transport)
+        self._told = Told()
         self._ended = False
         self._split = options.get("split_trajs", False)
         self._postproc = options.get("postproc")
@@ -121,12 +123,13 @@ class Collector:
             WorkerFailed: A worker gave up in a way that starting it again would not mend.
             JobEnded: The collector was shut down.
         """
-        if self._filling is not None and not self._ended:
-            self._filling.check()
-            raise JobInvalid(
-                "the replay buffer is being filled in the background: do not iterate, or do not call start()"
-            )
-        return self._next()
+        with self._told:
+            if self._filling is not None and not self._ended:
+                self._filling.check()
+                raise JobInvalid(
+                    "the replay buffer is being filled in the background: do not iterate, or do not call start()"
+                )
+            return self._next()
 
     def _next(self) -> Any:
         if self._ended:
@@ -136,13 +139,12 @@ class Collector:
         if self.total_frames and self.frames >= self.total_frames:
             self._gatherer.complete()
             raise StopIteration
-        if self._broadcast_is_due():
+        if self._weights.is_due(self._job.spec.weights.interval):
             self.update_policy_weights_()
         arrivals = self._gatherer.gather()
         batch = together([arrival.batch for arrival in arrivals], self._job.spec.collect.cat_results)
         self._gatherer.hand_over(arrivals)
-        if self._since_broadcast is not None:
-            self._since_broadcast += 1
+        self._weights.count_batch()
         result = split_trajectories(batch) if self._split else batch
         result = result if self._postproc is None else self._postproc(result)
         if self._buffer is None:
@@ -166,6 +168,8 @@ class Collector:
         self,
         policy_or_weights: Any = None,
         *,
+        weights: Any = None,
+        policy: Any = None,
         worker_ids: int | Collection[int] | None = None,
         model_id: str | None = None,
         weights_dict: Mapping[str, Any] | None = None,
@@ -175,6 +179,8 @@ class Collector:
         Args:
             policy_or_weights: A module (its parameters and buffers), a dict or a TensorDict of tensors named as in
                 the policy's `state_dict`. None: the policy that the collector was given.
+            weights: The same, where it is said that it is a dict or a TensorDict.
+            policy: The same, where it is said that it is a module.
             worker_ids: Only these workers. None: all.
             model_id: These are the weights of this model, of a policy of several (see `rollfleet.models`); the others
                 stay as they were sent last.
@@ -188,11 +194,11 @@ class Collector:
             NoWeights: No weights were given, here or to the collector.
             JobInvalid: The arguments contradict each other, or there is no such worker.
         """
-        models = named_states(policy_or_weights, model_id, weights_dict)
-        workers = self._these(worker_ids)
-        version = self._weights.send(models, workers=workers)
-        self._since_broadcast = 0
-        self._gatherer.direct_async()
+        source = one_source(policy_or_weights, weights=weights, policy=policy)
+        models = named_states(source, model_id, weights_dict)
+        with self._told:
+            version = self._weights.send(models, workers=self._membership.these(worker_ids))
+            self._gatherer.direct_async()
         return version
 
     @property
@@ -212,12 +218,8 @@ class Collector:
         Raises:
             Timeout: It did not happen in time; names the workers that are behind.
         """
-        until = time.monotonic() + timeout_s
-        while behind := [worker for worker in self._transport.members() if self.versions().get(worker, 0) < version]:
-            if time.monotonic() >= until:
-                raise Timeout(f"workers {sorted(behind)} have not applied version {version} within {timeout_s:g} s")
-            self._gatherer.look_around()
-            time.sleep(0.01)
+        with self._told:
+            self._gatherer.wait_for_version(version, timeout_s)
 
     # --- while it goes on ---
 
@@ -230,12 +232,14 @@ class Collector:
         if self._gatherer.phase is not Phase.RUN:
             raise JobInvalid("the collector is paused already, or at its end")
         with self._filling.held() if self._filling else nullcontext():
-            self._gatherer.enter(Phase.PAUSE)
+            with self._told:
+                self._gatherer.enter(Phase.PAUSE)
             try:
                 yield
             finally:
                 if not self._ended:
-                    self._gatherer.enter(Phase.RUN)
+                    with self._told:
+                        self._gatherer.enter(Phase.RUN)
 
     def start(self) -> None:
         """Fill the replay buffer in the background: `frames` tells how far it is. Do not iterate meanwhile.
@@ -264,7 +268,8 @@ class Collector:
             The seed for the next collector: `seed` itself if `static_seed`, else one further, so that it is another.
         """
         self._gatherer.course.set_seed(seed)
-        self._gatherer.direct_async()
+        with self._told:
+            self._gatherer.direct_async()
         return seed if static_seed else seed + 1
 
     def add_workers(self, count: int = 1) -> list[int]:
@@ -276,7 +281,8 @@ class Collector:
         Raises:
             JobInvalid: The workers are not this collector's own; the message tells who scales them.
         """
-        return self._elastic().add_workers(count)
+        with self._told:
+            return self._membership.add(count)
 
     def remove_workers(self, worker_ids: int | Collection[int]) -> None:
         """Let workers leave in mid-run; what they have collected still comes.
@@ -284,15 +290,13 @@ class Collector:
         Raises:
             JobInvalid: There is no such worker, or the workers are not this collector's own.
         """
-        these = self._these(worker_ids) or ()
-        if set(these) >= self._transport.members():
-            raise JobInvalid("these are all workers there are: shut the collector down instead")
-        self._elastic().remove_workers(these)
+        with self._told:
+            self._membership.remove(worker_ids)
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Indices of the workers there are, in the order of their shares."""
-        return tuple(sorted(self._transport.members()))
+        return self._membership.all()
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on elsewhere: counters, versions, seeds. Not the policy, not the environments."""
@@ -304,7 +308,6 @@ class Collector:
         self._tally.load_state_dict(state)
         self._gatherer.course.load_state_dict(state)
         self._weights.go_on_from(state["version"])
-        self._since_broadcast = None
 
     # --- what is known ---
 
@@ -349,10 +352,16 @@ class Collector:
     # --- the end ---
 
     def shutdown(self) -> None:
-        """Complete the job: its workers leave. Calling it twice is fine."""
+        """Complete the job: its workers leave. Calling it twice is fine.
+
+        Raises what went wrong in the background, unless a call before has raised it.
+        """
         if not self._ended:
             try:
                 self._gatherer.complete()
+            except RollfleetError as error:
+                if not self._told.of(error):
+                    raise
             finally:
                 self.detach()
 
@@ -373,28 +382,3 @@ class Collector:
             self.shutdown()
         else:
             self.detach()
-
-    # --- inside ---
-
-    def _broadcast_is_due(self) -> bool:
-        if not self._weights.has_policy:
-            return False
-        interval = self._job.spec.weights.interval
-        if not interval:  # only when told: but nobody can act on what was never sent
-            return self.version == 0
-        return self._since_broadcast is None or self._since_broadcast >= interval
-
-    def _these(self, worker_ids: int | Collection[int] | None) -> tuple[int, ...] | None:
-        if worker_ids is None:
-            return None
-        these = (worker_ids,) if isinstance(worker_ids, int) else tuple(worker_ids)
-        members = self._transport.members()
-        for worker in these:
-            if worker not in members:
-                raise JobInvalid(f"there is no worker {worker}; there are {sorted(members)}")
-        return these
-
-    def _elastic(self) -> Elastic:
-        if not isinstance(self._transport, Elastic):
-            raise JobInvalid("the workers are not this collector's own: scale the job instead (`workers` in its spec)")
-        return self._transport

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollfleet.admission import Admission
 from rollfleet.broadcast import Broadcaster
-from rollfleet.errors import JobInvalid, NoWeights, WorkerFailed
+from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
 from rollfleet.tally import Tally
 from rollfleet.transports.transport import Arrival, Transport
 from rollfleet_api.job import CollectorJob, Mode
@@ -157,6 +157,22 @@ class Gatherer:
                     f"worker {worker} waits for weights and nobody has sent any: call update_policy_weights_() before "
                     f"iterating, or pass `policy=`"
                 )
+
+    def wait_for_version(self, version: int, timeout_s: float) -> None:
+        """Wait until every member has applied this version or a newer one.
+
+        Raises:
+            Timeout: It did not happen in time; names the workers that are behind.
+        """
+        until = time.monotonic() + timeout_s
+        while behind := sorted(self._transport.members() - self._at(version)):
+            if time.monotonic() >= until:
+                raise Timeout(f"workers {behind} have not applied version {version} within {timeout_s:g} s")
+            self.look_around()
+            time.sleep(0.01)
+
+    def _at(self, version: int) -> set[int]:
+        return {worker for worker, status in self._transport.workers().items() if status.version >= version}
 
     def _round(self) -> list[Arrival]:
         course = self.course

@@ -26,6 +26,23 @@ def models_of(policy: Any) -> dict[str, State]:
     return {POLICY: state_of(policy)}
 
 
+def one_source(policy_or_weights: Any, *, weights: Any = None, policy: Any = None) -> Any:
+    """What a call says that weights come from, in one of three ways; None: in none.
+
+    Raises:
+        JobInvalid: It says so in several ways, or calls a module weights, or weights a policy.
+    """
+    ways = {"policy_or_weights": policy_or_weights, "weights": weights, "policy": policy}
+    said = [name for name, source in ways.items() if source is not None]
+    if len(said) > 1:
+        raise JobInvalid(f"{' and '.join(f'`{name}`' for name in said)} are given at once; write one of them")
+    if weights is not None and not _holds_tensors(weights):
+        raise JobInvalid(f"`weights` are a dict or a TensorDict of tensors; write `policy=` for a {_kind(weights)}")
+    if policy is not None and _holds_tensors(policy) and not isinstance(policy, nn.Module):
+        raise JobInvalid(f"`policy` is a module; write `weights=` for a {_kind(policy)}")
+    return next((source for source in ways.values() if source is not None), None)
+
+
 def named_states(
     source: Any, model_id: str | None = None, weights_dict: Mapping[str, Any] | None = None
 ) -> dict[str, State] | None:
@@ -44,6 +61,14 @@ def named_states(
             raise JobInvalid(f"`model_id={model_id!r}` needs the weights of that model; pass them first")
         return {_name(model_id): state_of(source)}
     return None if source is None else models_of(source)
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, Mapping) or hasattr(value, "flatten_keys")  # the latter has a TensorDict
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
 def _name(name: object) -> str:

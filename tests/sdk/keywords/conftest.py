@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +12,6 @@ import torch
 
 from rollfleet import Collector
 from rollfleet.construction import construct
-from rollfleet.errors import WorkerFailed
 from rollfleet.link import Link
 from rollfleet.options import LearnerOptions
 from rollfleet.provision import deprovision, provision
@@ -47,7 +46,7 @@ class Collect:
         return self._kept(Collector(env, policy, **keywords))
 
     def _kept(self, collector: Collector) -> Collector:
-        self._stack.callback(_shut_down, collector)
+        self._stack.callback(collector.shutdown)
         return collector
 
 
@@ -93,11 +92,6 @@ class CollectOverNats(Collect):
         transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device)
         learner: Any = {name: keywords[name] for name in LearnerOptions.__annotations__ if name in keywords}
         return self._kept(Collector.over(transport, job, policy, **learner))
-
-
-def _shut_down(collector: Collector) -> None:
-    with suppress(WorkerFailed):  # which the test has seen
-        collector.shutdown()
 
 
 def _work(link: Link, job: CollectorJob, workload: Workload, index: int) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictParams
 from torch import Tensor, nn
 
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WeightMismatch
@@ -140,6 +140,43 @@ def test_weights_come_from_anything_that_has_them(collect: "Collect", form: str)
     }[form]
     collector.update_policy_weights_(weights)
     assert says_by_worker(next(collector)) == everyone(collect, 4.0)
+
+
+def test_what_weights_come_from_may_be_said_by_a_keyword(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
+    collector.update_policy_weights_(policy=Constant(5))
+    assert says_by_worker(next(collector)) == everyone(collect, 5.0)
+    collector.update_policy_weights_(weights=Constant(6).state_dict())
+    assert says_by_worker(next(collector)) == everyone(collect, 6.0)
+    collector.update_policy_weights_(weights=TensorDictParams(TensorDict.from_module(Constant(7))))
+    assert says_by_worker(next(collector)) == everyone(collect, 7.0)
+
+
+def test_a_keyword_names_the_weights_of_one_model_of_several(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
+    next(collector)
+    collector.update_policy_weights_(policy=Constant(2), model_id="low")
+    collector.update_policy_weights_(weights=Constant(3).state_dict(), model_id="high")
+    assert says_by_worker(next(collector)) == everyone(collect, 32.0)
+
+
+@pytest.mark.parametrize(
+    ("positional", "keywords", "message"),
+    [
+        (Constant(), {"policy": Constant()}, "`policy_or_weights` and `policy` are given at once; write one of them"),
+        (None, {"weights": {}, "policy": Constant()}, "`weights` and `policy` are given at once"),
+        (None, {"weights": Constant()}, "`weights` are a dict or a TensorDict of tensors; write `policy=` for a Const"),
+        (None, {"policy": TensorDict()}, "`policy` is a module; write `weights=` for a TensorDict"),
+        (None, {"policy": Constant(), "weights_dict": {}}, "`weights_dict` names models and their weights itself"),
+    ],
+)
+def test_weights_from_several_sources_at_once_are_refused(
+    here: "Collect", positional: Any, keywords: dict[str, Any], message: str
+) -> None:
+    collector = here("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
+    with pytest.raises(JobInvalid, match=message):
+        collector.update_policy_weights_(positional, **keywords)
+    assert collector.version == 0
 
 
 def test_weights_that_do_not_fit_name_the_parameter(collect: "Collect") -> None:
