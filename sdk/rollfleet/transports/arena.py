@@ -44,6 +44,11 @@ class Arena:
         os.ftruncate(self._descriptor, start + capacity)
         return start, capacity
 
+    def stretch(self, nbytes: int) -> None:
+        """Make it at least so long. What is new is zero."""
+        if os.fstat(self._descriptor).st_size < nbytes:
+            os.ftruncate(self._descriptor, _whole(nbytes))
+
     def map(self, start: int, nbytes: int) -> NDArray[np.uint8]:
         """Memory of the region of so many bytes, uint8 `[capacity]`; it stays mapped while anything refers to it.
 
