@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
 import kopf
 
@@ -54,6 +54,13 @@ class Operator:
         self._seen_canary_s = time.monotonic()
         self._api: Api | None = None
         self._wire: Wire | None = None
+
+    def __copy__(self) -> Self:
+        """Itself: kopf gives each object's handlers a copy of what it was given, made when it first saw the object.
+
+        A copy would never learn that the first list is over, and would pass on nothing of that object for ever.
+        """
+        return self
 
     async def start(self) -> None:
         """Begin. Returns at once; what cannot be reached yet is waited for in the background."""
@@ -144,4 +151,5 @@ class Operator:
             for namespace in self.settings.namespaces or (None,):
                 listing = await api.list(kind, namespace, labels=labels)
                 for key in self.cache.replace(kind, listing.items, listing.resource_version, namespace):
-                    self.queue.add(key)
+                    if self._listed:  # before, a look would take what was not listed yet for not there
+                        self.queue.add(key)

@@ -83,8 +83,7 @@ class Reconciler:
         try:
             job = parse_job(manifest)
         except JobErrors as errors:
-            await self._tell_invalid(manifest, errors, memory)
-            return Look()
+            return Look(again_s=await self._tell_invalid(manifest, errors, memory))
         return await self._look(job, memory)
 
     def doubt(self) -> None:
@@ -228,14 +227,21 @@ class Reconciler:
             times.append(lingers_s)
         return min(times, default=None)
 
-    async def _tell_invalid(self, manifest: Manifest, errors: JobErrors, memory: Memory) -> None:
-        """A job that was stored before the API server knew this rule: say so, and touch nothing."""
-        now = invalid(manifest.get("status") or {}, manifest["metadata"].get("generation"), str(errors), self._clock())
-        if now is None or self._clock() - memory.written_s < self._settings.status_interval_s:
-            return
-        metadata = manifest["metadata"]
+    async def _tell_invalid(self, manifest: Manifest, errors: JobErrors, memory: Memory) -> float | None:
+        """A job that was stored before the API server knew this rule: say so, and touch nothing.
+
+        Returns after how long it will be time to say so; None: it has been said.
+        """
+        now_s, metadata = self._clock(), manifest["metadata"]
+        now = invalid(manifest.get("status") or {}, metadata.get("generation"), str(errors), now_s)
+        if now is None:
+            return None
+        due_s = memory.written_s + self._settings.status_interval_s - now_s
+        if due_s > 0:
+            return due_s
         await self._put_status(_bare(metadata["namespace"], metadata["name"], metadata["uid"], now))
-        memory.written_s = self._clock()
+        memory.written_s = now_s
+        return None
 
 
 def _mounted(job: CollectorJob, role: Role, memory: Memory) -> bytes | None:
