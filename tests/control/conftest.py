@@ -30,7 +30,7 @@ ABSENT = (
 TOKEN = "secret-of-the-tests"
 OTHER_TOKEN = "of-user-other"  # who has the rights that a test gives
 START_S = 60.0
-WAIT_S = 75.0  # more than the minute in which the operator lists everything, for what no watch told of
+WAIT_S = 30.0
 T = TypeVar("T")
 
 

@@ -68,8 +68,9 @@ class RunningOperator:
 
 
 def quick(**said: Any) -> Settings:
-    """Settings with which tests need not wait."""
-    return Settings(**{"port": 0, "refresh_s": 0.2, "status_interval_s": 0.2, "worker_image": "worker:1", **said})
+    """Settings with which tests need not wait, and with which no list makes up for what a watch should have told."""
+    usual = {"port": 0, "refresh_s": 0.2, "status_interval_s": 0.2, "resync_s": 3600.0, "worker_image": "worker:1"}
+    return Settings(**{**usual, **said})
 
 
 @pytest.fixture(scope="module")  # some modules start their own

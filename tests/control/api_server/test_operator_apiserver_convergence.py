@@ -61,7 +61,6 @@ def comparable(child: Manifest, job: str) -> str:
     return str({"metadata": metadata, "spec": spec}).replace(job, "")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0])
 def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: "Lab", wait_for: WaitFor, seed: int) -> None:
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})

@@ -1,0 +1,134 @@
+"""What leads to a look, and what a look that left something undone leads to. The API server is one that only lists."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import kopf
+import pytest
+from aiohttp import web
+
+from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_operator.api import Api
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.kinds import KINDS, WATCHED
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.program import CANARY, Operator
+from rollfleet_operator.reconcile import Look, Reconciler
+from rollfleet_operator.settings import Settings
+from rollfleet_operator.wire import JobKey
+from rollfleet_operator.wire_memory import MemoryWire
+
+KEY = JobKey("lab", "cartpole")
+
+
+def stored(version: int, **spec: Any) -> Manifest:
+    """The job at a version, as the API server would give it."""
+    said = {"namespace": "lab", "name": "cartpole", "uid": "1", "resourceVersion": str(version), "generation": version}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": said, "spec": spec}
+
+
+class Lists:
+    """An API server that knows of one job, and takes whatever status it is told.
+
+    Attributes:
+        asked: What was listed.
+        told: The statuses.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.told: list[Manifest] = []
+
+    async def list(self, request: web.Request) -> web.Response:
+        self.asked.append(request.path.rpartition("/")[2])
+        found = [stored(5)] if self.asked[-1] == KINDS[KIND].plural else []
+        return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
+
+    async def apply(self, request: web.Request) -> web.Response:
+        self.told.append((await request.json())["status"])
+        generation = self.told[-1]["observedGeneration"]
+        return web.json_response({**stored(generation), "status": self.told[-1]})
+
+    def play(self, scenario: Callable[[Callable[[], kopf.ConnectionInfo]], Awaitable[None]]) -> None:
+        """Serve as long as a scenario takes, which is told how to get in."""
+
+        async def run() -> None:
+            app = web.Application()
+            app.router.add_get("/{path:.*}", self.list)
+            app.router.add_patch("/{path:.*}", self.apply)
+            runner = web.AppRunner(app, access_log=None)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            try:
+                await asyncio.wait_for(scenario(lambda: kopf.ConnectionInfo(server=url)), 10)
+            finally:
+                await runner.cleanup()
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def lists() -> Lists:
+    return Lists()
+
+
+@asynccontextmanager
+async def started(connect: Callable[[], kopf.ConnectionInfo]) -> AsyncIterator[Operator]:
+    """An operator: nobody takes from its queue but the test."""
+    operator = Operator(Settings(port=0, workers=0), connect, MemoryWire)
+    await operator.start()
+    try:
+        yield operator
+    finally:
+        await operator.stop()
+
+
+async def take_job(operator: Operator) -> JobKey:
+    """The next that is to be looked at, and is no canary."""
+    while (key := await operator.queue.take()) == CANARY:
+        operator.queue.done(key)
+    operator.queue.done(key)
+    return key
+
+
+def test_object_that_was_seen_before_the_first_list_ended_is_listened_to_afterwards(lists: Lists) -> None:
+    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
+        async with started(connect) as operator:
+            early = copy.copy(operator)  # as kopf does for each object of which it is told for the first time
+            early.seen(KIND, stored(5), gone=False)
+            assert await take_job(operator) == KEY  # it was listed
+            early.seen(KIND, stored(6), gone=False)
+            assert await take_job(operator) == KEY
+
+    lists.play(scenario)
+
+
+def test_nothing_is_looked_at_before_all_was_listed(lists: Lists) -> None:
+    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
+        async with started(connect) as operator:
+            assert await take_job(operator) == KEY
+            assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED)]
+
+    lists.play(scenario)
+
+
+def test_invalid_job_that_it_was_too_early_to_tell_of_is_told_of_when_it_is_time(lists: Lists) -> None:
+    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
+        now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
+        async with Api(connect) as api:
+            reconciler = Reconciler(api, cache, MemoryWire(), settings, lambda: now_s[0])
+            cache.put(stored(6, workers=-1))
+            assert await reconciler.reconcile(KEY) == Look()
+            now_s[0] += 1
+            cache.put(stored(7, workers="many"))
+            again_s = (await reconciler.reconcile(KEY)).again_s
+            assert again_s == 4.0
+            now_s[0] += again_s
+            assert await reconciler.reconcile(KEY) == Look()
+        assert [status["observedGeneration"] for status in lists.told] == [6, 7]
+
+    lists.play(scenario)
