@@ -18,6 +18,9 @@ from rollfleet_api.subjects import Subjects
 START_TIMEOUT_S = 10.0
 ADMIN = "admin"
 CONFIG = "nats.json"  # NATS's own format takes JSON
+# NATS sets room for all of `delivery.maxBytes` aside, of three quarters of the disk that is free. The one job here
+# needs a small part of that as a rule: a laptop that has not as much left must not be refused.
+MAX_FILE_BYTES = 1 << 40
 
 
 def find_nats_server() -> Path:
@@ -122,6 +125,6 @@ def _configuration(subjects: Subjects, folder: Path, passwords: dict[str, str]) 
     return {
         "listen": "127.0.0.1:-1",  # a free port, told in the ports file
         "ports_file_dir": str(folder),
-        "jetstream": {"store_dir": str(folder / "jetstream")},
+        "jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": MAX_FILE_BYTES},
         "authorization": {"users": users},
     }

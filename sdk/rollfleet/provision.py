@@ -10,11 +10,11 @@ from nats.js.errors import APIError, ServiceUnavailableError
 from rollfleet.errors import JetStreamRefused
 from rollfleet.link import REQUEST_TIMEOUT_S, Link
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import OWNER, batches_stream, learner_consumer, state_stream
+from rollfleet_api.streams import OWNER, StreamConfiguration, batches_stream, learner_consumer, state_stream
 
 _NO_STREAM, _NO_CONSUMER = 10059, 10014  # JetStream's error codes
 _NOT_FOUND = (_NO_STREAM, _NO_CONSUMER)
-_NAME_IN_USE, _WRONG_LAST_SEQUENCE = 10058, 10071
+_WRONG_LAST_SEQUENCE = 10071
 _NO_ROOM = (10002, 10023, 10028, 10047)  # of the account or the server, in memory or on disk
 _UNAVAILABLE = 503  # JetStream is starting up: the one refusal that time mends
 
@@ -33,16 +33,24 @@ async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] 
     """
     for stream in (state_stream(job), batches_stream(job)):
         try:
-            await _request(link, f"STREAM.CREATE.{stream['name']}", stream)
+            await _update_or_create(link, stream)
         except JetStreamRefused as error:
             if error.error_code in _NO_ROOM:
                 raise JetStreamRefused(error.subject, error.error_code, f"{error.description}; {_room(job)}") from error
-            if error.error_code != _NAME_IN_USE:
-                raise
-            await _request(link, f"STREAM.UPDATE.{stream['name']}", stream)
+            raise
     for subject, data in (kept or {}).items():
         await _put_back(link, subject, data)
     await link.js.publish(link.subjects.spec, json.dumps(job.dump()).encode())
+
+
+async def _update_or_create(link: Link, stream: StreamConfiguration) -> None:
+    """In this order: to create a stream that is there takes room for it a second time, and is refused without."""
+    try:
+        await _request(link, f"STREAM.UPDATE.{stream['name']}", stream)
+    except JetStreamRefused as error:
+        if error.error_code != _NO_STREAM:
+            raise
+        await _request(link, f"STREAM.CREATE.{stream['name']}", stream)
 
 
 def _room(job: CollectorJob) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import rollfleet
@@ -162,6 +163,18 @@ def connect(server: Server) -> Iterator[Callable[..., Collector]]:
             return collector
 
         yield connect
+
+
+@pytest.fixture
+def started() -> Callable[..., list[psutil.Process]]:
+    """Gives the living processes that the test has started by now; the session's own servers are not among them."""
+    before = set(psutil.Process().children(recursive=True))
+
+    def started(*, recursive: bool = False) -> list[psutil.Process]:
+        children = set(psutil.Process().children(recursive=recursive)) - before
+        return sorted((each for each in children if each.status() != psutil.STATUS_ZOMBIE), key=lambda each: each.pid)
+
+    return started
 
 
 AllocatesAtMost = Callable[[int], AbstractContextManager[None]]

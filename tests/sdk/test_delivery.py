@@ -88,6 +88,7 @@ def test_a_batch_that_comes_twice_is_handed_over_once(server: "Server", connect:
         publish(link, float(sequence), of(0, sequence))
     collector = connect()
     assert values(collector, 2) == [0.0, 1.0]
+    _wait_until_empty(server)  # NATS knows that they were taken
     for sequence in (1, 0, 2):
         publish(link, float(sequence), of(0, sequence))
     publish(link, 10.0, of(1, 0))
@@ -128,11 +129,17 @@ def _fields(of_fragment: Fragment) -> dict[str, Any]:
     return {name: getattr(of_fragment, name) for name in Fragment.__slots__}
 
 
-def _left(server: "Server") -> int:
+def _left(server: "Server", admin: Link | None = None) -> int:
     """Messages that the work queue still holds."""
-    admin = server.link()
+    admin = admin or server.link()
     info = admin.call(admin.js.stream_info(admin.subjects.batches_stream), timeout_s=5)
     return int(info.state.messages)
+
+
+def _wait_until_empty(server: "Server") -> None:
+    admin = server.link()
+    while _left(server, admin):
+        pass
 
 
 def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_life(server: "Server", connect: Connect) -> None:

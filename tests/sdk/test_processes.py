@@ -33,6 +33,7 @@ from rollfleet_api.validation import parse_job
 PATIENCE_S = 30.0
 ENVS, STEPS = 2, 4
 Start = Callable[..., ProcessesTransport]
+Started = Callable[..., list[psutil.Process]]
 
 
 class Marked(nn.Module):
@@ -135,10 +136,6 @@ def state(transport: ProcessesTransport, worker: int) -> WorkerState | None:
     return status.state if status else None
 
 
-def workers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-
-
 def wait_for(condition: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + PATIENCE_S
     while not condition():
@@ -172,11 +169,11 @@ def test_an_environment_that_cannot_be_made_is_told_in_its_own_words(start: Star
         receive(start(partial(Troubled, print, at_first=never)))
 
 
-def test_a_worker_that_is_killed_is_noticed_at_once(start: Start) -> None:
+def test_a_worker_that_is_killed_is_noticed_at_once(start: Start, started: Started) -> None:
     transport = start(spec={"workers": 2})
     begin(transport)
     receive(transport, count=4)
-    workers()[1].kill()
+    started()[1].kill()
     began = time.monotonic()
     error = failure(transport)
     assert time.monotonic() - began < 2
@@ -217,16 +214,16 @@ def test_weights_that_do_not_fit_are_told_by_the_parameters_name(start: Start) -
     assert "mark: the learner has float32 [2], the policy here has float32 [1]" in message
 
 
-def test_a_worker_that_is_killed_starts_again_where_that_is_allowed(start: Start) -> None:
+def test_a_worker_that_is_killed_starts_again_where_that_is_allowed(start: Start, started: Started) -> None:
     transport = start(max_restarts_per_worker=1)
     begin(transport)
     receive(transport, count=3)
-    workers()[0].kill()
+    started()[0].kill()
     (first,) = receive(transport, lambda arrival: arrival.incarnation == 1)
     assert first.sequence == 0
     assert first.batch["mark"].unique().tolist() == [1.0]
     assert transport.members() == {0}
-    workers()[0].kill()
+    started()[0].kill()
     assert "killed by SIGKILL" in str(failure(transport))
 
 
@@ -240,12 +237,12 @@ def test_a_worker_that_raised_starts_again_too_and_with_other_seeds(start: Start
     assert "bad mood" in str(failure(transport))
 
 
-def test_what_a_worker_had_sent_before_it_died_is_still_handed_over(start: Start) -> None:
+def test_what_a_worker_had_sent_before_it_died_is_still_handed_over(start: Start, started: Started) -> None:
     transport = start(spec={"delivery": {"maxBatchesAhead": 3}})
     begin(transport)
     wait_for(lambda: state(transport, 0) is WorkerState.WAITING_FOR_LEARNER, "the worker goes on")
-    workers()[0].kill()
-    wait_for(lambda: not workers(), "it lives")
+    started()[0].kill()
+    wait_for(lambda: not started(), "it lives")
     arrivals = [transport.receive(timeout_s=1) for _ in range(3)]
     assert [arrival.sequence for arrival in arrivals if arrival] == [0, 1, 2]
     assert all(arrival.batch["mark"].eq(1).all() for arrival in arrivals if arrival)
@@ -256,7 +253,7 @@ def test_what_a_worker_had_sent_before_it_died_is_still_handed_over(start: Start
 # Who takes part.
 
 
-def test_workers_come_and_go_in_mid_run(start: Start) -> None:
+def test_workers_come_and_go_in_mid_run(start: Start, started: Started) -> None:
     transport = start()
     assert isinstance(transport, Elastic)
     begin(transport)
@@ -265,7 +262,7 @@ def test_workers_come_and_go_in_mid_run(start: Start) -> None:
     receive(transport, lambda arrival: arrival.worker == 2)
     transport.remove_workers([1, 2])
     assert transport.members() == {0}
-    receive(transport, lambda _: len(workers()) == 1)
+    receive(transport, lambda _: len(started()) == 1)
     wait_for(lambda: set(transport.workers()) == {0}, "they are still told of")
     assert transport.add_workers(1) == [3]
     assert receive(transport, lambda arrival: arrival.worker == 3)[0].sequence == 0
@@ -310,21 +307,21 @@ def test_weights_for_some_workers_reach_these_alone(start: Start) -> None:
 # What a worker is.
 
 
-def test_environments_may_have_processes_of_their_own(start: Start) -> None:
+def test_environments_may_have_processes_of_their_own(start: Start, started: Started) -> None:
     transport = start(spec={"env": {"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}})
     begin(transport)
     receive(transport, count=3)
-    everyone = psutil.Process().children(recursive=True)
+    everyone = started(recursive=True)
     assert len(everyone) >= 3
     transport.close()
     assert not psutil.wait_procs(everyone, timeout=5)[1]
 
 
-def test_ctrl_c_is_the_learners(start: Start) -> None:
+def test_ctrl_c_is_the_learners(start: Start, started: Started) -> None:
     transport = start()
     begin(transport)
     receive(transport)
-    (worker,) = workers()
+    (worker,) = started()
     worker.send_signal(signal.SIGINT)
     assert os.getpgid(worker.pid) == worker.pid != os.getpgid(0)
     receive(transport, count=5)
@@ -375,11 +372,11 @@ def test_batches_are_put_where_they_are_wanted(start: Start) -> None:
     assert arrival.batch["observation"].is_meta
 
 
-def test_what_cannot_be_pickled_is_told_before_anything_starts(start: Start) -> None:
+def test_what_cannot_be_pickled_is_told_before_anything_starts(start: Start, started: Started) -> None:
     lock = threading.Lock()
     with pytest.raises(JobInvalid, match=r'cannot pickle.*choose start_method="fork"'):
         start(partial(Troubled, lock.locked), start_method="spawn")
-    assert not workers()
+    assert not started()
     begin(transport := start(partial(Troubled, lock.locked), start_method="fork"))
     receive(transport, count=2)
 

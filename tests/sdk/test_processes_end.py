@@ -109,12 +109,14 @@ def test_nothing_stays_when_the_learner_raises() -> None:
     assert what_is_there() == before
 
 
-def test_nothing_stays_of_workers_that_were_killed_and_started_again() -> None:
+def test_nothing_stays_of_workers_that_were_killed_and_started_again(
+    started: Callable[[], list[psutil.Process]],
+) -> None:
     before = what_is_there()
     with collector(workers=1, max_restarts_per_worker=3) as frames:
         next(frames)
         for _ in range(3):
-            (worker,) = psutil.Process().children()
+            (worker,) = started()
             worker.kill()
             while worker.is_running():
                 next(frames)

@@ -63,6 +63,12 @@ def test_a_job_for_which_nats_has_no_room_is_refused_with_what_to_write(server: 
         server.provision(**ASYNC | {"delivery": {"maxBytes": "900Ti"}})
 
 
+def test_a_job_that_has_its_room_may_change(server: "Server") -> None:
+    delivery = {"maxBytes": "600Gi"}  # twice of it is more than there is
+    server.provision(**ASYNC | {"delivery": delivery})
+    server.provision(**ASYNC | {"delivery": delivery | {"maxBatchesAhead": 2}, "workers": 3})
+
+
 def test_the_oldest_batches_that_were_dropped_for_newer_ones_are_counted(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"delivery": {"whenFull": "DropOldest", "maxBatchesAhead": 2}})
     port = WorkerPort(server.link(Role.WORKER), 0)

@@ -15,7 +15,6 @@ from rollfleet_operator.nats.connection import Connection, parsed
 
 log = logging.getLogger(__name__)
 
-_NAME_IN_USE = 10058
 _NOT_FOUND = 10059
 
 
@@ -31,9 +30,10 @@ async def provision(account: Connection, job: CollectorJob) -> None:
         WireUnavailable: NATS refused; the text tells why.
     """
     for stream in (state_stream(job), batches_stream(job)):
-        code, reason = await _request(account, f"STREAM.CREATE.{stream['name']}", stream)
-        if code == _NAME_IN_USE:
-            code, reason = await _request(account, f"STREAM.UPDATE.{stream['name']}", stream)
+        # In this order: to create a stream that is there takes room for it a second time, and is refused without.
+        code, reason = await _request(account, f"STREAM.UPDATE.{stream['name']}", stream)
+        if code == _NOT_FOUND:
+            code, reason = await _request(account, f"STREAM.CREATE.{stream['name']}", stream)
         if code:
             raise WireUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code})")
     await _publish_spec(account, job)

@@ -43,6 +43,15 @@ def test_a_job_gets_its_streams_and_its_spec(play: "Play") -> None:
     play(scene)
 
 
+def test_a_job_that_has_its_room_may_change(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        delivery = {"maxBytes": "2500Mi"}  # twice of it is more than there is
+        await site.wire.provision(site.job(delivery=delivery))
+        await site.wire.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
+
+    play(scene)
+
+
 def test_provisioning_again_changes_nothing(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
