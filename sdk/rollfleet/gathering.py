@@ -79,16 +79,21 @@ class Gatherer:
         self._looked_s = time.monotonic()
         self._asked_s: float | None = None  # since when the learner waits for data; None: it does not
         self._waited_s = 0.0
+        self._account = tally.account
         self._steps = 0  # T of the round that is open
         self.course = Course(round=transport.resumed.round)
         self.phase = Phase.RUN
         self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
+        self._bound_lag()
 
     def gather(self) -> list[Arrival]:
-        """The arrivals that make the next batch, in the order of their workers."""
+        """The arrivals that make the next batch, in the order of their workers.
+
+        None at all where workers fill the replay buffer themselves: it has all that was asked for.
+        """
         self._asked_s = time.monotonic()
         try:
-            return self._round() if self._sync else [self._fresh()]
+            return self._round() if self._sync else self._fresh()
         finally:
             self._waited_s, self._asked_s = self._waited(), None
 
@@ -115,6 +120,7 @@ class Gatherer:
             seeding=course.seeding,
             origin=course.origin,
             steps=self._steps,
+            own_weights=not self._weights.has_policy,
         )
         if control != self._controlled:
             self._transport.control(control)
@@ -128,11 +134,15 @@ class Gatherer:
     def enter(self, phase: Phase) -> None:
         """From now on, the workers are in this phase."""
         self.phase = phase
+        if self._account and phase is Phase.RUN:
+            self._account.take_again()
         if self._controlled is None:
             self.direct()
         else:  # nothing else must change by it: in mode Sync no round is opened, and no version asked for
             self._controlled = replace(self._controlled, phase=phase)
             self._transport.control(self._controlled)
+        if self._account and phase is Phase.PAUSE:
+            self._account.shut()
 
     def complete(self) -> None:
         """The job is complete: workers leave."""
@@ -147,7 +157,7 @@ class Gatherer:
             NoWeights: They wait for what nobody would ever send.
         """
         self._looked_s = time.monotonic()
-        self.admission.max_lag = self._job.spec.max_lag_among(max(1, len(self._transport.members())))
+        self._bound_lag()
         self._report()
         for worker, status in self._transport.workers().items():
             if status.state is WorkerState.FAILED and status.fatal:
@@ -202,12 +212,13 @@ class Gatherer:
             self._transport.take(shares[worker])
         return [shares[worker] for worker in sorted(counted)]
 
-    def _fresh(self) -> Arrival:
+    def _fresh(self) -> list[Arrival]:
         if self._controlled is None:
             self.direct()
         while (arrival := self._next()) is None:
-            pass
-        return arrival
+            if self._account and 0 < self._job.spec.collect.total_frames <= self._tally.frames:
+                return []  # whoever wrote the last of them did not live to tell
+        return [arrival]
 
     def _next(self) -> Arrival | None:
         """One that is admitted; None: none came for a while."""
@@ -217,10 +228,17 @@ class Gatherer:
                 self.look_around()
             if arrival is None:
                 return None
-            if self.admission.admit(arrival, version=self._weights.meant_for(arrival.worker)):
+            # What is in the replay buffer was new enough when it was written.
+            version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
+            if self.admission.admit(arrival, version=version):
                 return arrival
             self._transport.take(arrival)
             self._report()
+
+    def _bound_lag(self) -> None:
+        self.admission.max_lag = self._job.spec.max_lag_among(max(1, len(self._transport.members())))
+        if self._account and not self._sync:
+            self._account.max_lag = self.admission.max_lag
 
     def _waited(self) -> float:
         return self._waited_s + (0.0 if self._asked_s is None else time.monotonic() - self._asked_s)

@@ -46,6 +46,7 @@ class Worker:
         job = workload.job
         self._port, self._spec, self._index = port, job.spec, index
         self._sync = job.spec.mode is Mode.SYNC
+        self._has_own_weights = job.spec.policy.entrypoint is not None  # which are worth acting on
         self._frames = self._batches = self._version = 0
         self._frames_per_second = 0.0
         self._returns: deque[float] = deque(maxlen=EPISODES)
@@ -101,13 +102,18 @@ class Worker:
         self._report(WorkerState.LEFT if self._leaving.is_set() else WorkerState.COMPLETE)
 
     def apply_weights(self, control: Control) -> bool:
-        """Apply the newest version, once there is one that is new enough. False: the job is complete."""
+        """Apply the newest version, once there is one that is new enough. False: the job is complete.
+
+        A policy that a factory has made need not wait where nobody is about to send anything.
+        """
         inbox = self._inbox
         if inbox is None:
             self._version = control.version
             return True
         meant = max(control.version, dict(control.some).get(self._index, 0))
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
+        if not meant and control.own_weights and self._has_own_weights:
+            oldest = 0
 
         def over() -> bool:
             newest = self._port.control
@@ -115,15 +121,15 @@ class Worker:
 
         def ready() -> bool:
             newest = inbox.newest()
-            return over() or (newest is not None and newest.version >= oldest)
+            return over() or (newest.version if newest else 0) >= oldest
 
         if not ready():
             self._report(WorkerState.WAITING_FOR_WEIGHTS)
             self._port.wait_until(ready)
         newest = inbox.newest()
-        if over() or newest is None:
+        if over():
             return False
-        if newest.version != self._version:
+        if newest is not None and newest.version != self._version:
             self._layout.load(torch.from_numpy(newest.data), self._models)
             self._version = newest.version
         return True

@@ -56,13 +56,16 @@ class Control:
         phase: Go on; collect nothing until told to go on; or leave: the job is complete.
         round: In sync mode, each worker collects one batch for each round. Always 0 in async mode.
         closed: Rounds up to this one need no more frames: who still collects for it stops at its next step.
-        version: Collect with this version of the weights, or a newer one. 0: the policy has no weights.
+        version: Collect with this version of the weights, or a newer one. 0: the policy has no weights, or nobody has
+            sent any yet.
         some: The same for single workers, where they were sent a newer one: worker and version.
         random_actions: Act at random: the first frames of a job that asks for some.
         seed: What seeds come from since the learner said so; None: it has said nothing.
         seeding: How often this learner has said so. Who sees a new one begins its environments anew.
         origin: Added to workers' incarnations where ids and seeds come from them: a run that was restored counts on.
         steps: In sync mode, T of this round, which follows the number of its workers; 0: what the job says.
+        own_weights: The learner has no policy, and sends weights only when told: until there are some, a policy that a
+            factory has made acts on its own.
     """
 
     session: Count
@@ -76,6 +79,7 @@ class Control:
     seeding: Count = 0
     origin: Count = 0
     steps: Count = 0
+    own_weights: bool = False
 
 
 @with_config(_STRICT)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from rollfleet import ActorCritic, Collector, Exploration
-from rollfleet.errors import NoWeights, PolicyInvalid
+from rollfleet.errors import PolicyInvalid
 from rollfleet.exploration import exploration
 from rollfleet.trajectories import split
 
@@ -116,12 +116,40 @@ def test_a_factory_by_name_is_imported_where_it_is_used(
 
 def test_a_policy_that_a_factory_built_gets_the_learners_weights(collect: "Collect") -> None:
     """It was never synchronised in inner workers: pytorch/rl#3729."""
-    collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(0), weights_interval=0, **SMALL)
-    with pytest.raises(NoWeights, match="update_policy_weights_"):
-        next(collector)
+    collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
     for action in (1, 0, 1):
         collector.update_policy_weights_(Constant(action))
         assert (next(collector)["action"] == action).all()
+
+
+def test_a_policy_that_a_factory_built_acts_on_its_own_weights_until_there_are_others(collect: "Collect") -> None:
+    factories = [lambda *_, action=worker: Constant(action) for worker in range(collect.workers)]
+    collector = collect("CartPole-v1", policy_factory=factories, **SMALL)
+    for batch in islice(collector, 3):
+        assert torch.equal(batch["action"], workers_of(batch)[:, None].expand(batch.batch_size))
+        assert (batch["collector", "policy_version"] == 0).all()
+    assert collector.update_policy_weights_(Constant(1)) == 1
+    batch = next(collector)
+    assert (batch["action"] == 1).all()
+    assert (batch["collector", "policy_version"] == 1).all()
+
+
+def test_where_some_workers_were_sent_weights_the_others_act_on_their_own(apart: "Collect") -> None:
+    collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
+    collector.update_policy_weights_(Constant(1), worker_ids=1)
+    batch = next(collector)
+    assert torch.equal(batch["action"], workers_of(batch)[:, None].expand(batch.batch_size))
+    assert torch.equal(batch["collector", "policy_version"], batch["action"])
+
+
+def test_in_mode_async_they_need_not_wait_either(apart: "Collect") -> None:
+    collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), mode="async", **SMALL)
+    for batch in islice(collector, 4):
+        assert (batch["action"] == 0).all()
+    collector.update_policy_weights_(Constant(1))
+    while (batch := next(collector))["collector", "policy_version"].min() < 1:
+        assert (batch["action"] == 0).all()
+    assert (batch["action"] == 1).all()
 
 
 # --- device, policy_device -------------------------------------------------------------------------------------------
