@@ -19,6 +19,7 @@ from rollfleet.batch import ACTION, LOG_PROB, RESERVED, Key
 from rollfleet.errors import PolicyInvalid
 from rollfleet.exploration import exploration
 from rollfleet.fast_mlp import FastMlp, fast
+from rollfleet.interaction import interacting
 from rollfleet.recurrence import RECURRENT, Call, HiddenState, RecurrentCall, TensorDictCall
 from rollfleet.space_tree import Space, SpaceTree, array_dtype, array_shape
 from rollfleet.spaces import action_keys, described, observation_keys, tensor_dtype
@@ -102,7 +103,7 @@ class Actor:
         stack = ExitStack()
         # A plain callable may keep tensors of its own for later (a hidden state), which inference mode would spoil.
         stack.enter_context(torch.inference_mode() if isinstance(self._policy, nn.Module) else torch.no_grad())
-        stack.enter_context(_interaction() if self._is_tensordict_module else nullcontext())
+        stack.enter_context(interacting(exploration()) if self._is_tensordict_module else nullcontext())
         return stack
 
     def first(self, *, quickly: bool = True) -> list[Array]:
@@ -328,9 +329,3 @@ def _is_tensordict_module(policy: object) -> bool:
     # Whoever made one has imported tensordict; who has not shall not pay for the import.
     module = sys.modules.get("tensordict.nn")
     return module is not None and isinstance(policy, module.TensorDictModuleBase)
-
-
-def _interaction() -> AbstractContextManager[object]:
-    from tensordict.nn import InteractionType, set_interaction_type
-
-    return set_interaction_type(InteractionType[exploration().name])  # type: ignore[no-any-return]
