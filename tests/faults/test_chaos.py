@@ -237,8 +237,7 @@ def check(fleet: "Fleet") -> None:
     assert not [fault for _, share in shares for fault in share["faults"]]
     _check_nothing_twice(shares, fleet.events("acknowledged"))
     _check_ids(share for _, share in shares)
-    versions = [each["version"] for each in handed]
-    assert versions == sorted(versions), "the learner's versions go back"
+    _check_versions(handed)
     rounds = [each["round"] for each in handed]
     assert rounds == sorted(rounds), "rounds go back"
     by_worker = defaultdict(list)
@@ -252,6 +251,20 @@ def check(fleet: "Fleet") -> None:
     for each in fleet.events("stats"):
         memory[each["pid"]].append(each["memory"])
     assert all(seen[-1] - seen[0] < GROWS_AT_MOST for seen in memory.values())
+
+
+def _check_versions(handed: list[Any]) -> None:
+    """A learner's own never go back; its successor goes on from the newest that any worker has acted on."""
+    acted: defaultdict[Any, int] = defaultdict(int)  # by the learner that was handed it
+    given: dict[Any, int] = {}
+    for each in handed:
+        before = given.get(each["pid"])
+        if before is None:
+            assert each["version"] >= max(acted.values(), default=0), "a successor's versions go back"
+        else:
+            assert before <= each["version"], "a learner's versions go back"
+        given[each["pid"]] = each["version"]
+        acted[each["pid"]] = max(acted[each["pid"]], *(share["version"] for share in each["shares"]))
 
 
 def _check_nothing_twice(shares: list[tuple[Any, Any]], acknowledged: list[Any]) -> None:
