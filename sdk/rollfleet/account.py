@@ -1,13 +1,15 @@
 """What the workers of one collector may write into a ring of rows, and what they have written."""
 
 import time
+from collections.abc import Mapping
 
 import numpy as np
+from torch import Tensor
 
+from rollfleet.columns import Key
 from rollfleet.errors import JobInvalid
 from rollfleet.ring import ACCOUNTS, ASK_AGAIN_S, Ring
 
-NO_LIMIT = 0
 ANY_LAG = 1 << 62
 
 
@@ -60,9 +62,15 @@ class Account:
     def max_lag(self, versions: int) -> None:
         self._set("max_lag", versions)
 
-    def limit(self, frames: int) -> None:
-        """Nothing more is taken from so many frames on; 0: there is no limit."""
-        self._set("limit", frames)
+    def write(self, columns: Mapping[Key, Tensor]) -> bool:
+        """See `Ring.write`."""
+        return self.ring.write(columns, account=self.number)
+
+    def begin_at(self, frames: int) -> None:
+        """Count on from here: a run was restored. Nobody writes on it yet."""
+        with self.ring.changing() as state:
+            for name in ("reserved", "written"):
+                state["accounts"][name][self.number] = frames
 
     def shut(self) -> None:
         """Take nothing until `take_again`; what is under way is written when this returns."""

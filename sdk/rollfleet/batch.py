@@ -79,7 +79,22 @@ class Fragment:
 
 
 def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> "TensorDict":
-    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout.
+    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout. See `expanded`."""
+    from tensordict import TensorDict
+
+    flat = expanded(fragment, empty_like=empty_like)
+    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
+
+
+def frames_in(fragment: Fragment) -> dict[Key, Tensor]:
+    """Its frames in a row, [frames, ...] by key, as a replay buffer has them: without padding, and without the mask."""
+    flat = {key: value.flatten(0, 1) for key, value in expanded(fragment).items()}
+    mask = flat.pop(MASK, None)
+    return flat if mask is None else {key: value[mask] for key, value in flat.items()}
+
+
+def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
+    """All that a batch has, [envs, T, ...] by key.
 
     Shares memory with `fragment.steps`; everything that had been left out is new.
 
@@ -91,8 +106,6 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have written
             them.
     """
-    from tensordict import TensorDict
-
     envs, time = _checked_size(fragment)
     steps = fragment.steps
     done = steps[TERMINATED] | steps[TRUNCATED]
@@ -111,7 +124,7 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
     if IS_INIT in flat:
         flat[("next", *IS_INIT)] = torch.zeros(envs, time, 1, dtype=torch.bool)
-    return TensorDict(nested(flat), batch_size=[envs, time], names=[None, "time"])
+    return flat
 
 
 def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:

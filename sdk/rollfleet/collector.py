@@ -18,13 +18,12 @@ from rollfleet.gathering import Gatherer
 from rollfleet.membership import Membership
 from rollfleet.models import named_states, one_source
 from rollfleet.options import LearnerOptions, Options
+from rollfleet.outcome import Outcome
 from rollfleet.schemes import scheme_of
-from rollfleet.shares import together
-from rollfleet.splitting import frames_of, split_trajectories
 from rollfleet.stats import Stats
 from rollfleet.tally import Tally
 from rollfleet.told import Told
-from rollfleet.transports.transport import Transport
+from rollfleet.transports.transport import Stores, Transport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Phase
 
@@ -97,15 +96,13 @@ class Collector:
         self._transport, self._job = transport, job
         self._close = weakref.finalize(self, transport.close)  # also where nobody shuts down: it was dropped, or exits
         scheme, version = options.get("weight_scheme") or scheme_of(job.spec.weights), transport.resumed.version
-        self._tally = Tally()
+        self._tally = Tally(account=transport.account if isinstance(transport, Stores) else None)
         self._weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
         self._gatherer = Gatherer(transport, job, self._weights, self._tally)
         self._membership = Membership(transport)
         self._told = Told()
         self._ended = False
-        self._split = options.get("split_trajs", False)
-        self._postproc = options.get("postproc")
-        self._buffer = options.get("replay_buffer")
+        self._outcome = Outcome(job.spec.collect.cat_results, options)
         self._filling: Filling | None = None
 
     # --- iteration ---
@@ -142,15 +139,12 @@ class Collector:
         if self._weights.is_due(self._job.spec.weights.interval):
             self.update_policy_weights_()
         arrivals = self._gatherer.gather()
-        batch = together([arrival.batch for arrival in arrivals], self._job.spec.collect.cat_results)
+        if not arrivals:
+            return self._next()
+        batch = self._outcome.put_together(arrivals)
         self._gatherer.hand_over(arrivals)
         self._weights.count_batch()
-        result = split_trajectories(batch) if self._split else batch
-        result = result if self._postproc is None else self._postproc(result)
-        if self._buffer is None:
-            return result
-        self._buffer.extend(frames_of(result))
-        return None
+        return self._outcome.of(batch)
 
     @property
     def job(self) -> CollectorJob:
@@ -247,7 +241,7 @@ class Collector:
         Raises:
             JobInvalid: There is no `replay_buffer`.
         """
-        if self._buffer is None:
+        if self._outcome.buffer is None:
             raise JobInvalid("start() fills a replay buffer in the background; write `replay_buffer=`")
         self._filling = self._filling or Filling(self._next)
 

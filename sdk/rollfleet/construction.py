@@ -27,6 +27,8 @@ from rollfleet.options import (
     device_of,
 )
 from rollfleet.policies import RandomPolicy
+from rollfleet.replay import ReplayBuffer
+from rollfleet.ring import Ring
 from rollfleet.schemes import scheme_of
 from rollfleet.spaces import supported
 from rollfleet.transports.inline import InlineTransport
@@ -129,7 +131,14 @@ def _transport(made: Construction, options: Options) -> Transport:
         start_method=options.get("start_method", "spawn"),
         max_restarts_per_worker=options.get("max_restarts_per_worker", 0),
         quiet=options.get("quiet", True),
+        ring=_ring(options),
     )
+
+
+def _ring(options: Options) -> Ring | None:
+    """Where workers write frames themselves: in a buffer that they can reach, frames that are done with as they are."""
+    buffer = options.get("replay_buffer")
+    return buffer.ring if isinstance(buffer, ReplayBuffer) and options.get("postproc") is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollfleet.account import Account
 from rollfleet.transports.transport import Arrival
 
 EPISODES = 100  # that `mean_return` is over
@@ -15,7 +16,8 @@ class Tally:
     """Counts what was handed out.
 
     Attributes:
-        frames: Frames, without padding.
+        through: Frames, without padding, that came through the learner.
+        account: Those that workers put into its replay buffer; None: they do not.
         batches: Batches.
         nbytes: What they had on the wire.
         lag: Versions between the newest and the one that acted in the last batch.
@@ -23,7 +25,8 @@ class Tally:
         episode_lengths: Of the same, in frames.
     """
 
-    frames: int = 0
+    through: int = 0
+    account: Account | None = None
     batches: int = 0
     nbytes: int = 0
     lag: int = 0
@@ -33,12 +36,17 @@ class Tally:
     def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
         """Count one batch, made of these, while `newest` is the newest version."""
         for arrival in arrivals:
-            self.frames += arrival.meta.frames
+            self.through += 0 if arrival.stored else arrival.meta.frames
             self.nbytes += arrival.nbytes
             self.lag = max(0, newest - arrival.meta.version)
             self.episode_returns.extend(arrival.episode_returns.tolist())
             self.episode_lengths.extend(arrival.episode_lengths.tolist())
         self.batches += 1
+
+    @property
+    def frames(self) -> int:
+        """Frames, without padding."""
+        return self.through + (self.account.written if self.account else 0)
 
     @property
     def mean_return(self) -> float | None:
@@ -56,6 +64,10 @@ class Tally:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Count on from there."""
-        self.frames, self.batches = state["frames"], state["batches"]
+        self.batches = state["batches"]
+        if self.account:
+            self.account.begin_at(state["frames"])
+        else:
+            self.through = state["frames"]
         self.episode_returns.extend(state["episode_returns"])
         self.episode_lengths.extend(state["episode_lengths"])

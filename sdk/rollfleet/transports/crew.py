@@ -9,18 +9,21 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
+from rollfleet.account import Account
 from rollfleet.children import describe_exit
 from rollfleet.cpus import available_cpus
 from rollfleet.errors import JobEnded, JobInvalid, MessageCorrupt, WorkerFailed
+from rollfleet.ring import Ring
 from rollfleet.transports.arena import Arena
 from rollfleet.transports.board import Notice, Posted
-from rollfleet.transports.frames import Announced
+from rollfleet.transports.frames import Announced, Stored
 from rollfleet.transports.parcel import wrap
 from rollfleet.transports.seat import Seat
 from rollfleet.transports.shared_weights import Shelf
 from rollfleet.transports.starting import Process, StartMethod, signal_group
 from rollfleet.weights import Snapshot
 from rollfleet.workload import Workload
+from rollfleet_api.job import CollectorJobSpec, Mode
 from rollfleet_api.messages import Control, WorkerState, WorkerStatus
 
 LEAVE_GRACE_S = 3.0  # to end the environments in order
@@ -36,6 +39,7 @@ class Crew:
         method: How they are started.
         max_restarts: How often each worker may be started again.
         quiet: Whether their warnings are left out.
+        ring: The learner's replay buffer, if they write into it themselves.
 
     Attributes:
         members: Indices of the workers that there should be.
@@ -43,9 +47,12 @@ class Crew:
         statuses: What each worker said of itself last.
         announced: Batches that wait, in the order in which they were announced.
         fault: What went wrong; None: nothing did.
+        account: What they write into the replay buffer; None: their batches go to the learner.
     """
 
-    def __init__(self, workload: Workload, method: StartMethod, *, max_restarts: int, quiet: bool) -> None:
+    def __init__(
+        self, workload: Workload, method: StartMethod, *, max_restarts: int, quiet: bool, ring: Ring | None = None
+    ) -> None:
         spec = workload.job.spec
         self._workload, self._method, self._max_restarts = workload, method, max_restarts
         self._pid = os.getpid()
@@ -68,8 +75,12 @@ class Crew:
         self.members: set[int] = set()
         self.seats: dict[int, Seat] = {}
         self.statuses: dict[int, WorkerStatus] = {}
-        self.announced: deque[tuple[Seat, Announced]] = deque()
+        self.announced: deque[tuple[Seat, Announced | Stored]] = deque()
         self.fault: BaseException | None = None
+        self.account = None if ring is None else _account(ring, spec)
+        if self.account is not None:
+            memory, locks = self.account.ring.descriptors
+            self._settings |= {"ring": memory, "ring_locks": locks, "account": self.account.number}
 
     def add(self, count: int) -> list[int]:
         """Start workers; their indices."""
@@ -142,6 +153,8 @@ class Crew:
         self._shelf.close()
         if self._parcel:
             self._parcel.close()
+        if self.account:
+            self.account.close()
 
     # --- inside ---
 
@@ -156,7 +169,7 @@ class Crew:
             for told in seat.hear():
                 if told is None:
                     self._gone(seat)
-                elif isinstance(told, Announced):
+                elif isinstance(told, Announced | Stored):
                     self.announced.append((seat, told))
                 else:
                     self.statuses[seat.index] = told
@@ -222,6 +235,11 @@ class Crew:
             seat.close()
         self.seats.clear()
         self._ending.clear()
+
+
+def _account(ring: Ring, spec: CollectorJobSpec) -> Account:
+    """In mode Sync rounds end when the learner opens none; in mode Async the workers must know themselves."""
+    return Account.open(ring, limit=0 if spec.mode is Mode.SYNC else spec.collect.total_frames)
 
 
 def _parcel(workload: Workload) -> Arena:

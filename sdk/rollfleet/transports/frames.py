@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollfleet.errors import MessageCorrupt
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, MessageInvalid, WorkerStatus, pack, unpack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, BatchMeta, MessageInvalid, WorkerStatus, pack, unpack
 
 _HEAD = struct.Struct("<BI")
 
@@ -25,9 +25,28 @@ class Announced:
     nbytes: int
 
 
-Told = WorkerStatus | Announced
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A batch's frames are in the learner's replay buffer, where the worker has put them.
 
-_KINDS: dict[int, type[Told]] = {1: WorkerStatus, 2: Announced}
+    Attributes:
+        sequence: Its number in its worker's life, from 0.
+        meta: What the batch says of itself.
+        kept: False: it was too old, and is dropped instead.
+        episode_returns: Of the last episodes that ended in it.
+        episode_lengths: Of the same, in frames.
+    """
+
+    sequence: int
+    meta: BatchMeta
+    kept: bool
+    episode_returns: tuple[float, ...]
+    episode_lengths: tuple[int, ...]
+
+
+Told = WorkerStatus | Announced | Stored
+
+_KINDS: dict[int, type[Told]] = {1: WorkerStatus, 2: Announced, 3: Stored}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 
+from rollfleet.account import Account
 from rollfleet.batch import to_batch
 from rollfleet.errors import JobInvalid, WireError
+from rollfleet.ring import Ring
 from rollfleet.transports.crew import Crew
 from rollfleet.transports.fragments import unpack_fragment
-from rollfleet.transports.frames import Announced
+from rollfleet.transports.frames import Announced, Stored
 from rollfleet.transports.recycling import Recycler
 from rollfleet.transports.seat import Seat
 from rollfleet.transports.starting import START_METHODS
@@ -45,6 +47,7 @@ class ProcessesTransport:
         max_restarts_per_worker: How often a worker that dies or fails is started again, as its next incarnation,
             before that is an error.
         quiet: Leave out the workers' warnings.
+        ring: A replay buffer: workers write their frames into it, and no batch comes here.
 
     Raises:
         JobInvalid: The workload cannot be pickled, or there is no such way to start.
@@ -58,6 +61,7 @@ class ProcessesTransport:
         start_method: str = "spawn",
         max_restarts_per_worker: int = 0,
         quiet: bool = True,
+        ring: Ring | None = None,
     ) -> None:
         self._device = device
         self._memory = Recycler(2 * workload.job.spec.workers + 2)
@@ -67,7 +71,7 @@ class ProcessesTransport:
         method = next((known for known in START_METHODS if known == start_method), None)
         if method is None:
             raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
-        self._crew = Crew(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet)
+        self._crew = Crew(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet, ring=ring)
         self._close = weakref.finalize(self, self._crew.close)
         self._close.atexit = False  # multiprocessing's own, which waits for its children, may come before those
         atexit.register(self._close)
@@ -77,6 +81,11 @@ class ProcessesTransport:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def account(self) -> Account | None:
+        """See `Stores`."""
+        return self._crew.account
 
     @property
     def resumed(self) -> Resumed:
@@ -163,7 +172,9 @@ class ProcessesTransport:
         if self._crew.fault:
             raise self._crew.fault
 
-    def _arrival(self, seat: Seat, announced: Announced) -> Arrival | None:
+    def _arrival(self, seat: Seat, announced: Announced | Stored) -> Arrival | None:
+        if isinstance(announced, Stored):
+            return _receipt(seat, announced)
         try:
             # Copied as a whole and at once: the worker writes the next batch where this one lies.
             own = self._memory.take(announced.nbytes)
@@ -187,3 +198,20 @@ class ProcessesTransport:
             episode_lengths=fragment.episode_lengths,
             nbytes=announced.nbytes,
         )
+
+
+def _receipt(seat: Seat, stored: Stored) -> Arrival:
+    """Of a batch that is in the replay buffer, or was too old for it."""
+    from tensordict import TensorDict
+
+    return Arrival(
+        worker=seat.index,
+        incarnation=seat.incarnation,
+        sequence=stored.sequence,
+        meta=stored.meta,
+        batch=TensorDict({}, batch_size=[0, 0]),
+        episode_returns=torch.tensor(stored.episode_returns, dtype=torch.float64),
+        episode_lengths=torch.tensor(stored.episode_lengths, dtype=torch.int64),
+        nbytes=0,
+        stored=stored.kept,
+    )

@@ -11,23 +11,26 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.batch import Fragment
+from rollfleet.account import Account
+from rollfleet.batch import Fragment, frames_in
 from rollfleet.codec import Encoded
 from rollfleet.errors import JobEnded
 from rollfleet.schemes import Layout
 from rollfleet.transports.arena import Arena
 from rollfleet.transports.board import Board, Notice, Posted
 from rollfleet.transports.fragments import pack_fragment
-from rollfleet.transports.frames import Announced, Told, frame
+from rollfleet.transports.frames import Announced, Stored, Told, frame
 from rollfleet.transports.port import Sending
 from rollfleet.transports.shared_weights import SharedInbox
 from rollfleet_api.messages import BatchMeta, Control, Phase, WorkerStatus
 
 ASK_AGAIN_S = 1.0
+EPISODES = 100  # that the learner is told of, of those that ended in a batch
 HEADROOM = 1.5  # of a place that has become too small
 
 
@@ -50,6 +53,7 @@ class SharedPort:
         weights: Where the learner puts weights.
         incarnation: Which life of its worker this is.
         most_waiting: Batches that may wait for the learner.
+        account: What may be written into the learner's replay buffer; None: batches go to the learner.
 
     Attributes:
         incarnation: Which life of this worker this is.
@@ -57,10 +61,18 @@ class SharedPort:
     """
 
     def __init__(
-        self, line: socket.socket, *, board: Board, batches: Arena, weights: Arena, incarnation: int, most_waiting: int
+        self,
+        line: socket.socket,
+        *,
+        board: Board,
+        batches: Arena,
+        weights: Arena,
+        incarnation: int,
+        most_waiting: int,
+        account: Account | None = None,
     ) -> None:
         self._line, self._board, self._batches, self._weights = line, board, batches, weights
-        self._most_waiting = most_waiting
+        self._most_waiting, self._account = most_waiting, account
         self._places: list[_Place] = []
         self._sequence = 0
         self._status: WorkerStatus | None = None
@@ -91,14 +103,23 @@ class SharedPort:
             self._wait(ASK_AGAIN_S)
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> Sending:
-        """Write a batch into shared memory, and tell the learner of it once there is room. It is stored at once."""
+        """Write a batch into shared memory, and tell the learner of it once there is room. It is stored at once.
+
+        Where it goes into a replay buffer, it is stored once there is room.
+        """
         self._done_with_weights()
+        if self._account is not None:
+            into = partial(self._store, self._account, fragment, meta, self._sequence)
+            storing = _Admission(partial(self.when_there_is_room, self._sequence, into))
+            self._sequence += 1
+            return Sending(admitted=storing, stored=storing)
         encoded = pack_fragment(fragment, meta, checksum=False)
         announced = Announced(sequence=self._sequence, start=self._write(encoded), nbytes=encoded.nbytes)
         self._sequence += 1
         stored: Future[None] = Future()
         stored.set_result(None)
-        return Sending(admitted=_Admission(self, announced), stored=stored)
+        announce = partial(self.when_there_is_room, announced.sequence, partial(self._announce, announced))
+        return Sending(admitted=_Admission(announce), stored=stored)
 
     def report(self, status: WorkerStatus) -> None:
         """Tell the learner now."""
@@ -114,21 +135,47 @@ class SharedPort:
         self._batches.close()
         self._weights.close()
 
-    def announce(self, announced: Announced, timeout_s: float | None) -> bool:
-        """Tell the learner of a batch once there is room for it. False: there was none in time.
+    def when_there_is_room(self, sequence: int, send: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Send a batch once there is room for it. False: there was none in time.
+
+        Args:
+            sequence: Its number.
+            send: Does so; False: there is no room yet.
+            timeout_s: How long to wait; None: for ever.
 
         Raises:
             JobEnded: There never will be.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (notice := self._notice()).taken <= announced.sequence - self._most_waiting:
+        while (notice := self._notice()).taken <= sequence - self._most_waiting or not send():
             if notice.control is not None and notice.control.phase is Phase.COMPLETE:
                 raise JobEnded("the job is complete: nobody will take this batch")
             left_s = ASK_AGAIN_S if until is None else until - time.monotonic()
             if left_s <= 0:
                 return False
-            self._wait(left_s)
+            self._wait(min(left_s, ASK_AGAIN_S))
+        return True
+
+    def _announce(self, announced: Announced) -> bool:
         self._tell(announced)
+        return True
+
+    def _store(self, account: Account, fragment: Fragment, meta: BatchMeta, sequence: int) -> bool:
+        """Into the replay buffer, unless it is too old by now."""
+        control, mine = self._notice().control, self._status.worker if self._status else 0
+        meant = 0 if control is None else max(control.version, dict(control.some).get(mine, 0))
+        kept = meta.version == 0 or meant - meta.version <= account.max_lag
+        if kept and not account.write(frames_in(fragment)):
+            return False
+        self._tell(
+            Stored(
+                sequence=sequence,
+                meta=meta,
+                kept=kept,
+                episode_returns=tuple(fragment.episode_returns[-EPISODES:].tolist()),
+                episode_lengths=tuple(fragment.episode_lengths[-EPISODES:].tolist()),
+            )
+        )
         return True
 
     def _notice(self) -> Notice:
@@ -187,11 +234,11 @@ class SharedPort:
 
 
 class _Admission(Future[None]):
-    """Whoever waits for it does the waiting: for room, and then tells the learner of the batch."""
+    """Whoever waits for it does the waiting: for room, and then sends the batch."""
 
-    def __init__(self, port: SharedPort, announced: Announced) -> None:
+    def __init__(self, send: Callable[[float | None], bool]) -> None:
         super().__init__()
-        self._port, self._announced = port, announced
+        self._send = send
         self._attempt(0)
 
     def result(self, timeout: float | None = None) -> None:
@@ -200,5 +247,5 @@ class _Admission(Future[None]):
         return super().result(0)
 
     def _attempt(self, timeout_s: float | None) -> None:
-        if self._port.announce(self._announced, timeout_s):
+        if self._send(timeout_s):
             self.set_result(None)

@@ -122,4 +122,5 @@ def _forked(assignment: Assignment, errors: int, workload: "Workload | None") ->
 
 def _descriptors(assignment: Assignment) -> list[int]:
     named = (assignment.line, assignment.board, assignment.batches, assignment.weights, assignment.parcel)
-    return [descriptor for descriptor in named if descriptor >= 0]
+    ring = (assignment.ring, assignment.ring_locks)
+    return [descriptor for descriptor in (*named, *ring) if descriptor >= 0]

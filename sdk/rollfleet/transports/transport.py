@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
+    from rollfleet.account import Account
     from rollfleet.weights import Snapshot
 
 
@@ -26,6 +27,7 @@ class Arrival:
         episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
         episode_lengths: int64 `[episodes]`: their lengths in frames.
         nbytes: Its size on the wire.
+        stored: Its worker has put it into the learner's replay buffer; `batch` is empty.
     """
 
     worker: int
@@ -36,6 +38,7 @@ class Arrival:
     episode_returns: "Tensor"
     episode_lengths: "Tensor"
     nbytes: int
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,16 @@ class Elastic(Protocol):
 
     def remove_workers(self, workers: Collection[int]) -> None:
         """Let these leave: each sends what it has so far. They are no members from now on."""
+        ...
+
+
+@runtime_checkable
+class Stores(Protocol):
+    """What a transport can do besides, where workers can reach the learner's memory."""
+
+    @property
+    def account(self) -> "Account | None":
+        """What they write into its replay buffer; None: their batches come to the learner."""
         ...
 
 

@@ -36,6 +36,9 @@ class Assignment:
         batches: Arena of batches.
         weights: Arena of weights.
         parcel: Arena with the workload; -1: it is given otherwise.
+        ring: Arena of the learner's replay buffer, into which frames are written; -1: batches go to the learner.
+        ring_locks: File of its locks.
+        account: Number of the account there on which they are counted.
     """
 
     index: int
@@ -49,6 +52,9 @@ class Assignment:
     batches: int
     weights: int
     parcel: int
+    ring: int = -1
+    ring_locks: int = -1
+    account: int = -1
 
 
 def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
@@ -71,11 +77,14 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
 
     import torch
 
+    from rollfleet.account import Account
     from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
+    from rollfleet.ring import Ring
     from rollfleet.transports.arena import Arena
     from rollfleet.transports.board import Board
     from rollfleet.transports.parcel import unwrap
     from rollfleet.transports.shared_port import SharedPort
+    from rollfleet.transports.system_locks import SystemLocks
     from rollfleet.worker import Worker, failure
     from rollfleet_api.messages import WorkerStatus
 
@@ -87,6 +96,9 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
         weights=Arena(assignment.weights),
         incarnation=assignment.incarnation,
         most_waiting=assignment.most_waiting,
+        account=None
+        if assignment.ring < 0
+        else Account(Ring(Arena(assignment.ring), SystemLocks(Arena(assignment.ring_locks))), assignment.account),
     )
     worker: Worker | None = None
     try:
