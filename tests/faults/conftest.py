@@ -213,8 +213,11 @@ class Fleet:
         return sorted(said, key=lambda each: each["s"])
 
     def words(self) -> str:
-        """The last words of all processes."""
-        return "\n".join(f"--- {file.name}\n{file.read_text()[-3000:]}" for file in sorted(self._folder.glob("*.out")))
+        """The last words of all processes, and the last that was written down of them."""
+        said = [f"{each.name} (pid {each.pid}): {each.exitcode}" for each in self._all]
+        for file in sorted(self._folder.glob("*.log*")):
+            said += [f"--- {file.name}", *(line[:300] for line in file.read_text().splitlines()[-8:])]
+        return "\n".join(said)
 
     def wait_for(self, what: Callable[[], bool], said: str, timeout_s: float = 60.0) -> None:
         """Wait until something is so."""
