@@ -27,6 +27,8 @@ from rollfleet.transports.transport import Stores, Transport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Phase
 
+FILLING_GRACE_S = 3.0  # for the batch that is on its way into a replay buffer
+
 
 class Collector:
     """Iterates over batches of frames, and sends the policy's weights to whoever collects them.
@@ -362,6 +364,8 @@ class Collector:
     def detach(self) -> None:
         """Leave the job as it is: workers wait, and another learner may go on. Calling it twice is fine."""
         self._ended = True
+        if self._filling:
+            self._filling.leave(FILLING_GRACE_S)
         self._close()
 
     def __enter__(self) -> Self:

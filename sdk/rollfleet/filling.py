@@ -55,6 +55,10 @@ class Filling:
             raise Timeout(f"the batch that is under way did not come within {timeout_s:g} s")
         self.check()
 
+    def leave(self, timeout_s: float) -> None:
+        """End, wherever it is after so long; what went wrong is not told."""
+        self._end(timeout_s)
+
     def _end(self, timeout_s: float | None = AT_EXIT_S) -> None:
         atexit.unregister(self._end)
         self._stopping.set()

@@ -144,7 +144,7 @@ class Crew:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        for seat in self.seats.values():
+        for seat in list(self.seats.values()):  # a thread that fills a buffer may still listen
             seat.post(leave=True)
             seat.hang_up()
         self._end()
@@ -219,9 +219,9 @@ class Crew:
     def _end(self) -> None:
         """Until all have ended: in order, by SIGTERM, by SIGKILL."""
         until = time.monotonic() + LEAVE_GRACE_S
-        while any(seat.status for seat in self.seats.values()) and (left_s := until - time.monotonic()) > 0:
+        while any(seat.status for seat in list(self.seats.values())) and (left_s := until - time.monotonic()) > 0:
             self.listen(left_s)
-        left = self._ending + [seat.process for seat in self.seats.values()]
+        left = self._ending + [seat.process for seat in list(self.seats.values())]
         left = [process for process in left if process.wait(0) is None]
         if not self.seats:
             left = [process for process in left if process.wait(max(0.0, until - time.monotonic())) is None]
@@ -230,7 +230,7 @@ class Crew:
             for process in left:
                 signal_group(process, number)
             left = [process for process in left if process.wait(max(0.0, until - time.monotonic())) is None]
-        for seat in self.seats.values():
+        for seat in list(self.seats.values()):
             seat.read_errors()
             seat.close()
         self.seats.clear()

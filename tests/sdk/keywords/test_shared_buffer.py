@@ -274,3 +274,15 @@ def test_nothing_of_a_collector_stays_in_it(fill: Fill) -> None:
     collector.shutdown()
     assert sorted(os.listdir("/dev/shm")) == names
     assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_collector_that_still_fills_is_let_go_of_in_order(fill: Fill, shared: bool) -> None:
+    for _ in range(10):
+        buffer = ReplayBuffer(1000, shared=shared)
+        collector = fill(buffer, mode="async")
+        collector.start()
+        until(lambda: len(buffer) > 50)  # noqa: B023
+        collector.detach()
+        assert not psutil.Process().children()
+        assert collector.frames == buffer.write_count
