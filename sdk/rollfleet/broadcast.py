@@ -72,12 +72,33 @@ class Broadcaster:
         self.version = max(self.version, version)
         self._batches = None
 
-    def send(self, models: Mapping[str, State] | None = None, *, workers: Collection[int] | None = None) -> int:
+    def pass_on(self, models: Mapping[str, State], version: int) -> int:
+        """Load weights that came from elsewhere into the policy, where there is one, and send them on.
+
+        Args:
+            models: As in `send`.
+            version: What they are called where they come from; so they are called here, if that is newer.
+
+        Raises:
+            WeightMismatch: They are laid out differently.
+        """
+        if self._policy is not None:
+            self._load(models)
+        return self.send(models, version=version)
+
+    def send(
+        self,
+        models: Mapping[str, State] | None = None,
+        *,
+        workers: Collection[int] | None = None,
+        version: int = 0,
+    ) -> int:
         """Take a snapshot and send it. Returns its version; the work goes on behind the call.
 
         Args:
             models: The named tensors of each model; what is not named stays as it was sent last. None: the policy.
             workers: Who acts on it; None: all.
+            version: What to call it, if that is more than the next number.
 
         Raises:
             WeightMismatch: It is laid out differently from earlier versions.
@@ -85,7 +106,7 @@ class Broadcaster:
         """
         if models is None or not self._acts:
             models = self._whole(models)
-        version = self.version + 1
+        version = max(self.version + 1, version)
         if self._acts:
             self._load(models)
         else:

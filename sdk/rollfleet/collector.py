@@ -197,6 +197,23 @@ class Collector:
             self._gatherer.direct_async()
         return version
 
+    def receive_weights(
+        self, policy_or_weights: Any = None, version: int = 0, *, weights: Any = None, policy: Any = None
+    ) -> int:
+        """Load weights that came from a larger collector into the policy, if any is here, and send them to the workers.
+
+        Workers of a larger one give this method to their policy or environment: see `rollfleet.receivers`. Arguments
+        and errors are those of `update_policy_weights_`; `version` is the number that they came with, and have here if
+        it is newer. Returns their number here.
+        """
+        models = named_states(one_source(policy_or_weights, weights=weights, policy=policy))
+        if models is None:
+            raise JobInvalid("`receive_weights` is given weights; to send the policy's own, update_policy_weights_()")
+        with self._told:
+            version = self._weights.pass_on(models, version)
+            self._gatherer.direct_async()
+        return version
+
     @property
     def version(self) -> int:
         """The newest version that was sent; 0: none yet."""
@@ -334,16 +351,7 @@ class Collector:
 
     def stats(self) -> Stats:
         """Counters since this learner connected."""
-        seen = self._gatherer.admission
-        return Stats(
-            frames=self.frames,
-            batches=self.batches,
-            bytes=self._tally.nbytes,
-            repeated=seen.repeated,
-            missed=seen.missed,
-            stale=seen.stale,
-            corrupt=self._transport.corrupt(),
-        )
+        return self._gatherer.stats()
 
     # --- the end ---
 

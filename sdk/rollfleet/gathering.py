@@ -8,6 +8,7 @@ from typing import Any
 from rollfleet.admission import Admission
 from rollfleet.broadcast import Broadcaster
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
+from rollfleet.stats import Stats
 from rollfleet.tally import Tally
 from rollfleet.transports.transport import Arrival, Transport
 from rollfleet_api.job import CollectorJob, Mode
@@ -180,6 +181,18 @@ class Gatherer:
                 raise Timeout(f"workers {behind} have not applied version {version} within {timeout_s:g} s")
             self.look_around()
             time.sleep(0.01)
+
+    def stats(self) -> Stats:
+        """Counters since this learner connected."""
+        return Stats(
+            frames=self._tally.frames,
+            batches=self._tally.batches,
+            bytes=self._tally.nbytes,
+            repeated=self.admission.repeated,
+            missed=self.admission.missed,
+            stale=self.admission.stale,
+            corrupt=self._transport.corrupt(),
+        )
 
     def _at(self, version: int) -> set[int]:
         return {worker for worker, status in self._transport.workers().items() if status.version >= version}

@@ -14,6 +14,7 @@ import torch
 
 from rollfleet.batch import TRAJECTORY, Fragment
 from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
+from rollfleet.receivers import receivers_of
 from rollfleet.rollout import Rollout
 from rollfleet.seeding import Seeds
 from rollfleet.settings import RolloutSettings
@@ -69,6 +70,7 @@ class Worker:
             )
             self._models = workload.scheme.select(policy)
             self._layout = workload.scheme.layout(self._models)
+            self._policy, self._receivers = policy, receivers_of(policy, env)
             self._inbox: Inbox | None = port.follow_weights(self._layout) if self._layout.parameters else None
         except BaseException:
             env.close()
@@ -108,7 +110,7 @@ class Worker:
         """
         inbox = self._inbox
         if inbox is None:
-            self._version = control.version
+            self._pass_on(control.version)
             return True
         meant = max(control.version, dict(control.some).get(self._index, 0))
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
@@ -131,7 +133,7 @@ class Worker:
             return False
         if newest is not None and newest.version != self._version:
             self._layout.load(torch.from_numpy(newest.data), self._models)
-            self._version = newest.version
+            self._pass_on(newest.version)
         return True
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
@@ -175,6 +177,13 @@ class Worker:
 
     def _seeds(self) -> Seeds:
         return Seeds.derive(self._seed, self._index, self._life, self._num_envs)
+
+    def _pass_on(self, version: int) -> None:
+        """This version is applied: so are those told who have workers of their own."""
+        if version != self._version:
+            self._version = version
+            for receive in self._receivers:
+                receive(self._policy, version)
 
     def _begin_anew(self, control: Control) -> None:
         """Where the learner asks for seeds, or has restored a run."""
