@@ -180,6 +180,11 @@ class Link:
             except (nats.errors.Error, OSError) as error:
                 log.debug("publishing %s: %r", subject, error)
 
+    async def flush(self) -> None:
+        """Wait until the server has dealt with all that was sent before: published, subscribed."""
+        await self.client.flush()  # this one may overtake what still waits to be written
+        await self.client.flush()
+
     async def _connect(self, timeout_s: float) -> None:
         address, role = self.address, self._role
         options: dict[str, Any] = {}

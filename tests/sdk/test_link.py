@@ -89,7 +89,7 @@ def test_nats_that_is_killed_and_comes_back_is_only_a_wait(server: "Server", cap
             heard.set_result(message.data)  # type: ignore[attr-defined]  # nats.aio.msg.Msg
 
         await worker.client.subscribe(subject, cb=on_message)
-        await worker.client.flush()
+        await worker.flush()
 
     worker.call(listen())
     back = [threading.Event(), threading.Event()]
@@ -158,7 +158,7 @@ def test_what_was_published_before_closing_arrives(server: "Server") -> None:
 
     async def listen() -> Subscription:
         subscription = await reader.client.subscribe(server.subjects.learner)
-        await reader.client.flush()
+        await reader.flush()
         return subscription
 
     async def arrived(subscription: Subscription) -> list[bytes]:

@@ -109,6 +109,11 @@ class Guest:
         self.refused: asyncio.Queue[str] = asyncio.Queue()
         self.closed = asyncio.Event()
 
+    async def flush(self) -> None:
+        """Wait until the server has dealt with all that was sent before."""
+        await self.client.flush()  # this one may overtake what still waits to be written
+        await self.client.flush()
+
 
 class Site:
     """A server and the operator's wire to it, in one event loop."""

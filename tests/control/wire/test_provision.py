@@ -58,12 +58,12 @@ def test_provisioning_again_changes_nothing(play: "Play") -> None:
         await site.wire.provision(job)
         async with site.guest(job, Role.WORKER) as worker:
             heard = await worker.client.subscribe(subjects_of(job).spec)
-            await worker.client.flush()
+            await worker.flush()
             other = site.wire_with()  # an operator that starts anew
             await other.provision(job)
             await other.close()
             await site.wire.provision(job)
-            await worker.client.flush()
+            await worker.flush()
             assert heard.pending_msgs == 0
             assert worker.client.is_connected
 
@@ -76,7 +76,7 @@ def test_what_changes_in_a_job_reaches_its_streams_and_its_workers_stay_connecte
         await site.wire.provision(before)
         async with site.guest(before, Role.WORKER) as worker:
             heard = await worker.client.subscribe(subjects_of(before).spec)
-            await worker.client.flush()
+            await worker.flush()
             after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
             await site.wire.provision(after)
             assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after

@@ -100,7 +100,7 @@ def test_a_worker_of_one_job_writes_nothing_of_another(play: "Play") -> None:
                 # What JetStream answers goes wherever the asker says, whatever he may publish himself.
                 await worker.client.publish(subjects_of(ours).claim(0), FORGED, reply=target)
                 await worker.client.publish(direct_get(ours, subjects_of(ours).claim(0)), b"", reply=target)
-            await worker.client.flush()
+            await worker.flush()
         await untouched(site, theirs)
 
     play(scene)
@@ -145,14 +145,14 @@ def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") ->
         async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as worker:
             await learner.client.jetstream().publish(subjects.control, CONTROL)
             heard = await learner.client.subscribe(subjects.workers)
-            await learner.client.flush()
+            await learner.flush()
             targets = [subjects.control, subjects.manifest, subjects.learner, subjects.spec, subjects.worker(3)]
             targets += [f"{inbox_prefix(subjects, Role.LEARNER)}.x"]
             for target in targets:
                 await worker.client.publish(subjects.claim(0), FORGED, reply=target)
                 await worker.client.publish(direct_get(job, subjects.claim(0)), b"", reply=target)
                 await worker.client.publish(subjects.batch_chunk(0, 0), FORGED, reply=target)
-            await worker.client.flush()
+            await worker.flush()
             # Whatever was answered went out before this.
             await worker.client.jetstream().publish(subjects.worker(0), b"last")
             assert (await heard.next_msg(5)).data == b"last"

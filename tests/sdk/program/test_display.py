@@ -50,7 +50,7 @@ class Watched:
         self.job: CollectorJob = server.provision(collect={"framesPerBatch": 64, "totalFrames": 100_000})
         link = server.link()
         self.watch = Watch(link, self.job.spec.workers)
-        link.call(link.client.flush())
+        link.call(link.flush())
         self._sender: Link = server.link()
 
     def send(self, message: LearnerStatus | WorkerStatus, seen: Callable[[], bool]) -> None:

@@ -144,7 +144,7 @@ def _heard(link: Link, subject: str, is_it: Callable[[bytes], bool]) -> threadin
 
     async def subscribe() -> None:
         await link.client.subscribe(subject, cb=on_message)
-        await link.client.flush()
+        await link.flush()
 
     link.call(subscribe())
     return heard
