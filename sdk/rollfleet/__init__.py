@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from rollfleet.envs import make_env
     from rollfleet.errors import RollfleetError
     from rollfleet.exploration import Exploration, exploring
+    from rollfleet.observation import observe, record
     from rollfleet.policies import RandomPolicy, make_policy
     from rollfleet.progress import LearningCurve
+    from rollfleet.recording import Recording
     from rollfleet.replay import ReplayBuffer
     from rollfleet.splitting import split_trajectories
     from rollfleet.stats import Stats
@@ -29,6 +31,7 @@ __all__ = [
     "Exploration",
     "LearningCurve",
     "RandomPolicy",
+    "Recording",
     "ReplayBuffer",
     "RollfleetError",
     "Stats",
@@ -36,6 +39,8 @@ __all__ = [
     "exploring",
     "make_env",
     "make_policy",
+    "observe",
+    "record",
     "split_trajectories",
 ]
 
@@ -46,6 +51,7 @@ _HOMES = {
     "Exploration": "rollfleet.exploration",
     "LearningCurve": "rollfleet.progress",
     "RandomPolicy": "rollfleet.policies",
+    "Recording": "rollfleet.recording",
     "ReplayBuffer": "rollfleet.replay",
     "RollfleetError": "rollfleet.errors",
     "Stats": "rollfleet.stats",
@@ -53,6 +59,8 @@ _HOMES = {
     "exploring": "rollfleet.exploration",
     "make_env": "rollfleet.envs",
     "make_policy": "rollfleet.policies",
+    "observe": "rollfleet.observation",
+    "record": "rollfleet.observation",
     "split_trajectories": "rollfleet.splitting",
 }
 

@@ -143,6 +143,40 @@ def worker(
 
 
 @app.command()
+def record(
+    job: Annotated[str | None, typer.Argument(help="The job's name, or `namespace/name`.")] = None,
+    to: Annotated[Path, typer.Option(help="The folder that batches are written to.", file_okay=False)] = Path(
+        "recording"
+    ),
+    nats: Annotated[str | None, typer.Option(help="URL of the NATS server.")] = None,
+    credentials: Annotated[
+        Path | None, typer.Option(help="A NATS credentials file, of a learner.", exists=True)
+    ] = None,
+    segment_size: Annotated[str, typer.Option(help="Of one file, at most: `256Mi`.")] = "256Mi",
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
+) -> None:
+    """Write every batch of a job to disk, beside its learner, until the job ends or Ctrl-C.
+
+    `rollfleet.Recording(FOLDER)` iterates over them. The environment says what is not said here.
+    """
+    from rollfleet.record_program import EXIT_FAILURE, main
+    from rollfleet_api.environment import Address, EnvironmentIncomplete
+    from rollfleet_api.quantity import parse_bytes
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        segment_bytes = parse_bytes(segment_size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--segment-size") from None
+    try:
+        address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
+    except EnvironmentIncomplete as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(EXIT_FAILURE) from None
+    raise typer.Exit(main(address, to, segment_bytes=segment_bytes, timeout_s=timeout))
+
+
+@app.command()
 def plot(
     curve: Annotated[Path, typer.Argument(help="A CSV file that a learner wrote.", exists=True, dir_okay=False)],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: beside the CSV, as PNG.")] = None,

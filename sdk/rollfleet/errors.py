@@ -17,12 +17,15 @@ RollfleetError
 ├── NoWeights                 the iterator would wait for ever: no weights were ever sent
 ├── WeightMismatch            names, shapes or dtypes of weights differ (names the parameter)
 ├── WorkerFailed              a worker gave up, with its own error
+├── RecordingDamaged          a recording has bytes that are not what was written (has the file and the offset)
 ├── WireError
 │   ├── MessageCorrupt        bytes that are cut, flipped, or lie about themselves
 │   └── MessageTooLarge       a message over a bound (also raised before sending)
 └── Timeout                   something did not happen in time (also a TimeoutError)
 ```
 """
+
+from pathlib import Path
 
 
 class RollfleetError(Exception):
@@ -115,6 +118,22 @@ class WorkerFailed(RollfleetError):
     def __init__(self, worker: int, message: str) -> None:
         super().__init__(f"worker {worker} failed: {message}")
         self.worker = worker
+
+
+class RecordingDamaged(RollfleetError):
+    """A recording has bytes that are not what was written.
+
+    Attributes:
+        file: The segment.
+        offset: In that file, in bytes.
+    """
+
+    def __init__(self, file: Path, offset: int, why: str) -> None:
+        super().__init__(
+            f"{file} is damaged at byte {offset}: {why}; `Recording(..., skip_damaged=True)` passes it over"
+        )
+        self.file = file
+        self.offset = offset
 
 
 class WireError(RollfleetError):

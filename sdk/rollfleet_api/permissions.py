@@ -67,5 +67,6 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
             f"$JS.ACK.{consumer}.>",
         ],
-        subscribe=[inbox, subjects.spec, subjects.workers],
+        # What workers publish, and control: for evaluators and recorders, which have the learner's credentials.
+        subscribe=[inbox, subjects.spec, subjects.workers, subjects.control, *subjects.batch_subjects],
     )

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rollfleet.admission import LIVES, WINDOW, Admission
+from rollfleet.admission import Admission
+from rollfleet.lives import LIVES, WINDOW
 from rollfleet.transports.transport import Arrival
 from rollfleet_api.messages import BatchMeta
 

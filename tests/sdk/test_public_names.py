@@ -13,6 +13,7 @@ def test_the_public_names_are_these() -> None:
         "Exploration",
         "LearningCurve",
         "RandomPolicy",
+        "Recording",
         "ReplayBuffer",
         "RollfleetError",
         "Stats",
@@ -20,6 +21,8 @@ def test_the_public_names_are_these() -> None:
         "exploring",
         "make_env",
         "make_policy",
+        "observe",
+        "record",
         "split_trajectories",
     ]
 
