@@ -17,7 +17,7 @@ from rollfleet.filling import Filling
 from rollfleet.gathering import Gatherer
 from rollfleet.membership import Membership
 from rollfleet.models import named_states, one_source
-from rollfleet.options import LearnerOptions, Options
+from rollfleet.options import MANUAL, LearnerOptions, Options
 from rollfleet.outcome import Outcome
 from rollfleet.schemes import scheme_of
 from rollfleet.stats import Stats
@@ -64,7 +64,8 @@ class Collector:
           `max_restarts_per_worker` (0), `quiet` (True: workers' warnings are not shown), `max_batches_ahead` (1),
           `stragglers_threshold` (1.0): about worker processes.
         - `policy_factory`: called on the worker as `factory(observation_space, action_space)`; a list: one for each
-          worker. `policy_device`: where it acts; a list: one for each worker. `device`: where batches are put.
+          worker. `policy_device`: where it acts; a list: one for each worker. `env_device`: where environments that
+          make tensors are; likewise. `device`: where batches are put. `no_cuda_sync`: do not wait for copies there.
         - `weights_interval` (1): broadcast after so many batches; 0: only the first, and when told. `max_lag`,
           `precision` ("float32", or "bfloat16"), `weight_scheme` (see `rollfleet.schemes`).
         - `seed` (0), `init_random_frames` (0), `max_frames_per_traj` (0: no limit), `exploration` ("random", "mode",
@@ -72,7 +73,8 @@ class Collector:
           `is_init`, `trajs_per_batch` (0): see a job's `collect`.
         - `cat_results` ("envs", "time", "stack"): how workers' shares are put together in mode sync.
         - `split_trajs` (False): yield `split_trajectories(batch)`. `postproc`: called with each batch, its result is
-          yielded. `replay_buffer`: batches go into it, `extend(frames)`, and the iterator yields None.
+          yielded. `replay_buffer`: batches go into it, `extend(frames)`, and the iterator yields None. `acknowledge`
+          ("auto": a batch is the learner's once it is yielded, or "manual": once it calls `ack()`).
 
         Raises:
             JobInvalid: Something cannot be done; the message names the keyword. (EnvironmentInvalid, PolicyInvalid.)
@@ -100,7 +102,8 @@ class Collector:
         scheme, version = options.get("weight_scheme") or scheme_of(job.spec.weights), transport.resumed.version
         self._tally = Tally(account=transport.account if isinstance(transport, Stores) else None)
         self._weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
-        self._gatherer = Gatherer(transport, job, self._weights, self._tally)
+        manual = options.get("acknowledge") == MANUAL
+        self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=manual)
         self._membership = Membership(transport)
         self._told = Told()
         self._ended = False
@@ -147,6 +150,14 @@ class Collector:
         self._gatherer.hand_over(arrivals)
         self._weights.count_batch()
         return self._outcome.of(batch)
+
+    def ack(self) -> None:
+        """With `acknowledge="manual"`: whatever was handed over until now is stored, and need not come again.
+
+        What a learner has not acknowledged when it ends comes again to its successor.
+        """
+        with self._told:
+            self._gatherer.acknowledge()
 
     @property
     def job(self) -> CollectorJob:
@@ -202,9 +213,8 @@ class Collector:
     ) -> int:
         """Load weights that came from a larger collector into the policy, if any is here, and send them to the workers.
 
-        Workers of a larger one give this method to their policy or environment: see `rollfleet.receivers`. Arguments
-        and errors are those of `update_policy_weights_`; `version` is the number that they came with, and have here if
-        it is newer. Returns their number here.
+        See `rollfleet.receivers`. Arguments and errors are those of `update_policy_weights_`; `version` is the number
+        that they came with, and have here if it is newer. Returns their number here.
         """
         models = named_states(one_source(policy_or_weights, weights=weights, policy=policy))
         if models is None:

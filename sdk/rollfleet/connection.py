@@ -42,7 +42,7 @@ def connect(
         credentials: A NATS credentials file.
         device: Where batches are put, while the learner trains. None: they stay in CPU memory.
         timeout_s: How long to wait for NATS, and for the job to be there.
-        **options: `split_trajs`, `postproc`, `replay_buffer`, `weight_scheme`: see `Collector`.
+        **options: `split_trajs`, `postproc`, `replay_buffer`, `weight_scheme`, `acknowledge`: see `Collector`.
 
     Returns:
         An iterator over batches, TensorDict `[envs, T]`; also a context manager.

@@ -7,6 +7,7 @@ was given.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import gymnasium
@@ -31,6 +32,7 @@ from rollfleet.replay import ReplayBuffer
 from rollfleet.ring import Ring
 from rollfleet.schemes import scheme_of
 from rollfleet.spaces import supported
+from rollfleet.tensor_env import TensorVectorEnv
 from rollfleet.transports.inline import InlineTransport
 from rollfleet.transports.transport import Transport
 from rollfleet.workload import Space, Workload
@@ -84,18 +86,23 @@ def construct(env: Any, policy: Any, options: Options) -> Construction:
     count = job.spec.workers
     envs = _for_each(env, count, "env")
     _check_envs(envs, job.spec.env, here=here)
-    devices = _for_each(options.get("policy_device"), count, "policy_device")
     policies = _Policies(
         policy=policy,
         factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
-        devices=[None if device is None else device_of(device, "policy_device") for device in devices],
+        devices=_devices(options.get("policy_device"), count, "policy_device"),
         copies=not here,
     )
     kwargs = _for_each(options.get("env_kwargs", {}), count, "env_kwargs")
     _check_kwargs(kwargs, envs)
     workload = Workload(
         job=job,
-        make_env=_Envs(spec=job.spec.env, given=envs, kwargs=kwargs),
+        make_env=_Envs(
+            spec=job.spec.env,
+            given=envs,
+            kwargs=kwargs,
+            devices=_devices(options.get("env_device"), count, "env_device"),
+            no_cuda_sync=options.get("no_cuda_sync", False),
+        ),
         make_policy=policies,
         scheme=options.get("weight_scheme") or scheme_of(job.spec.weights),
     )
@@ -119,15 +126,20 @@ def start(env: Any, policy: Any, options: Options) -> tuple[Transport, Collector
 
 def _transport(made: Construction, options: Options) -> Transport:
     device = None if (device := options.get("device")) is None else device_of(device, "device")
+    no_cuda_sync = options.get("no_cuda_sync", False)
     if made.in_this_process:
         return InlineTransport(
-            made.workload, device=device, acts_with_the_learners_policy=made.acts_with_the_learners_policy
+            made.workload,
+            device=device,
+            no_cuda_sync=no_cuda_sync,
+            acts_with_the_learners_policy=made.acts_with_the_learners_policy,
         )
     from rollfleet.transports.processes import ProcessesTransport
 
     return ProcessesTransport(
         made.workload,
         device=device,
+        no_cuda_sync=no_cuda_sync,
         start_method=options.get("start_method", "spawn"),
         max_restarts_per_worker=options.get("max_restarts_per_worker", 0),
         quiet=options.get("quiet", True),
@@ -148,15 +160,19 @@ class _Envs:
     spec: EnvSpec
     given: Sequence[Any]
     kwargs: Sequence[Mapping[str, object]]
+    devices: Sequence[torch.device | None]
+    no_cuda_sync: bool
 
     def __call__(self, worker: int) -> VectorEnv:
         env, kwargs = self.given[worker % len(self.given)], self.kwargs[worker % len(self.kwargs)]
+        device = self.devices[worker % len(self.devices)]
         if isinstance(env, gymnasium.vector.VectorEnv):
-            return env
+            return env if device is None else TensorVectorEnv(env, device, self.no_cuda_sync)
+        make = partial(make_env, device=device, no_cuda_sync=self.no_cuda_sync)
         update: dict[str, object] = {"kwargs": dict(kwargs)}
         if isinstance(env, str):
-            return make_env(self.spec.model_copy(update=update | {"id": env, "entrypoint": None}))
-        return make_env(self.spec.model_copy(update=update | {"id": None, "entrypoint": _GIVEN}), env)
+            return make(self.spec.model_copy(update=update | {"id": env, "entrypoint": None}))
+        return make(self.spec.model_copy(update=update | {"id": None, "entrypoint": _GIVEN}), env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +276,10 @@ def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:
             f"`{name}` lists {len(value)}, but there are {workers} workers; write one for each, or one for all"
         )
     return value
+
+
+def _devices(value: Any, workers: int, name: str) -> list[torch.device | None]:
+    return [None if each is None else device_of(each, name) for each in _for_each(value, workers, name)]
 
 
 def _callables(factory: Any) -> Any:

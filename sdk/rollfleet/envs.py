@@ -18,21 +18,32 @@ from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.process_env import ProcessVectorEnv
 from rollfleet.serial import SerialVectorEnv
 from rollfleet.spaces import supported
+from rollfleet.tensor_env import TensorEnv, TensorVectorEnv
 from rollfleet_api.job import Backend, Vectorization
 
 if TYPE_CHECKING:
+    import torch
+
     from rollfleet_api.job import EnvSpec, WrapperSpec
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 VectorEnv: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
-def make_env(spec: "EnvSpec", factory: Callable[..., object] | None = None) -> VectorEnv:
+def make_env(
+    spec: "EnvSpec",
+    factory: Callable[..., object] | None = None,
+    *,
+    device: "torch.device | None" = None,
+    no_cuda_sync: bool = False,
+) -> VectorEnv:
     """Build the environments of one worker.
 
     Args:
         spec: What a job says of them.
         factory: What is called where the job names an entrypoint; None: what that names.
+        device: Where they are, if they make tensors; actions go there. None: they make arrays.
+        no_cuda_sync: Do not wait until actions have arrived there.
 
     Raises:
         EnvironmentInvalid: They could not be built, or have a space that is not supported. Names the id or
@@ -44,7 +55,10 @@ def make_env(spec: "EnvSpec", factory: Callable[..., object] | None = None) -> V
     elif spec.vectorization is Vectorization.NATIVE and spec.id is not None:
         env = _native(spec.id, spec, source)
     else:
-        env = _vectorized(spec, source, factory)
+        on_device = {} if device is None else {"device": device, "no_cuda_sync": no_cuda_sync}
+        env = _vectorized(spec, source, factory, on_device)
+    if device is not None and not isinstance(env, SerialVectorEnv | ProcessVectorEnv):
+        env = TensorVectorEnv(env, device, no_cuda_sync)
     try:
         check(env, source)
     except EnvironmentInvalid:
@@ -89,7 +103,9 @@ def _native(env_id: str, spec: "EnvSpec", source: str) -> VectorEnv:
         raise _failed(source, exc, spec) from exc
 
 
-def _vectorized(spec: "EnvSpec", source: str, factory: Callable[..., object] | None) -> VectorEnv:
+def _vectorized(
+    spec: "EnvSpec", source: str, factory: Callable[..., object] | None, on_device: Mapping[str, object]
+) -> VectorEnv:
     if spec.id is not None:
         build: Callable[[], Env] = partial(_registered, spec.id, spec.kwargs)
         first: Env | VectorEnv | None = None
@@ -97,7 +113,11 @@ def _vectorized(spec: "EnvSpec", source: str, factory: Callable[..., object] | N
         build, first = _from_factory(spec, source, factory or _entrypoint(spec, source))
         if isinstance(first, gymnasium.vector.VectorEnv):
             return _ready(first, spec, source)
-    wrappers = [(_loaded(wrapper, source), wrapper.kwargs) for wrapper in spec.wrappers]
+    wrappers: list[tuple[Callable[..., object], Mapping[str, object]]] = [
+        (_loaded(wrapper, source), wrapper.kwargs) for wrapper in spec.wrappers
+    ]
+    if on_device:
+        wrappers.append((TensorEnv, on_device))
     single = partial(_single, build, wrappers)
     # What is built already is not wasted: it is the first, or tells the spaces.
     here = single

@@ -1,6 +1,7 @@
 """Tells workers what to do, and gathers what they send: a round in mode Sync, whoever is first in mode Async."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,10 +71,15 @@ class Gatherer:
         job: The job.
         weights: What was sent.
         tally: What was handed out.
+        manual: Whether the learner says itself when it has what it was handed.
     """
 
-    def __init__(self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally) -> None:
+    def __init__(
+        self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
+    ) -> None:
         self._transport, self._job, self._weights, self._tally = transport, job, weights, tally
+        self._manual = manual
+        self._held: list[Arrival] = []  # handed over, and not acknowledged
         self._sync = job.spec.mode is Mode.SYNC
         self._session = transport.resumed.session
         self._controlled: Control | None = None
@@ -91,7 +97,11 @@ class Gatherer:
         """The arrivals that make the next batch, in the order of their workers.
 
         None at all where workers fill the replay buffer themselves: it has all that was asked for.
+
+        Raises:
+            JobInvalid: None can come: the learner has acknowledged nothing of what the workers had room for.
         """
+        self._check_held()
         self._asked_s = time.monotonic()
         try:
             return self._round() if self._sync else self._fresh()
@@ -100,11 +110,18 @@ class Gatherer:
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
         """These are the learner's now."""
-        for arrival in arrivals:
-            self._transport.take(arrival)
+        self._held += arrivals
+        if not self._manual:
+            self.acknowledge()
         self._tally.add(arrivals, newest=self._weights.version)
         self.direct_async()
         self._report()
+
+    def acknowledge(self) -> None:
+        """All that was handed over need not come again."""
+        held, self._held = self._held, []
+        for arrival in held:
+            self._transport.take(arrival)
 
     def direct(self) -> None:
         """Tell the workers what holds now, if it is not what they were told last."""
@@ -224,6 +241,16 @@ class Gatherer:
             self.admission.stale += 1
             self._transport.take(shares[worker])
         return [shares[worker] for worker in sorted(counted)]
+
+    def _check_held(self) -> None:
+        ahead, held = self._job.spec.delivery.max_batches_ahead, Counter(each.worker for each in self._held)
+        full = {worker for worker, batches in held.items() if batches >= ahead}
+        members = self._transport.members()
+        if full and (members & full if self._sync else members <= full):
+            raise JobInvalid(
+                f"no batch can come: {len(self._held)} are not acknowledged, and a worker may be {ahead} ahead "
+                f"(`delivery.maxBatchesAhead`): call ack() when you have stored what you were given"
+            )
 
     def _fresh(self) -> list[Arrival]:
         if self._controlled is None:

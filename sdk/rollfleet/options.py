@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rollfleet.schemes import WeightScheme
 
 Device = str | torch.device
+AUTO, MANUAL = "auto", "manual"  # values of `acknowledge`
 
 
 class Extends(Protocol):
@@ -31,6 +32,7 @@ class LearnerOptions(TypedDict, total=False):
     postproc: "Callable[[TensorDict], Any]"
     replay_buffer: Extends
     weight_scheme: "WeightScheme"
+    acknowledge: str
 
 
 class Options(LearnerOptions, total=False):
@@ -63,7 +65,9 @@ class Options(LearnerOptions, total=False):
     env_processes: int
     policy_factory: Callable[..., Any] | Sequence[Callable[..., Any]]
     policy_device: Device | Sequence[Device]
+    env_device: Device | Sequence[Device]
     device: Device
+    no_cuda_sync: bool
     start_method: str
     max_restarts_per_worker: int
     quiet: bool
@@ -100,7 +104,14 @@ SPEC_PATHS: dict[str, tuple[str, ...]] = {
 CHOICES = {"mode", "exploration", "cat_results", "vectorization", "backend"}
 """Keywords whose values a job writes with a capital: `sync` is taken for `Sync`."""
 
-OF_PROCESSES = ("start_method", "max_restarts_per_worker", "quiet", "max_batches_ahead", "stragglers_threshold")
+OF_PROCESSES = (
+    "start_method",
+    "max_restarts_per_worker",
+    "quiet",
+    "max_batches_ahead",
+    "stragglers_threshold",
+    "acknowledge",
+)
 """Keywords that say nothing about a worker in the learner's own process."""
 
 OF_MODES = {"max_lag": "async", "max_batches_ahead": "async", "cat_results": "sync"}
@@ -123,6 +134,11 @@ def check_together(options: Mapping[str, Any]) -> None:
     for name, needed in OF_MODES.items():
         if name in options and mode != needed:
             raise JobInvalid(f"`{name}` says nothing in mode '{mode}'; write `mode='{needed}'`, or remove it")
+    if options.get("no_cuda_sync") and not ("device" in options or "env_device" in options):
+        raise JobInvalid(
+            "`no_cuda_sync` is about copies to `device` and to `env_device`, and there are none; name a device, or "
+            "remove it"
+        )
     if "precision" in options and "weight_scheme" in options:
         raise JobInvalid(
             "`weight_scheme` says in which form weights travel; remove `precision`, or give it to the scheme"
@@ -151,6 +167,13 @@ def check_learner_options(options: Mapping[str, Any]) -> None:
     if buffer is not None and not callable(getattr(buffer, "extend", None)):
         raise JobInvalid(
             f"`replay_buffer` is filled by its method extend(frames), and a {type(buffer).__name__} has none"
+        )
+    if (acknowledge := options.get("acknowledge", AUTO)) not in (AUTO, MANUAL):
+        raise JobInvalid(f"`acknowledge` is one of {AUTO!r}, {MANUAL!r}, not {acknowledge!r}")
+    if acknowledge == MANUAL and buffer is not None:
+        raise JobInvalid(
+            "`replay_buffer` has what it was given before the next batch comes; remove `acknowledge`, or extend the "
+            "buffer in your own loop"
         )
     if postproc is not None and not callable(postproc):
         raise JobInvalid(f"`postproc` is called with each batch; a {type(postproc).__name__} cannot be")

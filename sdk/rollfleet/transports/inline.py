@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import torch
 
-from rollfleet.batch import Fragment, to_batch
+from rollfleet.batch import Fragment, put, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
 from rollfleet.transports.port import Sending, Weights
@@ -23,13 +23,19 @@ class InlineTransport:
     Args:
         workload: What the one worker has to do.
         device: Where batches are put; None: they stay in CPU memory.
+        no_cuda_sync: Do not wait until they are there.
         acts_with_the_learners_policy: The policy is the very object that the learner trains: it needs no weights.
     """
 
     def __init__(
-        self, workload: Workload, *, device: torch.device | None = None, acts_with_the_learners_policy: bool = False
+        self,
+        workload: Workload,
+        *,
+        device: torch.device | None = None,
+        no_cuda_sync: bool = False,
+        acts_with_the_learners_policy: bool = False,
     ) -> None:
-        self._device = device
+        self._device, self._no_cuda_sync = device, no_cuda_sync
         self._sync = workload.job.spec.mode is Mode.SYNC
         self._port = _InlinePort(shared=acts_with_the_learners_policy)
         self._worker = Worker(self._port, workload, 0)
@@ -102,7 +108,11 @@ class InlineTransport:
 
     def _arrival(self, fragment: Fragment, meta: BatchMeta) -> Arrival:
         # The rollout writes into the same memory again: what the learner gets is its own.
-        batch = to_batch(fragment).clone() if self._device is None else to_batch(fragment).to(self._device)
+        batch, device = to_batch(fragment), self._device
+        if device is None or device.type == "cpu":
+            batch = batch.clone()
+        if device is not None:
+            batch = put(batch, device, no_cuda_sync=self._no_cuda_sync)
         return Arrival(
             worker=0,
             incarnation=0,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rollfleet.account import Account
-from rollfleet.batch import to_batch
+from rollfleet.batch import put, to_batch
 from rollfleet.errors import JobInvalid, WireError
 from rollfleet.ring import Ring
 from rollfleet.transports.crew import Crew
@@ -42,6 +42,7 @@ class ProcessesTransport:
     Args:
         workload: What they do.
         device: Where batches are put; None: on the CPU.
+        no_cuda_sync: Do not wait until they are there.
         start_method: `spawn`: in a new interpreter; the workload is pickled. `fork`: in a copy of this process; nothing
             is pickled, but torch has one thread there, and to fork a process that has threads or uses a GPU is unsafe.
         max_restarts_per_worker: How often a worker that dies or fails is started again, as its next incarnation,
@@ -58,12 +59,13 @@ class ProcessesTransport:
         workload: Workload,
         *,
         device: torch.device | None = None,
+        no_cuda_sync: bool = False,
         start_method: str = "spawn",
         max_restarts_per_worker: int = 0,
         quiet: bool = True,
         ring: Ring | None = None,
     ) -> None:
-        self._device = device
+        self._device, self._no_cuda_sync = device, no_cuda_sync
         self._memory = Recycler(2 * workload.job.spec.workers + 2)
         self._spent: list[Snapshot] = []
         self._handed_over: set[tuple[int, int, int]] = set()  # and not taken yet
@@ -182,7 +184,7 @@ class ProcessesTransport:
             meta, fragment = unpack_fragment(own, checksum=False)
             batch: Any = to_batch(fragment, empty_like=self._memory.empty_like)
             if self._device is not None:
-                batch = batch.to(self._device)
+                batch = put(batch, self._device, no_cuda_sync=self._no_cuda_sync)
         except WireError as error:
             self._corrupt += 1
             log.warning("a batch of worker %d could not be read and is dropped: %s", seat.index, error)

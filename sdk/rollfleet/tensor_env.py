@@ -1,0 +1,116 @@
+"""Environments that make tensors, as rollouts see them: actions go to their device, what they give comes as arrays.
+
+A rollout writes into arrays in CPU memory. Environments of NumPy arrays are there already, and nothing is done to them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.vector import VectorEnv, VectorWrapper
+from torch import Tensor
+
+from rollfleet.errors import EnvironmentInvalid
+
+
+class Bridge:
+    """Between arrays and an environment on a device.
+
+    Args:
+        env: The environment. One that has a method `to` is moved there.
+        device: Where it is.
+        no_cuda_sync: Do not wait until actions have arrived; what they are copied from must then be left alone, as it
+            is where that is memory of the CPU which is not pinned.
+    """
+
+    def __init__(self, env: Any, device: torch.device, *, no_cuda_sync: bool) -> None:
+        self._name, self._device, self._no_cuda_sync = str(env), device, no_cuda_sync
+        self._has_tensors = False
+        if callable(getattr(env.unwrapped, "to", None)):
+            env.unwrapped.to(device)
+
+    def actions(self, value: Any) -> Any:
+        """Tensors on the device, in the same structure; as they are, where the environment has arrays."""
+        if not self._has_tensors:
+            return value
+        if isinstance(value, Mapping):
+            return {name: self.actions(inner) for name, inner in value.items()}
+        if isinstance(value, tuple):
+            return tuple(self.actions(inner) for inner in value)
+        return torch.as_tensor(value).to(self._device, non_blocking=self._no_cuda_sync)
+
+    def first(self, observation: Any) -> Any:
+        """What a reset gave, as arrays; from now on it is known whether the environment has tensors.
+
+        Raises:
+            EnvironmentInvalid: It has none, and is said to be elsewhere than in CPU memory.
+        """
+        self._has_tensors = _any_tensor(observation)
+        if not self._has_tensors and self._device.type != "cpu":
+            raise EnvironmentInvalid(
+                f"environment {self._name} gives NumPy arrays, which are in CPU memory, not on {str(self._device)!r}; "
+                "remove `env_device`, or give an environment that makes tensors there"
+            )
+        return arrays(observation)
+
+
+def arrays(value: Any) -> Any:
+    """Tensors as arrays in CPU memory, in the same structure; all else as it is."""
+    if isinstance(value, Tensor):
+        return value.numpy(force=True)
+    if isinstance(value, Mapping):
+        return {name: arrays(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(arrays(inner) for inner in value)
+    return value
+
+
+def _any_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping | tuple):
+        return any(_any_tensor(inner) for inner in (value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, Tensor)
+
+
+class TensorEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A single environment on a device."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], device: torch.device, no_cuda_sync: bool = False) -> None:
+        """See `Bridge`."""
+        super().__init__(env)
+        self._bridge = Bridge(env, device, no_cuda_sync=no_cuda_sync)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """See `gymnasium.Env`."""
+        *result, _ = self.env.step(self._bridge.actions(action))
+        observation, reward, terminated, truncated = (arrays(each) for each in result)
+        return observation, reward, terminated, truncated, {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.Env`."""
+        observation, _ = self.env.reset(seed=seed, options=options)
+        return self._bridge.first(observation), {}
+
+
+class TensorVectorEnv(VectorWrapper):
+    """A vector of them."""
+
+    env: Any  # its `reset` takes lists of seeds, too, which Gymnasium does not promise of all
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], device: torch.device, no_cuda_sync: bool = False) -> None:
+        """See `Bridge`."""
+        super().__init__(env)
+        self._bridge = Bridge(env, device, no_cuda_sync=no_cuda_sync)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """See `gymnasium.vector.VectorEnv`."""
+        *result, info = self.env.step(self._bridge.actions(actions))
+        observation, reward, terminated, truncated = (arrays(each) for each in result)
+        return observation, reward, terminated, truncated, arrays(info)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """See `gymnasium.vector.VectorEnv`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._bridge.first(observation), arrays(info)
