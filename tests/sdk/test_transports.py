@@ -1,192 +1,61 @@
-"""What the collector relies on, of every transport alike.
+"""What the collector relies on, of every transport alike; `tests.sdk.rigs` tells how each is put to these tests."""
 
-A transport is put to these tests by a `Rig`: how it is made, how one more worker joins, and how it breaks.
-"""
-
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-import psutil
+import gymnasium
 import pytest
 import torch
-from torch import Tensor, nn
+from tests.sdk.rigs import (
+    ENVS,
+    PATIENCE_S,
+    STEPS,
+    Marked,
+    OverProcesses,
+    Rig,
+    job_of,
+    made,
+    receive,
+    run,
+    send,
+    wait_for,
+)
 
-from rollfleet.envs import make_env
-from rollfleet.errors import LearnerReplaced, RollfleetError, WorkerFailed
+from rollfleet.errors import NoWeights
 from rollfleet.schemes import Whole
-from rollfleet.transports.nats import NatsTransport
-from rollfleet.transports.processes import ProcessesTransport
-from rollfleet.transports.transport import Arrival, Transport
-from rollfleet.transports.worker_port import WorkerPort
+from rollfleet.transports.inline import InlineTransport
 from rollfleet.weights import POLICY, Snapshot, WeightLayout, state_of
-from rollfleet.worker import Worker
 from rollfleet.workload import Workload
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, Phase, WorkerState
-from rollfleet_api.permissions import Role
-from rollfleet_api.validation import parse_job
 
-if TYPE_CHECKING:
-    from tests.sdk.conftest import Server
-
-ENVS, STEPS = 2, 4
-PATIENCE_S = 30.0
+MakeRig = Callable[..., Rig]
 
 
-class Marked(nn.Module):
-    """Puts its one weight into the batch."""
+def _maker(request: pytest.FixtureRequest, stack: ExitStack) -> MakeRig:
+    server = request.getfixturevalue("server") if request.param == "nats" else None
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.mark = nn.Parameter(torch.zeros(1))
+    def make(workers: int = 2, **spec: Any) -> Rig:
+        rig = made(request.param, server, workers, spec)
+        stack.callback(rig.close)
+        return rig
 
-    def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        envs = observation.shape[0]
-        return {"action": torch.zeros(envs, dtype=torch.int64), "mark": self.mark.expand(envs, 1).clone()}
-
-
-def workload(job: CollectorJob) -> Workload:
-    return Workload(job=job, make_env=lambda _: make_env(job.spec.env), make_policy=lambda *_: Marked(), scheme=Whole())
+    return make
 
 
-def spec_of(**spec: Any) -> dict[str, Any]:
-    return {
-        "mode": "Async",
-        "workers": 2,
-        "env": {"id": "CartPole-v1", "numEnvs": ENVS},
-        "policy": {"mlp": {}},
-        "collect": {"framesPerBatch": ENVS * STEPS},
-        "weights": {"maxLag": 0},
-    } | spec
-
-
-class Rig(Protocol):
-    """A transport to be tested; one more worker may join; something may break in the background (with which error)."""
-
-    @property
-    def transport(self) -> Transport: ...
-    def join(self) -> int: ...
-    def break_down(self) -> type[RollfleetError]: ...
-    def close(self) -> None: ...
-
-
-class OverProcesses:
-    def __init__(self, job: CollectorJob, workers: int) -> None:
-        assert job.spec.workers == workers + 1, "a place is kept for whoever joins"
-        fewer = job.model_copy(update={"spec": job.spec.model_copy(update={"workers": workers})})
-        self.transport = ProcessesTransport(workload(fewer), start_method="fork")
-
-    def join(self) -> int:
-        (index,) = self.transport.add_workers(1)
-        return index
-
-    def break_down(self) -> type[RollfleetError]:
-        psutil.Process().children()[0].kill()
-        return WorkerFailed
-
-    def close(self) -> None:
-        self.transport.close()
-
-
-class OverNats:
-    def __init__(self, server: "Server", job: CollectorJob, workers: int) -> None:
-        self._server, self._job = server, job
-        self._joined = 0
-        self._threads: list[threading.Thread] = []
-        self.transport = NatsTransport(server.link(Role.LEARNER), job)
-        for _ in range(workers):
-            self.join()
-
-    def join(self) -> int:
-        port = WorkerPort(self._server.link(Role.WORKER), self._joined)
-        self._threads.append(threading.Thread(target=self._work, args=(port, self._joined), daemon=True))
-        self._threads[-1].start()
-        self._joined += 1
-        return self._joined - 1
-
-    def break_down(self) -> type[RollfleetError]:
-        NatsTransport(self._server.link(Role.LEARNER), self._job).close()
-        return LearnerReplaced
-
-    def close(self) -> None:
-        self.transport.close()
-        last = NatsTransport(self._server.link(Role.LEARNER), self._job)  # the one under test may be broken
-        last.control(Control(session=last.resumed.session, phase=Phase.COMPLETE, round=1000, version=1000))
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-        last.close()
-
-    def _work(self, port: WorkerPort, index: int) -> None:
-        worker = Worker(port, workload(self._job), index)
-        worker.run()
-        worker.close()
+@pytest.fixture(params=["inline", "processes", "nats"])
+def rig(request: pytest.FixtureRequest) -> Iterator[MakeRig]:
+    """Makes a rig of so many workers, here of one, with room for one more; more of the job's spec may be said."""
+    with ExitStack() as stack:
+        yield _maker(request, stack)
 
 
 @pytest.fixture(params=["processes", "nats"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Callable[..., Rig]]:
-    """Makes a rig of so many workers, with room for one more; more of the job's spec may be said."""
-    server = request.getfixturevalue("server") if request.param == "nats" else None
+def apart(request: pytest.FixtureRequest) -> Iterator[MakeRig]:
+    """The same, of workers that go on while the learner does something else."""
     with ExitStack() as stack:
-
-        def make(workers: int = 2, **spec: Any) -> Rig:
-            said = spec_of(workers=workers + 1, **spec)
-            made: Rig
-            if server:
-                made = OverNats(server, server.provision(**said), workers)
-            else:
-                metadata = {"name": "test"}
-                job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": said})
-                made = OverProcesses(job, workers)
-            stack.callback(made.close)
-            return made
-
-        yield make
-
-
-def run(transport: Transport, version: int = 1, **more: Any) -> None:
-    told: dict[str, Any] = {"phase": Phase.RUN, "round": 0, "version": version} | more
-    transport.control(Control(session=transport.resumed.session, **told))
-
-
-def send(transport: Transport, version: int, mark: float | None = None) -> None:
-    policy = Marked()
-    nn.init.constant_(policy.mark, version if mark is None else mark)
-    models = {POLICY: state_of(policy)}
-    transport.send_weights(version, WeightLayout(models).snapshot(models))
-
-
-def receive(transport: Transport, count: int = 1, *, take: bool = True) -> list[Arrival]:
-    arrivals: list[Arrival] = []
-    until = time.monotonic() + PATIENCE_S
-    while len(arrivals) < count:
-        assert time.monotonic() < until, f"{len(arrivals)} batches came; workers: {dict(transport.workers())}"
-        arrival = transport.receive(timeout_s=0.2)
-        if arrival:
-            arrivals.append(arrival)
-            if take:
-                transport.take(arrival)
-    return arrivals
-
-
-def wait_for(
-    transport: Transport, worker: int, state: WorkerState, *, batches: int | None = None, drain: bool = False
-) -> None:
-    """Wait until a worker says this of itself; `drain`: take what comes meanwhile."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        status = transport.workers().get(worker)
-        if status and status.state is state and batches in (None, status.batches):
-            return
-        assert time.monotonic() < until, f"worker {worker} is not {state}: {status}"
-        if drain and (arrival := transport.receive(timeout_s=0)):
-            transport.take(arrival)
-        time.sleep(0.01)
-
-
-MakeRig = Callable[..., Rig]
+        yield _maker(request, stack)
 
 
 def test_the_first_learner_finds_no_past(rig: MakeRig) -> None:
@@ -199,7 +68,7 @@ def test_each_workers_batches_come_in_order_and_without_a_gap(rig: MakeRig) -> N
     send(transport, 1)
     run(transport)
     arrivals = receive(transport, 12)
-    for worker in (0, 1):
+    for worker in {arrival.worker for arrival in arrivals}:
         sequences = [arrival.sequence for arrival in arrivals if arrival.worker == worker]
         assert sequences == list(range(len(sequences)))
     assert {arrival.incarnation for arrival in arrivals} == {0}
@@ -239,8 +108,8 @@ def test_of_several_versions_the_newest_acts(rig: MakeRig) -> None:
         assert arrival.batch["mark"].unique().tolist() == [3.0]
 
 
-def test_no_batch_is_begun_on_a_version_older_than_control_asks_for(rig: MakeRig) -> None:
-    transport = rig().transport
+def test_no_batch_is_begun_on_a_version_older_than_control_asks_for(apart: MakeRig) -> None:
+    transport = apart().transport
     run(transport, version=0)
     for worker in (0, 1):
         wait_for(transport, worker, WorkerState.WAITING_FOR_WEIGHTS)
@@ -283,14 +152,14 @@ def test_snapshots_come_back_once_each_at_the_latest_when_there_is_a_newer_one(r
     assert transport.spent() == []
 
 
-def test_who_joins_late_gets_the_newest_weights_and_control(rig: MakeRig) -> None:
-    made = rig(1)
-    transport = made.transport
+def test_who_joins_late_gets_the_newest_weights_and_control(apart: MakeRig) -> None:
+    given = apart(1)
+    transport = given.transport
     for version in (1, 2):
         send(transport, version)
     run(transport, version=2)
     receive(transport, 2)
-    late = made.join()
+    late = given.join()
     arrivals = iter(lambda: receive(transport)[0], None)
     (first,) = [next(arrival for arrival in arrivals if arrival is not None and arrival.worker == late)]
     assert (first.sequence, first.meta.version) == (0, 2)
@@ -298,8 +167,8 @@ def test_who_joins_late_gets_the_newest_weights_and_control(rig: MakeRig) -> Non
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_a_worker_waits_when_so_many_batches_wait_for_the_learner(rig: MakeRig, ahead: int) -> None:
-    transport = rig(1, delivery={"maxBatchesAhead": ahead}).transport
+def test_a_worker_waits_when_so_many_batches_wait_for_the_learner(apart: MakeRig, ahead: int) -> None:
+    transport = apart(1, delivery={"maxBatchesAhead": ahead}).transport
     send(transport, 1)
     run(transport)
     wait_for(transport, 0, WorkerState.WAITING_FOR_LEARNER, batches=ahead + 1)
@@ -307,8 +176,8 @@ def test_a_worker_waits_when_so_many_batches_wait_for_the_learner(rig: MakeRig, 
     assert transport.workers()[0].batches == ahead + 1
 
 
-def test_to_receive_makes_no_room_and_to_take_does(rig: MakeRig) -> None:
-    transport = rig(1).transport
+def test_to_receive_makes_no_room_and_to_take_does(apart: MakeRig) -> None:
+    transport = apart(1).transport
     send(transport, 1)
     run(transport)
     wait_for(transport, 0, WorkerState.WAITING_FOR_LEARNER, batches=2)
@@ -321,7 +190,8 @@ def test_to_receive_makes_no_room_and_to_take_does(rig: MakeRig) -> None:
 
 
 def test_a_pause_stops_workers_and_loses_nothing(rig: MakeRig) -> None:
-    transport = rig(1).transport
+    given = rig(1)
+    transport = given.transport
     send(transport, 1)
     run(transport)
     before = receive(transport, 3)
@@ -329,16 +199,17 @@ def test_a_pause_stops_workers_and_loses_nothing(rig: MakeRig) -> None:
     while arrival := transport.receive(timeout_s=0.5):  # what had been begun
         transport.take(arrival)
         before.append(arrival)
-    wait_for(transport, 0, WorkerState.PAUSED)
+    if given.in_background:
+        wait_for(transport, 0, WorkerState.PAUSED)
     assert transport.receive(timeout_s=0.3) is None
     run(transport)
     after = receive(transport, 3)
     assert [arrival.sequence for arrival in before + after] == list(range(len(before) + 3))
 
 
-def test_a_round_that_is_closed_cuts_what_is_still_collected_for_it(rig: MakeRig) -> None:
+def test_a_round_that_is_closed_cuts_what_is_still_collected_for_it(apart: MakeRig) -> None:
     frames = 2_000_000
-    transport = rig(1, mode="Sync", collect={"framesPerBatch": frames}).transport
+    transport = apart(1, mode="Sync", collect={"framesPerBatch": frames}).transport
     send(transport, 1)
     run(transport, round=1)
     wait_for(transport, 0, WorkerState.COLLECTING)
@@ -348,8 +219,8 @@ def test_a_round_that_is_closed_cuts_what_is_still_collected_for_it(rig: MakeRig
     assert 0 < arrival.batch.numel() < frames // 2
 
 
-def test_workers_of_a_complete_job_end(rig: MakeRig) -> None:
-    transport = rig().transport
+def test_workers_of_a_complete_job_end(apart: MakeRig) -> None:
+    transport = apart().transport
     send(transport, 1)
     run(transport)
     receive(transport, 2)
@@ -360,21 +231,21 @@ def test_workers_of_a_complete_job_end(rig: MakeRig) -> None:
         wait_for(transport, worker, WorkerState.COMPLETE)
 
 
-def test_members_are_those_that_there_should_be(rig: MakeRig) -> None:
-    made = rig(2)
-    expected = {0, 1} if isinstance(made, OverProcesses) else {0, 1, 2}
-    assert made.transport.members() == frozenset(expected)
-    made.join()
-    assert made.transport.members() == {0, 1, 2}
+def test_members_are_those_that_there_should_be(apart: MakeRig) -> None:
+    given = apart(2)
+    expected = {0, 1} if isinstance(given, OverProcesses) else {0, 1, 2}
+    assert given.transport.members() == frozenset(expected)
+    given.join()
+    assert given.transport.members() == {0, 1, 2}
 
 
-def test_what_goes_wrong_in_the_background_is_raised_by_the_next_call_and_those_after_it(rig: MakeRig) -> None:
-    made = rig(1)
-    transport = made.transport
+def test_what_goes_wrong_in_the_background_is_raised_by_the_next_call_and_those_after_it(apart: MakeRig) -> None:
+    given = apart(1)
+    transport = given.transport
     send(transport, 1)
     run(transport)
     receive(transport)
-    expected = made.break_down()
+    expected = given.break_down()
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -398,3 +269,62 @@ def test_closing_again_is_harmless(rig: MakeRig) -> None:
     transport.close()
     assert transport.spent() is not None
     assert transport.members()
+
+
+# Where the one worker is here, it collects when somebody receives.
+
+
+@pytest.fixture
+def inline() -> Iterator[MakeRig]:
+    """Makes a rig whose worker is here."""
+    with ExitStack() as stack:
+
+        def make(**spec: Any) -> Rig:
+            rig = made("inline", None, 1, spec)
+            stack.callback(rig.close)
+            return rig
+
+        yield make
+
+
+def test_a_worker_that_is_here_collects_one_batch_of_a_round_when_somebody_receives(inline: MakeRig) -> None:
+    transport = inline(mode="Sync").transport
+    assert transport.receive(timeout_s=0) is None  # nobody has said what to do
+    send(transport, 1)
+    run(transport, round=1)
+    assert transport.workers()[0].state is WorkerState.STARTING
+    (arrival,) = receive(transport)
+    assert (arrival.meta.round, arrival.sequence) == (1, 0)
+    assert transport.receive(timeout_s=0) is None
+    run(transport, round=2)
+    assert receive(transport)[0].sequence == 1
+    run(transport, round=3, phase=Phase.COMPLETE)
+    assert transport.receive(timeout_s=0) is None
+    assert transport.members() == {0}
+
+
+def test_a_worker_that_is_here_says_at_once_that_nobody_has_sent_weights(inline: MakeRig) -> None:
+    transport = inline().transport
+    run(transport)
+    with pytest.raises(NoWeights, match=r"call update_policy_weights_\(\) before iterating"):
+        transport.receive(timeout_s=0)
+    send(transport, 1)
+    assert receive(transport)[0].meta.version == 1
+
+
+def test_a_worker_that_is_here_raises_its_errors_as_they_are(inline: MakeRig) -> None:
+    class Broken(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            raise ArithmeticError("the simulator broke")
+
+    def make_envs(_: int) -> Any:
+        make = lambda: Broken(gymnasium.make("CartPole-v1"))  # noqa: E731
+        return gymnasium.vector.SyncVectorEnv([make], autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED)
+
+    job = job_of(1, env={"id": "CartPole-v1", "numEnvs": 1})
+    transport = InlineTransport(Workload(job=job, make_env=make_envs, make_policy=lambda *_: Marked(), scheme=Whole()))
+    send(transport, 1)
+    run(transport)
+    with pytest.raises(ArithmeticError, match="the simulator broke"):
+        transport.receive(timeout_s=0)
+    transport.close()

@@ -144,3 +144,10 @@ def here() -> Iterator[Callable[..., Collector]]:
     """Makes collectors in this process, for what exists nowhere else."""
     with ExitStack() as stack:
         yield Collect(stack)
+
+
+@pytest.fixture
+def processes() -> Iterator[Collect]:
+    """Makes collectors of two worker processes."""
+    with ExitStack() as stack:
+        yield CollectInProcesses(stack)
