@@ -22,6 +22,7 @@ from rollfleet.keepsake import Keepsake
 from rollfleet.link import Link
 from rollfleet.nats_server import CONFIG, NatsServer, start_nats_server
 from rollfleet.provision import provision
+from rollfleet.transports.state import read_bytes
 from rollfleet_api.environment import Address
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
@@ -215,9 +216,22 @@ class Fleet:
     def words(self) -> str:
         """The last words of all processes, and the last that was written down of them."""
         said = [f"{each.name} (pid {each.pid}): {each.exitcode}" for each in self._all]
+        try:
+            said += self._link.call(self._stored(), timeout_s=10)
+        except Exception as error:  # it is about a failure: NATS may be away
+            said.append(f"NATS: {error!r}")
         for file in sorted(self._folder.glob("*.log*")):
             said += [f"--- {file.name}", *(line[:300] for line in file.read_text().splitlines()[-8:])]
         return "\n".join(said)
+
+    async def _stored(self) -> list[str]:
+        """What NATS has of the job."""
+        subjects = self._link.subjects
+        asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
+        said = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
+        held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
+        reader = await self._link.js.consumer_info(subjects.batches_stream, subjects.learner_consumer)
+        return [*said, f"held: {held.state}", f"read: {reader}"]
 
     def wait_for(self, what: Callable[[], bool], said: str, timeout_s: float = 60.0) -> None:
         """Wait until something is so."""

@@ -137,7 +137,9 @@ class Breaking:
             if name in self._down:
                 return
             if verb == "clock":
-                self._process(name).send(signal.SIGUSR1)
+                process = self._process(name)  # the signal would end one that has not begun
+                fleet.wait_for(lambda: any(each["pid"] == process.pid for each in fleet.events("began")), "it begins")
+                process.send(signal.SIGUSR1)
                 return
             self._down.add(name)
             if name == "nats":

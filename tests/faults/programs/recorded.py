@@ -90,6 +90,7 @@ def _begin(log: str) -> None:
     real, hours, shift = time.time, cycle((3600.0, 0.0)), [0.0]
     time.time = lambda: real() + shift[0]
     signal.signal(signal.SIGUSR1, lambda *_: shift.__setitem__(0, next(hours)))
+    _write(log, event="began")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
 
 
