@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 1.0
 LOOK_AROUND_S = 2.0
 JOIN_TIMEOUT_S = 30.0
+WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 DELETED_AFTER_S = 5.0  # a job whose streams are gone while the connection held has ended
 LOST_AFTER_S = 60.0  # after a cut NATS may have lost them: whoever runs the job has so long to make them again
 
@@ -57,6 +58,7 @@ class WorkerPort:
         self._asked_s = 0.0  # when control was asked for last: a step that hangs shows as time since
         self._sequence = 0
         self._dispatch = Dispatch(link, worker)
+        self._inbox: WeightInbox | None = None
         self._over: JobEnded | None = None  # why there is nothing more to do
         self._ended = asyncio.Event()
         self._patience_s = DELETED_AFTER_S
@@ -80,9 +82,9 @@ class WorkerPort:
 
     def follow_weights(self, layout: Layout) -> WeightInbox:
         """From now on, receive the weights of a policy that is laid out like this. Call it once."""
-        inbox = WeightInbox(self._link, self._worker, layout, self._changed)
-        self._link.call(inbox.start(), timeout_s=JOIN_TIMEOUT_S)
-        return inbox
+        self._inbox = WeightInbox(self._link, self._worker, layout, self._changed)
+        self._link.call(self._inbox.start(), timeout_s=JOIN_TIMEOUT_S)
+        return self._inbox
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so; it is asked again whenever control or weights have changed.
@@ -212,12 +214,20 @@ class WorkerPort:
             await self._beat()
 
     async def _look_around(self) -> None:
-        """See now and then whether there is still a job, and this life's place in it."""
+        """See now and then whether there is still a job, this life's place in it, and what this worker waits for.
+
+        What is published is not stored in the same moment: whoever subscribes just after the one, and reads just before
+        the other, misses it.
+        """
         gone_s = 0.0
         while not self._over:
             await asyncio.sleep(LOOK_AROUND_S)
             try:
                 await self._place.check()
+                if self._status and self._status.state in WAITING:
+                    await self._catch_up()
+                    if self._inbox:
+                        await self._inbox.catch_up()
             except NoRespondersError:  # no stream answers: the job is gone, or NATS is not ready yet
                 gone_s += LOOK_AROUND_S
                 if gone_s >= self._patience_s:
