@@ -10,16 +10,14 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from rollfleet.broadcast import Broadcaster
 from rollfleet.construction import start
 from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
 from rollfleet.filling import Filling
-from rollfleet.gathering import Gatherer
+from rollfleet.following import gatherer_over
 from rollfleet.membership import Membership
 from rollfleet.models import named_states, one_source
-from rollfleet.options import MANUAL, LearnerOptions, Options
+from rollfleet.options import LearnerOptions, Options
 from rollfleet.outcome import Outcome
-from rollfleet.schemes import scheme_of
 from rollfleet.stats import Stats
 from rollfleet.tally import Tally
 from rollfleet.told import Told
@@ -99,11 +97,8 @@ class Collector:
     ) -> None:
         self._transport, self._job = transport, job
         self._close = weakref.finalize(self, transport.close)  # also where nobody shuts down: it was dropped, or exits
-        scheme, version = options.get("weight_scheme") or scheme_of(job.spec.weights), transport.resumed.version
         self._tally = Tally(account=transport.account if isinstance(transport, Stores) else None)
-        self._weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
-        manual = options.get("acknowledge") == MANUAL
-        self._gatherer = Gatherer(transport, job, self._weights, self._tally, manual=manual)
+        self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
         self._membership = Membership(transport)
         self._told = Told()
         self._ended = False
@@ -120,7 +115,7 @@ class Collector:
         """The next batch, TensorDict. Broadcasts first, where `weights.interval` says that it is time.
 
         Raises:
-            StopIteration: `total_frames` are reached; the job is complete.
+            StopIteration: `total_frames` are reached, over all ranks; the job is complete.
             NoWeights: The workers wait for weights, and nothing would ever send them.
             WorkerFailed: A worker gave up in a way that starting it again would not mend.
             JobEnded: The collector was shut down.
@@ -138,7 +133,7 @@ class Collector:
             raise JobEnded(f"the collector of {self._job.key} was shut down")
         if self._gatherer.phase is Phase.PAUSE:
             raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
-        if self.total_frames and self.frames >= self.total_frames:
+        if self._gatherer.is_over():
             self._gatherer.complete()
             raise StopIteration
         if self._weights.is_due(self._job.spec.weights.interval):

@@ -15,6 +15,7 @@ from rollfleet.transports.state import read_job
 from rollfleet_api.environment import Address, EnvironmentIncomplete
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
+from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Subjects
 
 
@@ -26,6 +27,8 @@ def connect(
     credentials: str | Path | None = None,
     device: str | torch.device | None = None,
     timeout_s: float = 60.0,
+    rank: int = 0,
+    ranks: int = 1,
     **options: Unpack[LearnerOptions],
 ) -> Collector:
     """Become the learner of a job: iterate over its batches, send its workers weights.
@@ -33,6 +36,10 @@ def connect(
     Whatever is not said by argument is read from the environment (`ROLLFLEET_JOB`, `ROLLFLEET_NATS_URL`,
     `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. A learner that was
     connected before is told that it was replaced.
+
+    Several processes of one learner, such as those of torch.distributed, share a job: each connects with its `rank`,
+    and each batch goes to one of them, worker `w`'s to rank `w % ranks`. Rank 0 alone sends weights, opens rounds and
+    completes the job; `update_policy_weights_`, `set_seed`, `pause` and `shutdown` of the others send nothing.
 
     Args:
         job: Its name, `namespace/name`, or the job itself. None: what the environment says.
@@ -42,6 +49,8 @@ def connect(
         credentials: A NATS credentials file.
         device: Where batches are put, while the learner trains. None: they stay in CPU memory.
         timeout_s: How long to wait for NATS, and for the job to be there.
+        rank: Which of the learner's processes this is, from 0. It replaces the one of the same rank.
+        ranks: How many there are. All of a learner that had another number are replaced.
         **options: `split_trajs`, `postproc`, `replay_buffer`, `weight_scheme`, `acknowledge`: see `Collector`.
 
     Returns:
@@ -49,7 +58,7 @@ def connect(
 
     Raises:
         ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: No job can have that name.
+        JobInvalid: No job can have that name, there is no such rank, or there are more ranks than workers.
         JobNotFound: The job was not there in time.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
         TypeError: There is no such keyword.
@@ -60,6 +69,7 @@ def connect(
     try:
         where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
         Subjects.parse(where.job)
+        place = Rank(rank, ranks)
     except EnvironmentIncomplete as error:
         raise ConnectionFailed(str(error)) from error
     except ValueError as error:
@@ -67,7 +77,13 @@ def connect(
     link = Link(where, role=Role.LEARNER, timeout_s=timeout_s)
     try:
         known = link.call(read_job(link, timeout_s=timeout_s))
-        transport = NatsTransport(link, known, device=torch.device(device) if device is not None else None)
+        if ranks > (workers := known.spec.workers):
+            raise JobInvalid(
+                f"`ranks` is {ranks}, and {known.key} has {workers} worker{'s' * (workers > 1)}, the batches of each of "
+                f"which go to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
+            )
+        there = torch.device(device) if device is not None else None
+        transport = NatsTransport(link, known, device=there, rank=place)
         return Collector.over(transport, known, policy, **options)
     except BaseException:
         link.close()

@@ -11,7 +11,7 @@ from rollfleet.broadcast import Broadcaster
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
 from rollfleet.stats import Stats
 from rollfleet.tally import Tally
-from rollfleet.transports.transport import Arrival, Transport
+from rollfleet.transports.transport import Arrival, Elsewhere, Ranked, Transport, rank_of
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState
 
@@ -64,7 +64,9 @@ class Course:
 class Gatherer:
     """Gathers batches of a job's workers.
 
-    A round waits for the workers that were members when it opened, less those that leave while it is open.
+    A round waits for the workers that were members when it opened, less those that leave while it is open. Where a
+    learner has several ranks, this is rank 0: it gathers the shares of its own workers, tells all workers what to do,
+    and opens no round before every other rank that is there has been handed the one before.
 
     Args:
         transport: Where they come from.
@@ -81,7 +83,7 @@ class Gatherer:
         self._manual = manual
         self._held: list[Arrival] = []  # handed over, and not acknowledged
         self._sync = job.spec.mode is Mode.SYNC
-        self._session = transport.resumed.session
+        self._session, self._rank = transport.resumed.session, rank_of(transport)
         self._controlled: Control | None = None
         self._looked_s = time.monotonic()
         self._asked_s: float | None = None  # since when the learner waits for data; None: it does not
@@ -108,6 +110,10 @@ class Gatherer:
         finally:
             self._waited_s, self._asked_s = self._waited(), None
 
+    def is_over(self) -> bool:
+        """Whether all frames that were asked for have been handed out, here or to other ranks."""
+        return 0 < self._job.spec.collect.total_frames <= self._all_frames()
+
     def hand_over(self, arrivals: list[Arrival]) -> None:
         """These are the learner's now."""
         self._held += arrivals
@@ -133,7 +139,7 @@ class Gatherer:
             version=self._weights.meant_for_all,
             some=self._weights.meant_for_some,
             closed=course.closed if self._sync else 0,
-            random_actions=self._tally.frames < self._job.spec.collect.init_random_frames,
+            random_actions=self._all_frames() < self._job.spec.collect.init_random_frames,
             seed=course.seed,
             seeding=course.seeding,
             origin=course.origin,
@@ -180,7 +186,7 @@ class Gatherer:
         for worker, status in self._transport.workers().items():
             if status.state is WorkerState.FAILED and status.fatal:
                 raise WorkerFailed(worker, status.error or "no reason given")
-            if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0:
+            if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0 and self._rank.leads:
                 raise NoWeights(
                     f"worker {worker} waits for weights and nobody has sent any: call update_policy_weights_() before "
                     f"iterating, or pass `policy=`"
@@ -216,11 +222,14 @@ class Gatherer:
 
     def _round(self) -> list[Arrival]:
         course = self.course
+        self._wait_for_others()
+        if self.is_over():
+            return []
         course.round += 1
         self.admission.open_round(course.round)
-        members = self._transport.members()
+        members, everyone = self._members(), len(self._transport.members())
         # A round has `framesPerBatch` however many take part; where nobody does, as many may come back as there were.
-        self._steps = self._job.spec.steps_among(len(members)) if members else self._steps
+        self._steps = self._job.spec.steps_among(everyone) if everyone else self._steps
         self.direct()
         enough = max(1, int(len(members) * self._job.spec.stragglers.threshold))
         shares: dict[int, Arrival] = {}
@@ -232,9 +241,9 @@ class Gatherer:
             if (arrival := self._next()) is not None:
                 shares[arrival.worker] = arrival
             elif shares:
-                members -= missing - self._transport.members()
+                members -= missing - self._members()
             else:  # all of them may have made room for others
-                shared_among = members = self._transport.members()
+                shared_among = members = self._members()
         # Who came when the round had been shared out brings frames too many, unless all others have gone.
         counted = shares.keys() & shared_among or shares.keys()
         for worker in shares.keys() - counted:
@@ -242,10 +251,29 @@ class Gatherer:
             self._transport.take(shares[worker])
         return [shares[worker] for worker in sorted(counted)]
 
+    def _wait_for_others(self) -> None:
+        """Until every rank that is there has been handed the last round."""
+        if not isinstance(self._transport, Ranked):
+            return
+        self._waited_s, self._asked_s = self._waited(), None  # it is not data that is waited for
+        while not self._transport.wait_for_others(self.course.round, timeout_s=LOOK_AROUND_S):
+            self.look_around()
+        self._asked_s = time.monotonic()
+
+    def _members(self) -> frozenset[int]:
+        """Those whose batches come here."""
+        return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
+
+    def _elsewhere(self) -> Elsewhere:
+        return self._transport.elsewhere() if isinstance(self._transport, Ranked) else Elsewhere()
+
+    def _all_frames(self) -> int:
+        return self._tally.frames + self._elsewhere().frames
+
     def _check_held(self) -> None:
         ahead, held = self._job.spec.delivery.max_batches_ahead, Counter(each.worker for each in self._held)
         full = {worker for worker, batches in held.items() if batches >= ahead}
-        members = self._transport.members()
+        members = self._members()
         if full and (members & full if self._sync else members <= full):
             raise JobInvalid(
                 f"no batch can come: {len(self._held)} are not acknowledged, and a worker may be {ahead} ahead "
@@ -256,8 +284,8 @@ class Gatherer:
         if self._controlled is None:
             self.direct()
         while (arrival := self._next()) is None:
-            if self._account and 0 < self._job.spec.collect.total_frames <= self._tally.frames:
-                return []  # whoever wrote the last of them did not live to tell
+            if self.is_over():  # other ranks have had the rest, or whoever wrote it did not live to tell
+                return []
         return [arrival]
 
     def _next(self) -> Arrival | None:
@@ -284,16 +312,16 @@ class Gatherer:
         return self._waited_s + (0.0 if self._asked_s is None else time.monotonic() - self._asked_s)
 
     def _report(self) -> None:
-        tally = self._tally
+        tally, elsewhere = self._tally, self._elsewhere()
         applied = [status.version for status in self._transport.workers().values()]
         self._transport.report(
             LearnerStatus(
                 session=self._session,
                 version=self._weights.version,
                 applied_version=min(applied, default=0),
-                frames=tally.frames,
-                batches=tally.batches,
-                dropped=self.admission.dropped,
+                frames=tally.frames + elsewhere.frames,
+                batches=tally.batches + elsewhere.batches,
+                dropped=self.admission.dropped + elsewhere.dropped,
                 mean_return=tally.mean_return,
                 lag=tally.lag,
                 waited_s=self._waited(),

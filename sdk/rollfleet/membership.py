@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from rollfleet.errors import JobInvalid
-from rollfleet.transports.transport import Elastic, Transport
+from rollfleet.transports.transport import Elastic, Transport, rank_of
 
 
 class Membership:
@@ -13,8 +13,9 @@ class Membership:
         self._transport = transport
 
     def all(self) -> tuple[int, ...]:
-        """Those that there are, in the order of their shares."""
-        return tuple(sorted(self._transport.members()))
+        """Those whose batches come here, in the order of their shares."""
+        rank = rank_of(self._transport)
+        return tuple(sorted(worker for worker in self._transport.members() if rank.has(worker)))
 
     def these(self, worker_ids: int | Collection[int] | None) -> tuple[int, ...] | None:
         """The workers that a user names; None: all.

@@ -2,21 +2,17 @@
 
 import json
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Any
 
-from nats.js.errors import APIError, ServiceUnavailableError
+from nats.js.errors import APIError
 
 from rollfleet.errors import JetStreamRefused
-from rollfleet.link import REQUEST_TIMEOUT_S, Link
+from rollfleet.jetstream import NO_STREAM, ask, remove
+from rollfleet.link import Link
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import OWNER, StreamConfiguration, batches_stream, learner_consumer, state_stream
+from rollfleet_api.streams import StreamConfiguration, batches_stream, state_stream
 
-_NO_STREAM, _NO_CONSUMER = 10059, 10014  # JetStream's error codes
-_NOT_FOUND = (_NO_STREAM, _NO_CONSUMER)
-_WRONG_LAST_SEQUENCE = 10071
+_WRONG_LAST_SEQUENCE = 10071  # JetStream's error codes
 _NO_ROOM = (10002, 10023, 10028, 10047)  # of the account or the server, in memory or on disk
-_UNAVAILABLE = 503  # JetStream is starting up: the one refusal that time mends
 
 
 async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] | None = None) -> None:
@@ -46,11 +42,11 @@ async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] 
 async def _update_or_create(link: Link, stream: StreamConfiguration) -> None:
     """In this order: to create a stream that is there takes room for it a second time, and is refused without."""
     try:
-        await _request(link, f"STREAM.UPDATE.{stream['name']}", stream)
+        await ask(link, f"STREAM.UPDATE.{stream['name']}", stream)
     except JetStreamRefused as error:
-        if error.error_code != _NO_STREAM:
+        if error.error_code != NO_STREAM:
             raise
-        await _request(link, f"STREAM.CREATE.{stream['name']}", stream)
+        await ask(link, f"STREAM.CREATE.{stream['name']}", stream)
 
 
 def _room(job: CollectorJob) -> str:
@@ -76,62 +72,4 @@ async def deprovision(link: Link) -> None:
     The state goes first: a learner whose consumer vanishes looks for it, to tell an end from a successor.
     """
     for stream in (link.subjects.state_stream, link.subjects.batches_stream):
-        await _ignoring_absence(link, f"STREAM.DELETE.{stream}")
-
-
-async def remake_learner_consumer(link: Link, owner: str) -> None:
-    """Make the learner's consumer anew: whoever held it is told so, and what was not acknowledged comes again."""
-    stream, name = link.subjects.batches_stream, link.subjects.learner_consumer
-    await _ignoring_absence(link, f"CONSUMER.DELETE.{stream}.{name}")
-    await make_learner_consumer(link, owner)
-
-
-async def make_learner_consumer(link: Link, owner: str) -> None:
-    """Make the learner's consumer.
-
-    Raises:
-        JetStreamRefused: There is one, of somebody else.
-    """
-    consumer = learner_consumer(link.subjects, owner)
-    stream, name = link.subjects.batches_stream, consumer["durable_name"]
-    body = {"stream_name": stream, "config": consumer, "action": "create"}
-    await _request(link, f"CONSUMER.DURABLE.CREATE.{stream}.{name}", body)
-
-
-class Gone(StrEnum):
-    """Why there is no consumer."""
-
-    CONSUMER = "consumer"
-    STREAM = "stream"
-
-
-async def owner_of_learner_consumer(link: Link) -> str | Gone:
-    """Who made the learner's consumer; or that it, or its whole stream, is not there."""
-    try:
-        info = await _request(
-            link, f"CONSUMER.INFO.{link.subjects.batches_stream}.{link.subjects.learner_consumer}", {}
-        )
-    except JetStreamRefused as error:
-        if error.error_code not in _NOT_FOUND:
-            raise
-        return Gone.CONSUMER if error.error_code == _NO_CONSUMER else Gone.STREAM
-    return str(info["config"].get("metadata", {}).get(OWNER, ""))
-
-
-async def _ignoring_absence(link: Link, subject: str) -> None:
-    try:
-        await _request(link, subject, {})
-    except JetStreamRefused as error:
-        if error.error_code not in _NOT_FOUND:
-            raise
-
-
-async def _request(link: Link, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    data = json.dumps(body).encode() if body else b""
-    message = await link.client.request(f"$JS.API.{subject}", data, timeout=REQUEST_TIMEOUT_S)
-    answer: dict[str, Any] = json.loads(message.data)
-    if error := answer.get("error"):
-        if error.get("code") == _UNAVAILABLE:
-            raise ServiceUnavailableError(description=error.get("description"))
-        raise JetStreamRefused(subject, error.get("err_code", 0), error.get("description", "no reason given"))
-    return answer
+        await remove(link, f"STREAM.DELETE.{stream}")

@@ -17,6 +17,7 @@ class Tally:
 
     Attributes:
         through: Frames, without padding, that came through the learner.
+        restored: Frames of an earlier run that goes on here.
         account: Those that workers put into its replay buffer; None: they do not.
         batches: Batches.
         nbytes: What they had on the wire.
@@ -26,6 +27,7 @@ class Tally:
     """
 
     through: int = 0
+    restored: int = 0
     account: Account | None = None
     batches: int = 0
     nbytes: int = 0
@@ -64,7 +66,7 @@ class Tally:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Count on from there."""
-        self.batches = state["batches"]
+        self.batches, self.restored = state["batches"], state["frames"]
         if self.account:
             self.account.begin_at(state["frames"])
         else:

@@ -225,6 +225,36 @@ class LearnerStatus:
     time_s: float
 
 
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    """What rank 0 of a learner must know of another rank: once a second, and with each batch.
+
+    Attributes:
+        rank: Which one.
+        ranks: Of how many.
+        life: Unlike that of any other process.
+        session: Of rank 0, whose control message it follows; 0: it has heard none.
+        round: The last round of that session that its loop was handed, or cannot be waited for; 0: none.
+        frames: Handed to its loop.
+        batches: Handed to its loop.
+        dropped: Batches dropped, for whatever reason.
+        restored: Frames that were handed to it in an earlier life, where it was told of them.
+        left: It needs nothing any more.
+    """
+
+    rank: Index
+    ranks: Annotated[int, Field(ge=1, le=2**16)]
+    life: str
+    session: Count = 0
+    round: Count = 0
+    frames: Count = 0
+    batches: Count = 0
+    dropped: Count = 0
+    restored: Count = 0
+    left: bool = False
+
+
 def pack(message: Any) -> bytes:
     """A message as JSON. What is no Unicode in a text, such as a part of an odd file name, becomes `?`."""
     text = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False)

@@ -51,7 +51,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 f"{subjects.prefix}.taken.*",
             ],
         )
-    consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
+    queue = subjects.batches_stream  # each rank of a learner has a consumer of its own
     return Permissions(
         publish=[
             subjects.control,
@@ -60,13 +60,16 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             subjects.learner,
             f"{subjects.prefix}.taken.*",
             direct_get,
-            f"$JS.API.CONSUMER.CREATE.{consumer}",
-            f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
-            f"$JS.API.CONSUMER.DELETE.{consumer}",
-            f"$JS.API.CONSUMER.INFO.{consumer}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
-            f"$JS.ACK.{consumer}.>",
+            subjects.ranks,
+            f"$JS.API.CONSUMER.CREATE.{queue}.*",
+            f"$JS.API.CONSUMER.DURABLE.CREATE.{queue}.*",
+            f"$JS.API.CONSUMER.DELETE.{queue}.*",
+            f"$JS.API.CONSUMER.INFO.{queue}.*",
+            f"$JS.API.CONSUMER.NAMES.{queue}",
+            f"$JS.API.CONSUMER.MSG.NEXT.{queue}.*",
+            f"$JS.ACK.{queue}.*.>",
         ],
-        # What workers publish, and control: for evaluators and recorders, which have the learner's credentials.
-        subscribe=[inbox, subjects.spec, subjects.workers, subjects.control, *subjects.batch_subjects],
+        # Control is for the other ranks, and like what workers publish for evaluators and recorders, which have the
+        # learner's credentials.
+        subscribe=[inbox, subjects.spec, subjects.workers, subjects.control, subjects.ranks, *subjects.batch_subjects],
     )

@@ -1,4 +1,4 @@
-"""A job's two JetStream streams and the learner's consumer, as NATS's own API takes them (durations in nanoseconds).
+"""A job's two JetStream streams and a learner's consumers, as NATS's own API takes them (durations in nanoseconds).
 
 The batches stream is a work queue that refuses what does not fit: the refusal is the backpressure. Besides `maxBytes`
 it holds at most `maxBatchesAhead` messages a subject, and chunk `i` of every batch of worker `w` has one subject: so a
@@ -6,15 +6,16 @@ worker may be that many batches ahead of the learner, by the server's own count,
 keeps the last message of each subject, for whoever joins late.
 """
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from rollfleet_api.job import CollectorJob, Storage, WhenFull
+from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Subjects
 
 SECOND_NS = 1_000_000_000
 DUPLICATE_WINDOW_NS = 120 * SECOND_NS
 ACK_WAIT_NS = 30 * SECOND_NS
-OWNER = "rollfleet.dev/learner"  # in the metadata of the learner's consumer
+OWNER = "rollfleet.dev/learner"  # in the metadata of a learner's consumer
 
 
 class StreamConfiguration(TypedDict):
@@ -34,9 +35,10 @@ class StreamConfiguration(TypedDict):
 
 
 class ConsumerConfiguration(TypedDict):
-    """The learner's consumer; the fields of NATS's own consumer configuration."""
+    """A learner's consumer; the fields of NATS's own consumer configuration."""
 
     durable_name: str
+    filter_subjects: NotRequired[list[str]]
     ack_policy: str
     ack_wait: int
     max_ack_pending: int
@@ -81,21 +83,26 @@ def state_stream(job: CollectorJob) -> StreamConfiguration:
     )
 
 
-def learner_consumer(subjects: Subjects, owner: str) -> ConsumerConfiguration:
-    """The consumer that the learner makes anew when it connects: what was not acknowledged comes again.
+def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int) -> ConsumerConfiguration:
+    """The consumer that a learner makes anew when it connects: what was not acknowledged comes again.
 
     Args:
         subjects: Of the job.
+        rank: Which of the learner's processes makes it. Consumers of a work queue must have nothing in common.
         owner: Who makes it, unlike everybody else: so that a learner sees whether it is still its own.
+        workers: From how many workers batches may come, where there is more than one rank.
     """
-    return ConsumerConfiguration(
-        durable_name=subjects.learner_consumer,
+    consumer = ConsumerConfiguration(
+        durable_name=rank.consumer,
         ack_policy="explicit",
         ack_wait=ACK_WAIT_NS,
         max_ack_pending=-1,
         max_waiting=16,
         metadata={OWNER: owner},
     )
+    if filters := rank.filters(subjects, workers):
+        consumer["filter_subjects"] = filters
+    return consumer
 
 
 def subjects_of(job: CollectorJob) -> Subjects:

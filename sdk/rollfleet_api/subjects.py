@@ -12,6 +12,7 @@ rollfleet.<namespace>.<job>.claims.<worker>             state: the worker's inca
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: a hint that the worker's batch left the queue
+rollfleet.<namespace>.<job>.ranks.<rank>                no stream: what rank 0 of a learner must know of another
 ```
 
 Namespace and job are DNS labels: neither can hold a dot, a wildcard or an underscore, so every name has one reading.
@@ -25,6 +26,7 @@ from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_LABEL_LENGTH
 
 ROOT = "rollfleet"
 BEGAN = ".began"
+LEARNER = "learner"
 WEIGHT_SLOTS = 2  # a reader of version v is not disturbed while v + 1 is written
 
 
@@ -101,8 +103,8 @@ class Subjects:
 
     @property
     def learner_consumer(self) -> str:
-        """Durable consumer of the work queue that the learner reads."""
-        return "learner"
+        """Durable consumer of the work queue that a learner of one process reads; see `Rank` for those of several."""
+        return LEARNER
 
     @property
     def spec(self) -> str:
@@ -156,6 +158,10 @@ class Subjects:
         """Where a worker publishes a chunk of a batch."""
         return f"{self.prefix}.batches.{worker}.{chunk}"
 
+    def batches_of(self, worker: int) -> str:
+        """Everything that a worker publishes to the work queue, as a wildcard."""
+        return f"{self.prefix}.batches.{worker}.*"
+
     def began(self, worker: int) -> str:
         """Where each life of a worker but the first says that it has begun, behind all that those before it sent."""
         return f"{self.prefix}.batches.{worker}{BEGAN}"
@@ -171,6 +177,15 @@ class Subjects:
     def taken(self, worker: int) -> str:
         """The hint that a batch of this worker left the queue."""
         return f"{self.prefix}.taken.{worker}"
+
+    @property
+    def ranks(self) -> str:
+        """What all ranks but 0 tell of themselves, as a wildcard."""
+        return f"{self.prefix}.ranks.*"
+
+    def rank(self, rank: int) -> str:
+        """What a rank tells of itself."""
+        return f"{self.prefix}.ranks.{rank}"
 
     @property
     def state_subjects(self) -> list[str]:

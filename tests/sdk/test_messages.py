@@ -19,6 +19,7 @@ from rollfleet_api.messages import (
     MessageInvalid,
     Parameter,
     Phase,
+    RankStatus,
     WorkerState,
     WorkerStatus,
     pack,
@@ -76,6 +77,19 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         lag=counts,
         time_s=numbers,
     ),
+    RankStatus: st.builds(
+        RankStatus,
+        rank=st.integers(0, 2**16 - 1),
+        ranks=st.integers(1, 2**16),
+        life=texts,
+        session=counts,
+        round=counts,
+        frames=counts,
+        batches=counts,
+        dropped=counts,
+        restored=counts,
+        left=st.booleans(),
+    ),
 }
 KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 
@@ -109,6 +123,7 @@ EXAMPLES: dict[type, Any] = {
         time_s=0.0,
     ),
     LearnerStatus: LEARNER,
+    RankStatus: RankStatus(rank=1, ranks=2, life="a"),
 }
 
 

@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from nats.js.errors import APIError
 
 from rollfleet_api.permissions import Role, inbox_prefix
+from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.subjects import Subjects
 
 if TYPE_CHECKING:
@@ -80,9 +81,11 @@ def administration(subjects: Subjects) -> list[str]:
 
 def consuming(subjects: Subjects) -> list[str]:
     """Requests to JetStream that only the learner of the job may make."""
-    consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
+    consumers = [f"{subjects.batches_stream}.{rank.consumer}" for rank in (ALONE, Rank(1, 2))]
     verbs = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT")
-    return [*(f"$JS.API.CONSUMER.{verb}.{consumer}" for verb in verbs), f"$JS.ACK.{consumer}.1.1.1.1.0"]
+    requests = [f"$JS.API.CONSUMER.{verb}.{consumer}" for verb in verbs for consumer in consumers]
+    names = f"$JS.API.CONSUMER.NAMES.{subjects.batches_stream}"
+    return [*requests, names, *(f"$JS.ACK.{consumer}.1.1.1.1.0" for consumer in consumers)]
 
 
 def everything_of(subjects: Subjects) -> list[str]:
@@ -93,6 +96,7 @@ def everything_of(subjects: Subjects) -> list[str]:
         subjects.manifest,
         subjects.weight_chunk(1, 0),
         subjects.learner,
+        subjects.rank(1),
         subjects.claim(0),
         subjects.worker(0),
         subjects.taken(0),
@@ -141,7 +145,7 @@ def test_worker_may_publish_nothing_that_is_the_learners_or_the_operators(server
     async def go() -> None:
         server.provision()
         forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-        forbidden += [*administration(OURS), *consuming(OURS), *OF_THE_WHOLE_SERVER]
+        forbidden += [OURS.rank(1), *administration(OURS), *consuming(OURS), *OF_THE_WHOLE_SERVER]
         forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
         async with guest(server, Role.WORKER) as worker:
             assert await worker.refused_to_publish(forbidden) == set(forbidden)
@@ -166,7 +170,7 @@ def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") -> Non
     async def go() -> None:
         server.provision()
         async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-            assert not await learner.refused_to_subscribe([OURS.workers, OURS.spec])
+            assert not await learner.refused_to_subscribe([OURS.workers, OURS.spec, OURS.ranks])
             stream = learner.client.jetstream()
             for subject in (OURS.control, OURS.weight_chunk(1, 0), OURS.manifest, OURS.learner):
                 assert (await stream.publish(subject, b"{}")).stream == OURS.state_stream
@@ -191,8 +195,8 @@ def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server") -> No
         server.provision()
         forbidden = [OURS.batch_chunk(0, 0), OURS.claim(0), OURS.worker(0), OURS.spec]
         forbidden += [*administration(OURS), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
-        forbidden += [f"$JS.API.CONSUMER.DURABLE.CREATE.{OURS.batches_stream}.mine"]
-        forbidden += [f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
+        forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
+        forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
         async with guest(server, Role.LEARNER) as learner:
             assert await learner.refused_to_publish(forbidden) == set(forbidden)
 

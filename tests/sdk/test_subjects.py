@@ -33,7 +33,8 @@ def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
     each = [(subjects.claim(w), subjects.worker(w), subjects.taken(w), subjects.batch_chunk(w, 0)) for w in range(3)]
     slots = [subjects.weight_chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
-    return [subjects.spec, subjects.control, subjects.manifest, subjects.learner, *slots, *sum(each, ())]
+    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.rank(1)]
+    return [*learners, *slots, *sum(each, ())]
 
 
 def direct_get(subjects: Subjects, subject: str) -> str:
@@ -51,7 +52,7 @@ def test_bare_name_is_a_job_of_the_default_namespace() -> None:
 
 @given(jobs)
 def test_job_is_read_back_from_each_of_its_subjects(subjects: Subjects) -> None:
-    patterns = [*subjects.state_subjects, *subjects.batch_subjects, subjects.weights, subjects.workers]
+    patterns = [*subjects.state_subjects, *subjects.batch_subjects, subjects.weights, subjects.workers, subjects.ranks]
     assert {job_of(subject) for subject in used(subjects) + patterns} == {subjects}
 
 
@@ -107,7 +108,7 @@ def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subject
     streams = {"state": subjects.state_subjects, "batches": subjects.batch_subjects}
     for subject in used(subjects):
         kept = [name for name, patterns in streams.items() for pattern in patterns if matches(pattern, subject)]
-        expected = {"taken": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
+        expected = {"taken": [], "ranks": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
         assert kept == expected
 
 
@@ -121,8 +122,8 @@ def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subject
         ),
         (
             Role.LEARNER,
-            {"control", "weights", "learner", "taken"},
-            {"spec", "workers"},
+            {"control", "weights", "learner", "taken", "ranks"},
+            {"spec", "workers", "ranks", "control", "batches"},
         ),
     ],
 )

@@ -12,8 +12,8 @@ from rollfleet_operator.nats.tokens import Claims, Token, tagged
 JOB_TAG, UID_TAG, ROLE_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-role"
 
 STREAMS = 2
-CONSUMERS = 16  # the learner's; and room for evaluators and recorders
-LEARNER_CONNECTIONS = 64  # learners, people who look, the operator
+SPARE_CONSUMERS = 16  # besides one of each rank of a learner, of which there are no more than workers
+LEARNER_CONNECTIONS = 64  # evaluators, recorders, people who look, the operator
 SPARE_CONNECTIONS = 16
 _UNLIMITED = -1
 
@@ -34,6 +34,7 @@ def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s:
     subjects = subjects_of(job)
     uid = job.metadata.uid or ""
     services, streams = _across(subjects)
+    connections = 2 * job.spec.workers + LEARNER_CONNECTIONS  # a learner may have as many ranks as there are workers
     home = keys.account(subjects, Role.LEARNER).public
     return (
         Token(
@@ -42,7 +43,7 @@ def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s:
             issued_s=now_s,
             nats={
                 **_account(keys, subjects, Role.LEARNER, uid),
-                "limits": _storage(job, limits) | _limits(connections=LEARNER_CONNECTIONS, exports=True),
+                "limits": _storage(job, limits) | _limits(connections=connections, exports=True),
                 "exports": [
                     *(_export(each, "service") for each in services),
                     *(_export(each, "stream") for each in streams),
@@ -126,5 +127,5 @@ def _storage(job: CollectorJob, limits: AccountLimits) -> Claims:
         "mem_storage": allowed if in_memory else 0,
         "disk_storage": 0 if in_memory else allowed,
         "streams": STREAMS,
-        "consumer": CONSUMERS,
+        "consumer": job.spec.workers + SPARE_CONSUMERS,
     }

@@ -5,6 +5,8 @@ work queue -> Puller -> Intake (put together, decode on a thread) -> receive()
 take() -> acknowledge every chunk, tell the worker that there is room
 send_weights(), control() -> Outbox (in order, the newest only)
 ```
+
+Where the learner has several ranks, each has one of these; only that of rank 0 sends weights and control.
 """
 
 import asyncio
@@ -14,7 +16,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
-from uuid import uuid4
 
 import torch
 from nats.aio.msg import Msg
@@ -22,18 +23,29 @@ from nats.errors import NoRespondersError
 from pydantic import ValidationError
 
 from rollfleet.chunking import Identity
-from rollfleet.errors import JobEnded, LearnerReplaced, RollfleetError
+from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, RollfleetError
+from rollfleet.learner_consumer import Gone, LearnerConsumer
 from rollfleet.link import RETRY_WAIT_S, Link, insist, now_s
-from rollfleet.provision import Gone, make_learner_consumer, owner_of_learner_consumer, remake_learner_consumer
 from rollfleet.roster import Roster
 from rollfleet.transports.intake import Intake
+from rollfleet.transports.others import Lead, Others
 from rollfleet.transports.outbox import Outbox
 from rollfleet.transports.pull import Puller
 from rollfleet.transports.state import read_bytes, read_state
-from rollfleet.transports.transport import Arrival, Resumed
+from rollfleet.transports.transport import Arrival, Elsewhere, Resumed
 from rollfleet.weights import Snapshot
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, Manifest, MessageInvalid, WorkerStatus, pack, unpack
+from rollfleet_api.messages import (
+    Control,
+    LearnerStatus,
+    Manifest,
+    MessageInvalid,
+    RankStatus,
+    WorkerStatus,
+    pack,
+    unpack,
+)
+from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +64,18 @@ class NatsTransport:
         link: A connection as the job's learner. It is closed with the transport.
         job: The job.
         device: Where batches are put; None: they stay in the memory that they were received in.
+        rank: Which of the learner's processes this is. One of the same rank is replaced, and all those of a learner
+            that has another number of ranks.
     """
 
-    def __init__(self, link: Link, job: CollectorJob, *, device: torch.device | None = None) -> None:
-        self._link, self._job, self._subjects = link, job, link.subjects
-        self._name = uuid4().hex  # unlike that of any other learner
+    def __init__(
+        self, link: Link, job: CollectorJob, *, device: torch.device | None = None, rank: Rank = ALONE
+    ) -> None:
+        self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
+        self._consumer = LearnerConsumer(link, rank, job.spec.workers)
+        self._making = asyncio.Lock()  # the consumer
+        self._others = Others(rank)
+        self._lead = Lead(link, rank, self._consumer.owner)
         self._status: LearnerStatus | None = None
         self._roster = Roster(job.spec.workers)
         self._told: set[int] = set()  # the workers that are in trouble, and were said to be
@@ -69,7 +88,7 @@ class NatsTransport:
         self._puller = Puller(
             link.client,
             stream=self._subjects.batches_stream,
-            consumer=self._subjects.learner_consumer,
+            consumer=rank.consumer,
             on_message=self._intake.add,
             on_gone=self._on_gone,
             paused=self._intake.full,
@@ -125,12 +144,37 @@ class NatsTransport:
         """See `Transport`."""
         return self._intake.corrupt
 
+    @property
+    def rank(self) -> Rank:
+        """See `Ranked`."""
+        return self._rank
+
+    def elsewhere(self) -> Elsewhere:
+        """See `Ranked`."""
+        return self._others.elsewhere()
+
+    def wait_for_others(self, round_: int, *, timeout_s: float) -> bool:
+        """See `Ranked`."""
+        self._intake.check()
+        return self._others.wait_for(self._resumed.session, round_, timeout_s)
+
+    def heard(self) -> Control | None:
+        """See `Ranked`."""
+        return self._lead.control
+
+    def report_rank(self, status: RankStatus) -> None:
+        """See `Ranked`."""
+        self._lead.report(status)
+
     def close(self) -> None:
         """See `Transport`. What was given to `control` before is still sent."""
         if self._link.closed:
             return
         self._outbox.flush(timeout_s=FLUSH_TIMEOUT_S)
-        self._link.begin(self._beat())
+        if self._rank.leads:
+            self._link.begin(self._beat())
+        else:
+            self._lead.leave()
         for task in self._tasks:
             task.cancel()
         self._intake.close()
@@ -138,19 +182,24 @@ class NatsTransport:
 
     async def _take_over(self) -> Resumed:
         link, subjects = self._link, self._subjects
-        await insist(
-            lambda: remake_learner_consumer(link, self._name)
-        )  # first: whoever is replaced stops before its state is read
+        await insist(self._consumer.take_over)  # first: whoever is replaced stops before its state is read
         await link.client.subscribe(subjects.spec, cb=self._on_spec)
         await link.client.subscribe(subjects.workers, cb=self._on_worker)
+        if not self._rank.leads:
+            await link.client.subscribe(subjects.control, cb=self._on_control)
+        elif self._rank != ALONE:
+            await link.client.subscribe(subjects.ranks, cb=self._on_rank)
+        await self._read_spec()  # what was published since it was read
         for worker in range(self._job.spec.workers):
             if status := await self._read(subjects.worker(worker), WorkerStatus):
                 self._roster.hear(status)
         manifest = await self._read(subjects.manifest, Manifest)
         control = await self._read(subjects.control, Control)
         learner = await self._read(subjects.learner, LearnerStatus)
+        if control and not self._rank.leads:
+            self._lead.hear(control, joining=True)
         return Resumed(
-            session=1 + max((each.session for each in (manifest, control, learner) if each), default=0),
+            session=self._rank.leads + max((each.session for each in (manifest, control, learner) if each), default=0),
             version=max((each.version for each in (manifest, control, learner) if each), default=0),
             round=control.round if control else 0,
         )
@@ -172,34 +221,75 @@ class NatsTransport:
             LearnerReplaced: The job is another learner's now.
             JobEnded: Nobody has made the job's streams again.
         """
+        async with self._making:
+            await self._reclaim_consumer()
+        await self._read_spec()
+
+    async def _reclaim_consumer(self) -> None:
         self._puller.hold()
         until = time.monotonic() + LOST_AFTER_S
-        while (owner := await owner_of_learner_consumer(self._link)) is Gone.STREAM:
+        while (owner := await self._consumer.owned_by()) is Gone.STREAM:
             if time.monotonic() > until:
                 self._intake.fail(gone := JobEnded(f"the job {self._job.key} is gone from NATS"))
                 raise gone
             await asyncio.sleep(RETRY_WAIT_S)
         control = await self._read(self._subjects.control, Control)
-        if owner not in (Gone.CONSUMER, self._name) or (control and control.session > self._resumed.session):
-            self._intake.fail(replaced := self._replaced())
-            raise replaced
-        if owner is Gone.CONSUMER:
-            log.warning("NATS has lost what it had stored of %s; going on", self._job.key)
-            await make_learner_consumer(self._link, self._name)
-            self._outbox.send_again()
-        else:
-            await remake_learner_consumer(self._link, self._name)
+        newer = self._rank.leads and control is not None and control.session > self._resumed.session
+        try:
+            if newer or owner not in (Gone.CONSUMER, self._consumer.owner):
+                raise self._replaced()
+            if owner is Gone.CONSUMER:
+                await self._consumer.make()
+                log.warning("NATS has lost what it had stored of %s; going on", self._job.key)
+                self._outbox.send_again()
+            else:
+                await self._consumer.remake()
+        except LearnerReplaced as replaced:
+            self._intake.fail(replaced)
+            raise
+        if control and not self._rank.leads:
+            self._lead.hear(control)
         self._roster.begin_anew()
+        self._others.begin_anew()
         self._puller.go_on()
 
     async def _on_spec(self, message: Msg) -> None:
+        await self._follow(message.data)
+
+    async def _read_spec(self) -> None:
+        if data := await read_bytes(self._link, self._subjects.spec):
+            await self._follow(data)
+
+    async def _follow(self, spec: bytes) -> None:
         try:
-            job = CollectorJob.model_validate_json(message.data)
+            job = CollectorJob.model_validate_json(spec)
         except ValidationError as error:
             log.warning("the job as it was published is passed over: %s", error)
             return
         self._roster.resize(job.spec.workers)
         self._intake.follow(job)
+        if self._consumer.cover(job.spec.workers):
+            async with self._making:
+                self._puller.hold()
+                try:
+                    await insist(self._consumer.remake)
+                except LearnerReplaced as replaced:
+                    self._intake.fail(replaced)
+                except JetStreamRefused as refused:  # the job is gone: a cut has been noticed, or the next request is
+                    log.debug("%s: %s", self._job.key, refused)
+                self._puller.go_on()
+
+    async def _on_control(self, message: Msg) -> None:
+        try:
+            self._lead.hear(unpack(Control, message.data))
+        except MessageInvalid as error:
+            log.warning("a control message is passed over: %s", error)
+
+    async def _on_rank(self, message: Msg) -> None:
+        try:
+            self._others.hear(unpack(RankStatus, message.data))
+        except MessageInvalid as error:
+            log.warning("the heartbeat of a rank is passed over: %s", error)
 
     async def _on_worker(self, message: Msg) -> None:
         try:
@@ -227,14 +317,17 @@ class NatsTransport:
             self._intake.fail(self._replaced())
 
     def _replaced(self) -> RollfleetError:
-        return LearnerReplaced(f"another learner connected to {self._job.key} and took it over")
+        how = "" if self._rank == ALONE else f" as {self._rank}, or with another number of ranks,"
+        return LearnerReplaced(f"another learner connected to {self._job.key}{how} and took it over")
 
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             if self._link.client.is_connected:
                 self._roster.tick()
-                self._tell_troubles()
+                self._others.tick()
+                if self._rank.leads:
+                    self._tell_troubles()
             await self._beat()
 
     def _tell_troubles(self) -> None:
@@ -246,5 +339,7 @@ class NatsTransport:
         self._told = set(troubles)
 
     async def _beat(self) -> None:
-        if self._status:
+        if not self._rank.leads:
+            self._lead.tell()
+        elif self._status:
             await self._link.tell(self._subjects.learner, pack(replace(self._status, time_s=now_s())))

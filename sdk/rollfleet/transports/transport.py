@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, RankStatus, WorkerStatus
+from rollfleet_api.ranks import ALONE, Rank
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -79,6 +80,47 @@ class Stores(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What the other ranks of a learner have been handed.
+
+    Attributes:
+        frames: To their loops.
+        batches: To their loops.
+        dropped: Batches that they dropped.
+    """
+
+    frames: int = 0
+    batches: int = 0
+    dropped: int = 0
+
+
+@runtime_checkable
+class Ranked(Protocol):
+    """What a transport can do besides, where a learner may be several processes."""
+
+    @property
+    def rank(self) -> Rank:
+        """Which of them this is. Only batches of its own workers come; `members` and `workers` are of them all."""
+        ...
+
+    def elsewhere(self) -> Elsewhere:
+        """To rank 0: what the others have been handed."""
+        ...
+
+    def wait_for_others(self, round_: int, *, timeout_s: float) -> bool:
+        """To rank 0: wait until those that are there have been handed this round. False: one was not, in time."""
+        ...
+
+    def heard(self) -> Control | None:
+        """To the others: what rank 0 said last; None: nothing yet."""
+        ...
+
+    def report_rank(self, status: RankStatus) -> None:
+        """From the others: what rank 0 must know, now and in each heartbeat. The transport adds whose life it is."""
+        ...
+
+
 class Transport(Protocol):
     """What the collector asks of a transport. All methods but `receive` return at once.
 
@@ -132,3 +174,8 @@ class Transport(Protocol):
     def close(self) -> None:
         """Let go of everything. Closing twice is fine."""
         ...
+
+
+def rank_of(transport: Transport) -> Rank:
+    """Which of a learner's processes has this transport."""
+    return transport.rank if isinstance(transport, Ranked) else ALONE

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +18,7 @@ from rollfleet.transports.state import read_job
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, Phase, pack
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
+from rollfleet_api.ranks import Rank
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.accounts import AccountLimits
 
@@ -65,6 +66,28 @@ def test_the_roles_of_a_job_do_what_they_must(play: "Play") -> None:
     play(scene)
 
 
+def test_each_rank_of_a_learner_has_a_consumer_of_its_own(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=20)
+        await site.wire.provision(job)
+        learner = site.address(job, Role.LEARNER)
+
+        def work() -> None:
+            with ExitStack() as stack:
+                for rank in range(20):
+                    collector = rollfleet.connect(
+                        job, address=learner.url, credentials=learner.credentials, timeout_s=5, rank=rank, ranks=20
+                    )
+                    stack.callback(collector.detach)
+
+        await asyncio.to_thread(work)
+        async with site.administrator(subjects_of(job)) as client:
+            consumers = await client.jsm().consumers_info(subjects_of(job).batches_stream)
+            assert {each.name for each in consumers} == {Rank(rank, 20).consumer for rank in range(20)}
+
+    play(scene)
+
+
 def test_a_worker_of_one_job_reads_nothing_of_another(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         ours, theirs = await two_jobs(site)
@@ -77,6 +100,7 @@ def test_a_worker_of_one_job_reads_nothing_of_another(play: "Play") -> None:
             consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
             for request in (
                 f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weight_chunk(1, 0)}",
+                f"$JS.API.CONSUMER.NAMES.{subjects.batches_stream}",
                 f"$JS.API.STREAM.MSG.GET.{subjects.batches_stream}",
                 f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
                 f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",

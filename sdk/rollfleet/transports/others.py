@@ -1,0 +1,138 @@
+"""What rank 0 of a learner knows of the others, and what each of these knows of rank 0."""
+
+import threading
+from dataclasses import replace
+
+from rollfleet.link import Link
+from rollfleet.roster import HEARTBEATS_MISSED
+from rollfleet.transports.transport import Elsewhere
+from rollfleet_api.messages import Control, Phase, RankStatus, pack
+from rollfleet_api.ranks import Rank
+
+
+class Others:
+    """The other ranks, as rank 0 hears of them. One that was not heard of for so many of its beats is gone.
+
+    Args:
+        rank: Rank 0.
+    """
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._lives: dict[int, dict[str, RankStatus]] = {}  # rank -> life -> its newest; the last is the present one
+        self._missed: dict[int, int] = {}
+        self._changed = threading.Condition()
+
+    def hear(self, status: RankStatus) -> None:
+        """A rank tells of itself. A life that was replaced may do so still."""
+        if status.ranks != self._rank.ranks:
+            return
+        with self._changed:
+            lives = self._lives.setdefault(status.rank, {})
+            lives[status.life] = status
+            if status.life == list(lives)[-1]:
+                self._missed[status.rank] = 0
+            self._changed.notify_all()
+
+    def tick(self) -> None:
+        """A second has passed in which they could be heard."""
+        with self._changed:
+            for rank in self._missed:
+                self._missed[rank] += 1
+            self._changed.notify_all()
+
+    def begin_anew(self) -> None:
+        """Nothing could be heard for a while."""
+        with self._changed:
+            self._missed = dict.fromkeys(self._missed, 0)
+
+    def elsewhere(self) -> Elsewhere:
+        """What they have been handed, in all their lives."""
+        frames = 0
+        with self._changed:
+            for lives in self._lives.values():
+                of_rank = 0
+                for status in lives.values():
+                    of_rank = (status.restored or of_rank) + status.frames
+                frames += of_rank
+            told = [status for lives in self._lives.values() for status in lives.values()]
+        return Elsewhere(
+            frames=frames, batches=sum(each.batches for each in told), dropped=sum(each.dropped for each in told)
+        )
+
+    def wait_for(self, session: int, round_: int, timeout_s: float) -> bool:
+        """Wait until nobody who follows this session is behind this round. False: somebody was, all the time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._behind(session, round_), timeout_s)
+
+    def _behind(self, session: int, round_: int) -> bool:
+        for rank, lives in self._lives.items():
+            status = lives[next(reversed(lives))]
+            here = not status.left and self._missed[rank] < HEARTBEATS_MISSED
+            if here and status.session == session and status.round < round_:
+                return True
+        return False
+
+
+class Lead:
+    """Rank 0, as another rank hears it; and what that one tells of itself.
+
+    Args:
+        link: The rank's connection.
+        rank: Which one it is.
+        life: Unlike that of any other process.
+    """
+
+    def __init__(self, link: Link, rank: Rank, life: str) -> None:
+        self._link = link
+        self._control: Control | None = None
+        self._status = RankStatus(rank=rank.rank, ranks=rank.ranks, life=life)
+        self._lock = threading.Lock()
+
+    @property
+    def control(self) -> Control | None:
+        """What it said last; None: nothing yet."""
+        return self._control
+
+    def hear(self, control: Control, *, joining: bool = False) -> None:
+        """It said this.
+
+        Args:
+            control: What was said.
+            joining: Before we were there: its round was perhaps handed to whoever was this rank before us.
+        """
+        with self._lock:
+            before = self._control
+            if before and _order(control) < _order(before):
+                return
+            if before and before.session == control.session and before.phase is Phase.COMPLETE:
+                return  # said once, for good
+            self._control = control
+            if before is None or before.session < control.session:
+                last = control.round if joining else max(0, control.round - 1)
+                self._status = replace(self._status, session=control.session, round=last)
+        self.tell()
+
+    def report(self, status: RankStatus) -> None:
+        """This holds of us from now on; rank 0 is told at once, and with each beat."""
+        with self._lock:
+            held = self._status
+            session, round_ = max((held.session, held.round), (status.session, status.round))
+            self._status = replace(status, life=held.life, session=session, round=round_, left=held.left)
+        self.tell()
+
+    def leave(self) -> None:
+        """We need nothing any more."""
+        with self._lock:
+            self._status = replace(self._status, left=True)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell rank 0 what holds of us. From any thread."""
+        status = self._status
+        if not self._link.closed:
+            self._link.begin(self._link.tell(self._link.subjects.rank(status.rank), pack(status)))
+
+
+def _order(control: Control) -> tuple[int, int, int]:
+    return control.session, control.round, control.version
