@@ -79,8 +79,8 @@ def connect(
         known = link.call(read_job(link, timeout_s=timeout_s))
         if ranks > (workers := known.spec.workers):
             raise JobInvalid(
-                f"`ranks` is {ranks}, and {known.key} has {workers} worker{'s' * (workers > 1)}, the batches of each of "
-                f"which go to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
+                f"`ranks` is {ranks}, and {known.key} has {workers} worker{'s' * (workers > 1)}, each of which sends "
+                f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
             )
         there = torch.device(device) if device is not None else None
         transport = NatsTransport(link, known, device=there, rank=place)

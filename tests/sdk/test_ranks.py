@@ -1,5 +1,8 @@
 """Several processes of one learner share a job: each batch goes to one of them, and rank 0 leads."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -215,6 +218,33 @@ def test_a_rank_that_was_replaced_leaves_what_it_did_not_acknowledge_to_its_succ
         next(first)
     senders[2].send(2.0)
     assert sorted(values(leader, 2)) == pytest.approx([0.0, 2.0])
+
+
+PROGRAM = """
+import rollfleet
+collector = rollfleet.connect(rank=1, ranks=2, acknowledge="manual")
+print(float(next(collector)["observation"].mean()), flush=True)
+collector.ack()
+for batch in collector:
+    print(float(batch["observation"].mean()), flush=True)
+"""
+
+
+def test_a_rank_that_is_killed_leaves_what_it_did_not_acknowledge_to_its_successor(
+    server: "Server", connect: Connect
+) -> None:
+    server.provision(**SENT)
+    sender = Sender(server, 1)
+    sender.send(1.0, 2.0)
+    command, environ = [sys.executable, "-c", PROGRAM], os.environ | server.address(Role.LEARNER).variables()
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
+        finally:
+            process.kill()
+    sender.send(3.0)
+    assert values(connect(rank=1, ranks=2), 2) == [2.0, 3.0]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])

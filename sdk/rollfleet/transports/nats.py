@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import torch
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from pydantic import ValidationError
 
@@ -50,6 +51,7 @@ from rollfleet_api.ranks import ALONE, Rank
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
+LOOK_AROUND_S = 2.0
 TAKE_OVER_TIMEOUT_S = 15.0
 FLUSH_TIMEOUT_S = 2.0
 LOST_AFTER_S = 60.0  # after a cut NATS may have lost the job: whoever runs it has so long to make it again
@@ -96,7 +98,7 @@ class NatsTransport:
         self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         self._outbox = Outbox(link, self._resumed.session)
         link.on_reconnect(self._reclaim)
-        running = (self._puller.run(), self._outbox.run(), self._intake.keep(), self._heartbeat())
+        running = (self._puller.run(), self._outbox.run(), self._intake.keep(), self._heartbeat(), self._look_around())
         self._tasks = [link.spawn(coroutine) for coroutine in running]
         for task in self._tasks:
             task.add_done_callback(self._on_ended)
@@ -329,6 +331,21 @@ class NatsTransport:
                 if self._rank.leads:
                     self._tell_troubles()
             await self._beat()
+
+    async def _look_around(self) -> None:
+        """Read now and then what a rank must not miss.
+
+        What is published is not stored in the same moment: whoever subscribes just after the one, and reads just before
+        the other, misses it.
+        """
+        while self._rank != ALONE:
+            await asyncio.sleep(LOOK_AROUND_S)
+            try:
+                if not self._rank.leads and (control := await self._read(self._subjects.control, Control)):
+                    self._lead.hear(control)
+                await self._read_spec()
+            except (NatsError, TimeoutError, OSError) as error:
+                log.debug("looking around: %r", error)
 
     def _tell_troubles(self) -> None:
         """Once for each worker, until it is well again."""
