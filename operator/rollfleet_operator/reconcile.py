@@ -201,7 +201,7 @@ class Reconciler:
         due_s = memory.written_s + self._settings.status_interval_s - now_s
         if due_s > 0 and not is_transition(job.status, now):
             return due_s
-        await self._put_status(_status_manifest(job, now))
+        await self._put_status(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
         memory.written_s = now_s
         for announcement in memory.quiet.admit(announcements(job.status, now), now_s):
             try:
@@ -210,7 +210,21 @@ class Reconciler:
                 log.warning("%s: %s could not be announced: %s", job.key, announcement.reason, error)
         return None
 
-    async def _put_status(self, manifest: Manifest) -> None:
+    async def _put_status(self, namespace: str, name: str, uid: str, now: CollectorJobStatus) -> None:
+        """Write a status down, unless the job has changed: another of its name may have come in between."""
+        held = self._cache.job(JobKey(namespace, name))
+        if held is None or held["metadata"]["uid"] != uid:
+            raise ApiError(409, "Conflict", f"{KIND} {name} is another one by now")
+        said = now.model_dump(mode="json", by_alias=True, exclude_none=True)
+        # The API server keeps 0.0 as 0, and takes the two for different the next time that anybody applies the job.
+        whole = {key: int(value) for key, value in said.items() if isinstance(value, float) and value.is_integer()}
+        manifest = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            # Whose UID it is, the API server does not look at here; which version, it does.
+            "metadata": {"namespace": namespace, "name": name, "resourceVersion": held["metadata"]["resourceVersion"]},
+            "status": said | whole,
+        }
         self._cache.put(await self._api.apply(manifest, "status"))
 
     async def _next(
@@ -239,7 +253,7 @@ class Reconciler:
         due_s = memory.written_s + self._settings.status_interval_s - now_s
         if due_s > 0:
             return due_s
-        await self._put_status(_bare(metadata["namespace"], metadata["name"], metadata["uid"], now))
+        await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
         memory.written_s = now_s
         return None
 
@@ -247,20 +261,3 @@ class Reconciler:
 def _mounted(job: CollectorJob, role: Role, memory: Memory) -> bytes | None:
     secret = memory.secrets.get(Ref("Secret", names.secret(job.metadata.name, role)))
     return access.mounted_credentials(secret) if secret else None
-
-
-def _status_manifest(job: CollectorJob, now: CollectorJobStatus) -> Manifest:
-    return _bare(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
-
-
-def _bare(namespace: str, name: str, uid: str, now: CollectorJobStatus) -> Manifest:
-    """With the UID, so that a job of the same name that came in between is left alone."""
-    said = now.model_dump(mode="json", by_alias=True, exclude_none=True)
-    # The API server keeps 0.0 as 0, and takes the two for different the next time that anybody applies the job.
-    whole = {key: int(value) for key, value in said.items() if isinstance(value, float) and value.is_integer()}
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"namespace": namespace, "name": name, "uid": uid},
-        "status": said | whole,
-    }

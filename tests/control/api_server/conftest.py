@@ -214,6 +214,25 @@ class Lab:
             self.wire.on_provision = None
 
     @contextmanager
+    def replaced_while_it_is_looked_at(self, name: str) -> Iterator[threading.Event]:
+        """Somebody deletes a job and makes it again, once: between what is done at a look and what it writes down."""
+        replaced, api = threading.Event(), self._server.api
+
+        async def replace_it(job: CollectorJob) -> None:
+            if (job.metadata.namespace, job.metadata.name) == (self.namespace, name) and not replaced.is_set():
+                await api.delete(KIND, self.namespace, name, str(job.metadata.uid))
+                spec = job.dump()["spec"]
+                made = {"metadata": {"namespace": self.namespace, "name": name}, "spec": spec}
+                await api.create({"apiVersion": API_VERSION, "kind": KIND, **made})
+                replaced.set()
+
+        self.wire.on_provision = replace_it
+        try:
+            yield replaced
+        finally:
+            self.wire.on_provision = None
+
+    @contextmanager
     def nats_away(self) -> Iterator[None]:
         """NATS cannot be reached for a while."""
         self.wire.away = True

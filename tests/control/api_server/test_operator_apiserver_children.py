@@ -118,12 +118,22 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab", wait_
     lab.delete(KIND, "cartpole")  # no garbage collector runs here: its children stay
     lab.apply()
     lab.seconds_pass(0.5)
-    assert "Degraded" not in str(lab.status())
+    assert lab.condition("Degraded").get("status") != "True", lab.status()
     for kind in ("Job", "ServiceAccount", "Secret", "NetworkPolicy"):
         for child in lab.all(kind):
             lab.delete(kind, child["metadata"]["name"])
     job: Any = lab.get(KIND, "cartpole")
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
+
+
+def test_what_was_seen_of_an_earlier_job_is_not_written_into_one_of_its_name(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    wait_for(lambda: lab.status().get("phase"))
+    with lab.replaced_while_it_is_looked_at("cartpole") as replaced:
+        lab.apply(workers=3)
+        wait_for(replaced.is_set)
+        lab.seconds_pass(0.5)
+    assert lab.status() == {}  # its own waits until what the earlier one left is gone
 
 
 def test_credentials_are_rotated_under_running_workers(lab: "Lab", wait_for: WaitFor) -> None:
