@@ -1,7 +1,6 @@
 """A shared replay buffer: worker processes fill it themselves, behind the learner's back."""
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -170,16 +169,19 @@ def test_a_pause_holds_it_and_nothing_is_lost(fill: Fill) -> None:
         assert set(whole_trajectories_of(buffer)) == {0, 1}
 
 
-def test_workers_that_are_killed_lose_no_frame_that_was_counted_and_corrupt_none(fill: Fill) -> None:
+def test_workers_that_are_killed_lose_no_frame_that_was_counted_and_corrupt_none(
+    fill: Fill, started: Callable[[], list[psutil.Process]]
+) -> None:
     buffer = ReplayBuffer(1_000_000, shared=True)
     collector = fill(buffer, mode="async", workers=3, max_restarts_per_worker=1000)
     collector.start()
     for number in range(12):
         until(lambda: number < 11 or buffer.write_count > 2000)  # noqa: B023
         before = buffer.write_count
-        victim = psutil.Process().children()[number % 3]
+        until(lambda: len(started()) == 3)
+        victim = started()[number % 3]
         time.sleep(0.003 * number)
-        victim.send_signal(signal.SIGKILL)
+        victim.kill()
         until(lambda: buffer.write_count > before + 100)  # noqa: B023
         assert buffer.sample(32)["next", "reward"].eq(1).all()
     collector.async_shutdown(timeout_s=30)
@@ -277,12 +279,14 @@ def test_nothing_of_a_collector_stays_in_it(fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_collector_that_still_fills_is_let_go_of_in_order(fill: Fill, shared: bool) -> None:
+def test_a_collector_that_still_fills_is_let_go_of_in_order(
+    fill: Fill, shared: bool, started: Callable[[], list[psutil.Process]]
+) -> None:
     for _ in range(10):
         buffer = ReplayBuffer(1000, shared=shared)
         collector = fill(buffer, mode="async")
         collector.start()
         until(lambda: len(buffer) > 50)  # noqa: B023
         collector.detach()
-        assert not psutil.Process().children()
+        assert not started()
         assert collector.frames == buffer.write_count
