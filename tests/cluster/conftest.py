@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ import yaml
 
 ABSENT = "needs a cluster with our images: `make e2e` brings both, or says what is missing"
 INSTALL_S = 180
-KINDS = "deployments,statefulsets,services,secrets,configmaps,serviceaccounts,roles,rolebindings,networkpolicies"
-KEPT = "customresourcedefinition.apiextensions.k8s.io/collectorjobs.rollfleet.dev"
+PAUSED_S = 0.2  # between two looks
 
 
 def run(*command: str, stdin: str | None = None, check: bool = True) -> str:
@@ -58,9 +57,23 @@ class Release:
             more = [self._chart, "--install", "--values=-", "--wait", f"--timeout={INSTALL_S}s"]
         return run("helm", command, "rollfleet", f"--namespace={self.namespace}", *more, *options, stdin=self._yaml())
 
+    def install(self) -> None:
+        """Install it, or bring what is there up to date."""
+        self.helm("upgrade")
+
+    def uninstall(self) -> None:
+        """Uninstall it, until no pod is left."""
+        self.helm("uninstall", "--wait")
+        self.kubectl("wait", "--for=delete", "pods,persistentvolumeclaims", "--all", "--timeout=60s")
+
     def kubectl(self, *arguments: str) -> str:
         """kubectl in its namespace."""
         return run("kubectl", f"--namespace={self.namespace}", *arguments)
+
+    def remove(self) -> None:
+        """Take away what an uninstall leaves, and its namespace."""
+        run("kubectl", "delete", "crd", "collectorjobs.rollfleet.dev", "--timeout=60s")
+        run("kubectl", "delete", "namespace", self.namespace, "--timeout=120s")
 
     def _yaml(self) -> str:
         return yaml.safe_dump(self._values)
@@ -93,12 +106,28 @@ class Lab:
         found: dict[str, Any] = self.get("collectorjob", name).get("status", {})
         return found
 
-    def wait_for_frames(self, name: str, *, more_than: int, timeout_s: float = 300.0) -> dict[str, Any]:
-        """Wait until the learner was handed more frames; the status that says so."""
+    def wait_until(
+        self, name: str, holds: Callable[[dict[str, Any]], bool], what: str, *, timeout_s: float = 300.0
+    ) -> dict[str, Any]:
+        """Wait for a status of which something holds; that status."""
         until = time.monotonic() + timeout_s
-        while (found := self.status(name)).get("frames", 0) <= more_than:
-            assert time.monotonic() < until, f"no frames came within {timeout_s:g} s: {found}"
-            time.sleep(0.2)
+        while not holds(found := self.status(name)):
+            assert time.monotonic() < until, f"{what} within {timeout_s:g} s: it did not happen: {found}"
+            time.sleep(PAUSED_S)
+        return found
+
+    def wait_for_frames(self, name: str, *, more_than: int) -> dict[str, Any]:
+        """Wait until the learner was handed more frames; the status that says so."""
+        return self.wait_until(
+            name, lambda status: status.get("frames", 0) > more_than, f"more than {more_than} frames"
+        )
+
+    def wait_for_workers(self, name: str, count: int) -> dict[str, Any]:
+        """Wait until there are exactly so many workers, and all report; the status that says so."""
+        wanted = {"desired": count, "ready": count}
+        self.kubectl("wait", f"collectorjob/{name}", "--for=condition=Ready", "--timeout=300s")
+        found = self.wait_until(name, lambda status: status.get("workers") == wanted, f"{count} workers")
+        self.wait_until(name, lambda _: len(self.pods("worker")) == count, f"{count} pods of workers")
         return found
 
     def pods(self, role: str) -> list[dict[str, Any]]:
@@ -106,6 +135,11 @@ class Lab:
         text = self.kubectl("get", "pods", f"--selector=rollfleet.dev/role={role}", "--output=json")
         found: list[dict[str, Any]] = json.loads(text)["items"]
         return found
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """A condition of a job; empty: it is not told yet."""
+        found: list[dict[str, Any]] = self.status(name).get("conditions", [])
+        return next((each for each in found if each["type"] == kind), {})
 
     def logs(self, role: str) -> str:
         """What the pods of a role said."""
@@ -129,15 +163,10 @@ def release(repository: Path) -> Iterator[Release]:
     if not os.environ.get("KUBECONFIG") or not os.environ.get("IMAGES") or not shutil.which("helm"):
         pytest.skip(ABSENT)
     release = Release(repository / "charts/rollfleet")
-    release.helm("upgrade")
+    release.install()
     yield release
-    release.helm("uninstall", "--wait")
-    release.kubectl("wait", "--for=delete", "pods,persistentvolumeclaims", "--all", "--timeout=60s")
-    left = release.kubectl("get", f"{KINDS},pods,persistentvolumeclaims", "--output=name").split()
-    left += run("kubectl", "get", "clusterroles,clusterrolebindings,customresourcedefinitions", "--output=name").split()
-    run("kubectl", "delete", "crd", "collectorjobs.rollfleet.dev", "--timeout=60s")
-    run("kubectl", "delete", "namespace", release.namespace, "--timeout=120s")
-    assert [name for name in left if "rollfleet" in name] == [KEPT]
+    release.uninstall()
+    release.remove()
 
 
 @pytest.fixture
@@ -154,19 +183,44 @@ def cartpole(lab: Lab, repository: Path) -> dict[str, Any]:
     example = repository / "examples/cartpole"
     lab.kubectl("create", "configmap", "learner", f"--from-file={example / 'learner.py'}")
     job: dict[str, Any] = yaml.safe_load((example / "job.yaml").read_text())
-    job["spec"]["learner"] = {
-        "template": {
-            "spec": {
-                "containers": [
-                    {
-                        "name": "learner",
-                        "command": ["python", "-u", "/code/learner.py", "--output", "/tmp/out"],
-                        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
-                    }
-                ],
-                "volumes": [{"name": "code", "configMap": {"name": "learner"}}],
-            }
-        }
-    }
+    job["spec"]["learner"] = learner("/code/learner.py", "--output", "/tmp/out")
     job["spec"]["delivery"] = {"maxBytes": "256Mi"}
     return job
+
+
+@pytest.fixture
+def counting(lab: Lab, repository: Path) -> dict[str, Any]:
+    """A job that goes on until it is stopped, with a learner that only counts; see `counting_job`."""
+    return counting_job(lab, repository)
+
+
+def counting_job(lab: Lab, repository: Path) -> dict[str, Any]:
+    """A job whose learner takes some batches a second and trains nothing; that learner's code is in the lab."""
+    code = repository / "tests/cluster/counting_learner.py"
+    lab.kubectl("create", "configmap", "learner", f"--from-file=learner.py={code}")
+    return {
+        "apiVersion": "rollfleet.dev/v1alpha1",
+        "kind": "CollectorJob",
+        "metadata": {"name": "counting"},
+        "spec": {
+            "workers": 2,
+            "mode": "Sync",
+            "env": {"id": "CartPole-v1", "numEnvs": 4},
+            "policy": {"mlp": {"hidden": [64, 64]}},
+            "collect": {"framesPerBatch": 512},
+            "weights": {"interval": 1},
+            "delivery": {"maxBytes": "64Mi"},
+            "learner": learner("/code/learner.py"),
+        },
+    }
+
+
+def learner(*command: str) -> dict[str, Any]:
+    """A learner whose code is in the ConfigMap `learner`."""
+    container = {
+        "name": "learner",
+        "command": ["python", "-u", *command],
+        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+    }
+    volume = {"name": "code", "configMap": {"name": "learner"}}
+    return {"template": {"spec": {"containers": [container], "volumes": [volume]}}}

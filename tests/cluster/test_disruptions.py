@@ -1,5 +1,6 @@
 """Whatever is deleted in mid-run, the job goes on."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,3 +34,28 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(
     release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=120s")
     lab.wait_for_frames("cartpole", more_than=frames + 2048)
     assert {pod["metadata"]["name"] for pod in lab.pods("worker")} == workers, "neither was noticed by a worker"
+
+
+def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", counting: dict[str, Any]) -> None:
+    total = counting["spec"]["collect"]["totalFrames"] = 200 * counting["spec"]["collect"]["framesPerBatch"]
+    lab.apply(counting)
+    before = lab.wait_for_frames("counting", more_than=10_000)
+    (gone,) = lab.pods("learner")
+    workers = {pod["metadata"]["uid"] for pod in lab.pods("worker")}
+    lab.kubectl("delete", "pod", gone["metadata"]["name"])
+
+    lab.kubectl("wait", "collectorjob/counting", "--for=condition=Complete", "--timeout=300s")
+    (successor,) = lab.pods("learner")
+    assert successor["metadata"]["uid"] != gone["metadata"]["uid"]
+    assert {pod["metadata"]["uid"] for pod in lab.pods("worker")} == workers, "no worker was started anew"
+    version, frames = started_from(lab.logs("learner"))
+    assert version >= before["publishedVersion"]
+    assert before["frames"] <= frames < total, "it went on from where the deleted one had been"
+    assert lab.status("counting")["frames"] == total
+
+
+def started_from(log: str) -> tuple[int, int]:
+    """The version and the frames at which a learner says that it was connected."""
+    found = re.search(r"connected at version (\d+) and (\d+) frames", log)
+    assert found, log
+    return int(found[1]), int(found[2])

@@ -1,0 +1,19 @@
+"""A learner that learns nothing: it takes batches, sends weights, and says how far it is; for tests of the rest."""
+
+import time
+
+import gymnasium
+
+import rollfleet
+
+PAUSE_S = 0.1  # between batches: a job goes on for as long as a test needs it, and leaves the CPUs to others
+
+if __name__ == "__main__":
+    env = gymnasium.make("CartPole-v1")
+    policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+    with rollfleet.connect(policy=policy) as collector:
+        print(f"connected at version {collector.version} and {collector.frames} frames", flush=True)
+        for batch in collector:
+            print(f"{collector.frames} frames, {batch.batch_size[0]} environments", flush=True)
+            time.sleep(PAUSE_S)
+    print("done", flush=True)

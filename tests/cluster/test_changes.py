@@ -1,0 +1,138 @@
+"""A job that is changed while it runs. One job for all of these tests; each leaves two workers that collect."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cluster.conftest import Lab, counting_job
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+NAME = "counting"
+MADE = "jobs,secrets,serviceaccounts,networkpolicies,pods"
+
+
+class Running:
+    """The job.
+
+    Attributes:
+        lab: Where it is.
+        manifest: What was applied.
+    """
+
+    def __init__(self, lab: Lab, manifest: dict[str, Any]) -> None:
+        self.lab, self.manifest = lab, manifest
+        lab.apply(manifest)
+        lab.wait_for_workers(NAME, 2)
+        self.collects()
+
+    def collects(self) -> dict[str, Any]:
+        """Wait until the learner took some more batches; the status that says so."""
+        frames = self.lab.status(NAME).get("frames", 0)
+        return self.lab.wait_for_frames(NAME, more_than=frames + 5 * 512)
+
+    def patch(self, **spec: Any) -> None:
+        """`kubectl patch` of its spec."""
+        self.lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
+    def pods(self, role: str) -> set[str]:
+        """The pods of a role that are not on their way out, each by what no other ever has."""
+        found = self.lab.pods(role)
+        return {pod["metadata"]["uid"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+    def made(self) -> dict[str, tuple[Any, ...]]:
+        """All that was made for it: which object it is, and how often it was changed besides its status."""
+        text = self.lab.kubectl("get", MADE, "--output=json")
+        found: dict[str, tuple[Any, ...]] = {}
+        for each in json.loads(text)["items"]:
+            metadata, kind = each["metadata"], each["kind"]
+            changes = metadata["generation"] if kind in ("Job", "Pod") else metadata["resourceVersion"]
+            found[f"{kind}/{metadata['name']}"] = (metadata["uid"], changes)
+        return found
+
+
+@pytest.fixture(scope="module")
+def running(release: "Release", repository: Path) -> Iterator[Running]:
+    """The job, with two workers that collect."""
+    lab = Lab(release)
+    yield Running(lab, counting_job(lab, repository))
+    lab.remove()
+
+
+def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running: Running) -> None:
+    lab, learner = running.lab, running.pods("learner")
+    for count in (4, 1, 2):
+        staying = running.pods("worker")
+        lab.kubectl("scale", f"collectorjob/{NAME}", f"--replicas={count}")
+        lab.wait_for_workers(NAME, count)
+        running.collects()
+        now = running.pods("worker")
+        assert now <= staying or staying <= now, "who was there and is still wanted was not started anew"
+    assert running.pods("learner") == learner
+    # A batch of a Sync job holds what all of its workers have collected, four environments each.
+    sizes = [int(size) for size in re.findall(r"frames, (\d+) environments", lab.logs("learner"))]
+    assert [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before] == [8, 16, 4, 8]
+
+
+def test_an_unchanged_job_applied_again_touches_nothing(running: Running) -> None:
+    lab, before = running.lab, running.made()
+    generation = lab.get("collectorjob", NAME)["metadata"]["generation"]
+    lab.apply(running.manifest)
+    # A label is no part of the spec, and has the operator look again.
+    lab.kubectl("label", "collectorjob", NAME, "seen=again")
+    running.collects()
+    assert running.made() == before
+    assert lab.get("collectorjob", NAME)["metadata"]["generation"] == generation
+
+
+def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: Running) -> None:
+    lab = running.lab
+    running.patch(suspend=True)
+    lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
+    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Suspended", "--timeout=30s")
+    before = lab.status(NAME)
+    assert (before["phase"], before["gpus"], before["workers"]["desired"]) == ("Suspended", 0, 0)
+
+    running.patch(suspend=False)
+    lab.wait_for_workers(NAME, 2)
+    after = running.collects()
+    assert after["publishedVersion"] > before["publishedVersion"]
+    said = re.search(r"connected at version (\d+) and (\d+) frames", lab.logs("learner"))
+    assert said
+    assert int(said[1]) >= before["publishedVersion"]
+    assert int(said[2]) >= before["frames"]
+
+
+def test_another_image_or_template_brings_other_workers_to_the_same_learner(running: Running) -> None:
+    lab, learner = running.lab, running.pods("learner")
+    changes: list[dict[str, Any]] = [
+        {"image": lab.release.worker_image},  # what runs already, under its name: another image to the job
+        {"template": {"metadata": {"annotations": {"changed": "true"}}}},
+    ]
+    for change in changes:
+        before = running.pods("worker")
+        running.patch(**change)
+        lab.wait_until(NAME, lambda _: not before & running.pods("worker"), "other pods")  # noqa: B023
+        lab.wait_for_workers(NAME, 2)
+        running.collects()
+    assert running.pods("learner") == learner
+    for pod in lab.pods("worker"):
+        assert pod["spec"]["containers"][0]["image"] == lab.release.worker_image
+        assert pod["metadata"]["annotations"]["changed"] == "true"
+
+
+def test_an_image_that_nobody_has_is_told_and_the_right_one_mends_it(running: Running) -> None:
+    lab, right = running.lab, running.lab.release.worker_image
+    running.patch(image=f"{right}-absent")
+    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded", "--timeout=120s")
+    assert lab.condition(NAME, "Degraded")["reason"] == "ImagePullFailed"
+    running.patch(image=right)
+    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
+    lab.wait_for_workers(NAME, 2)
+    running.collects()

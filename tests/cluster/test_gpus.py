@@ -1,0 +1,76 @@
+"""Pods ask for GPUs, and who gets none is told why. The node has four, which need be no more than a number."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Lab
+
+from tests.cluster.conftest import run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RESOURCE = "nvidia.com/gpu"
+ASKED_S = 30  # within which a user is to know that a pod will find no node
+
+
+def gpu_job(*, workers: int, count: int) -> dict[str, Any]:
+    """A job whose workers act at random and wait for a learner."""
+    return {
+        "apiVersion": "rollfleet.dev/v1alpha1",
+        "kind": "CollectorJob",
+        "metadata": {"name": "gpus"},
+        "spec": {
+            "workers": workers,
+            "env": {"id": "CartPole-v1"},
+            "policy": {"random": {}},
+            "collect": {"framesPerBatch": 64},
+            "resources": {"gpu": {"count": count}},
+            "delivery": {"maxBytes": "16Mi"},
+        },
+    }
+
+
+@pytest.fixture
+def four_gpus(lab: "Lab") -> None:
+    """A cluster whose nodes have four GPUs together."""
+    nodes = json.loads(run("kubectl", "get", "nodes", "--output=json"))["items"]
+    found = sum(int(node["status"]["allocatable"].get(RESOURCE, 0)) for node in nodes)
+    if found != 4:
+        pytest.skip(f"needs a cluster with four {RESOURCE}; this one has {found}: advertise them on a node's status")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_four_workers_take_four_gpus_and_a_fifth_is_told_that_there_is_none(lab: "Lab") -> None:
+    lab.apply(gpu_job(workers=4, count=1))
+    lab.wait_for_workers("gpus", 4)
+    assert lab.status("gpus")["gpus"] == 4
+    placed = {pod["metadata"]["uid"] for pod in lab.pods("worker")}
+    for pod in lab.pods("worker"):
+        assert pod["spec"]["containers"][0]["resources"]["limits"][RESOURCE] == "1"
+
+    lab.kubectl("scale", "collectorjob/gpus", "--replicas=5")
+    lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
+    (fifth,) = [pod for pod in lab.pods("worker") if pod["metadata"]["uid"] not in placed]
+    assert fifth["status"]["phase"] == "Pending"
+    told = lab.condition("gpus", "Degraded")
+    assert told["reason"] == "InsufficientDevices"
+    assert told["message"].startswith(f"worker 4 waits for a node with 1 {RESOURCE}")
+    assert lab.status("gpus")["workers"] == {"desired": 5, "ready": 4}
+    assert lab.status("gpus")["gpus"] == 4
+
+    lab.kubectl("scale", "collectorjob/gpus", "--replicas=4")
+    lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded=false", f"--timeout={ASKED_S}s")
+    assert {pod["metadata"]["uid"] for pod in lab.pods("worker")} == placed, "those with a GPU kept it"
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_nine_gpus_on_a_pod_are_refused_in_words(lab: "Lab") -> None:
+    lab.apply(gpu_job(workers=1, count=9))
+    lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
+    told = lab.condition("gpus", "Degraded")
+    assert told["reason"] == "InsufficientDevices"
+    assert told["message"].startswith(f"worker 0 waits for a node with 9 {RESOURCE}")
+    assert lab.status("gpus")["phase"] == "Pending"

@@ -1,0 +1,59 @@
+"""What an uninstall leaves: the definition of CollectorJobs, and so the jobs, as `crds.keep` says; nothing else."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cluster.conftest import run
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Lab, Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+DEFINITION = "customresourcedefinition.apiextensions.k8s.io/collectorjobs.rollfleet.dev"
+# What the cluster makes by itself in every namespace, and what it forgets by itself.
+OTHERS = ("configmap/kube-root-ca.crt", "serviceaccount/default", "event/", "event.events.k8s.io/")
+
+
+def all_of(namespace: str) -> set[str]:
+    """All objects of a namespace, of every kind that the cluster has."""
+    kinds = run("kubectl", "api-resources", "--namespaced", "--verbs=list", "--output=name").split()
+    found = run("kubectl", f"--namespace={namespace}", "get", ",".join(kinds), "--output=name", "--ignore-not-found")
+    return {name for name in found.split() if not name.startswith(OTHERS)}
+
+
+def cluster_wide() -> set[str]:
+    """All objects of no namespace that are called after us."""
+    kinds = run("kubectl", "api-resources", "--namespaced=false", "--verbs=list", "--output=name").split()
+    found = run("kubectl", "get", ",".join(kinds), "--output=name", "--ignore-not-found").split()
+    return {name for name in found if "rollfleet" in name and not name.startswith(("namespace/", "persistentvolume/"))}
+
+
+def test_an_uninstall_leaves_the_definition_and_the_jobs_which_go_without_an_operator(
+    release: "Release", lab: "Lab", counting: dict[str, Any]
+) -> None:
+    lab.apply(counting)
+    lab.wait_for_frames("counting", more_than=0)
+    release.uninstall()
+    try:
+        assert all_of(release.namespace) == set()
+        assert cluster_wide() == {DEFINITION}
+        assert lab.get("collectorjob", "counting")["spec"]["workers"] == 2
+        assert len(lab.pods("worker")) == 2, "nobody ended them"
+
+        lab.kubectl("delete", "collectorjob/counting", "--timeout=60s")
+        lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
+        left = all_of(lab.namespace)
+        assert left == {"configmap/learner"}
+    finally:
+        release.install()
+
+
+def test_what_is_installed_again_takes_the_jobs_over(release: "Release", lab: "Lab", counting: dict[str, Any]) -> None:
+    counting["spec"]["suspend"] = True
+    lab.apply(counting)
+    lab.kubectl("wait", "collectorjob/counting", "--for=condition=Suspended", "--timeout=60s")
+    release.uninstall()
+    release.install()
+    lab.kubectl("patch", "collectorjob/counting", "--type=merge", '--patch={"spec": {"suspend": false}}')
+    lab.wait_for_frames("counting", more_than=0)
