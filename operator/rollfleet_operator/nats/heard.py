@@ -33,7 +33,9 @@ class Ear:
     def __init__(self, account: Connection) -> None:
         self._account = account
         self._listening: Client | None = None
+        self._asked = 0  # how often, since we listen
         self._last: dict[str, bytes] = {}
+        self._told: set[str] = set()  # subjects of which something came since we listen: it is newer than any answer
         self._asking = asyncio.Lock()
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
@@ -47,20 +49,30 @@ class Ear:
             if client is not self._listening:  # a new connection: what was said in between was missed
                 await self._listen(client, job)
                 self._listening = client
+            elif self._asked == 1:
+                # What is published is not stored in the same moment: what came just before we listened may have been
+                # stored just after we asked.
+                await self._ask_for_all(client, job)
         return self._decoded(job)
 
     async def _listen(self, client: Client, job: CollectorJob) -> None:
         subjects = subjects_of(job)
         self._last.clear()
+        self._told.clear()
+        self._asked = 0
         for subject in (subjects.workers, subjects.learner, subjects.control):
             await client.subscribe(subject, cb=self._on_message)
-        await client.flush()
+        await self._ask_for_all(client, job)
+
+    async def _ask_for_all(self, client: Client, job: CollectorJob) -> None:
+        subjects = subjects_of(job)
         wanted = [subjects.learner, subjects.control, *(subjects.worker(i) for i in range(job.spec.workers))]
         try:
             for first in range(0, len(wanted), ASKED_AT_ONCE):
                 await self._ask(client, subjects.state_stream, wanted[first : first + ASKED_AT_ONCE])
         except (NatsError, TimeoutError, OSError) as error:
             raise WireUnavailable(f"NATS did not tell the last heartbeats of {subjects.key}: {error!r}") from error
+        self._asked += 1
 
     async def _ask(self, client: Client, stream: str, subjects: list[str]) -> None:
         inbox = client.new_inbox()
@@ -71,12 +83,14 @@ class Ear:
             while (headers := (message := await answers.next_msg(REQUEST_TIMEOUT_S)).headers) and (
                 subject := headers.get("Nats-Subject")
             ):
-                self._last.setdefault(subject, message.data)  # what came in the meantime is newer
+                if subject not in self._told:
+                    self._last[subject] = message.data
         finally:
             await answers.unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
         self._last[message.subject] = message.data
+        self._told.add(message.subject)
 
     def _decoded(self, job: CollectorJob) -> Heartbeats:
         subjects = subjects_of(job)

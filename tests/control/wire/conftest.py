@@ -194,6 +194,14 @@ class Site:
             for subject, message in messages.items():
                 await guest.client.jetstream().publish(subject, pack(message))
 
+    async def deafen(self) -> None:
+        """What the operator listens to passes it by from now on."""
+        for room in self.wire._rooms._open.values():
+            client = await room.account.client()
+            for subscription in list(client._subs.values()):
+                if not subscription.subject.startswith("_INBOX"):
+                    await subscription.unsubscribe()
+
     async def stored(self, job: CollectorJob, subject: str) -> bytes:
         """The last word on a state subject."""
         async with self.administrator(subjects_of(job)) as client:

@@ -216,6 +216,21 @@ def test_the_last_heartbeats_are_known_to_an_operator_that_comes_later(play: "Pl
     play(scene)
 
 
+def test_what_was_on_its_way_while_an_operator_began_to_listen_is_known_at_its_next_look(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=2)
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
+        assert (await site.wire.heartbeats(job)).control == CONTROL
+        newer = replace(CONTROL, phase=Phase.COMPLETE)
+        await site.deafen()
+        await site.speak(job, Role.LEARNER, {subjects.control: newer})
+        assert (await site.wire.heartbeats(job)).control == newer
+
+    play(scene)
+
+
 def test_heartbeats_are_heard_as_they_come(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=2)
