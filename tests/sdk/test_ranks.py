@@ -3,23 +3,21 @@
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import pytest
 import torch
+from tests.sdk.at_once import at_once, begin
+from tests.sdk.senders import Sender
 from torch import nn
 
 from rollfleet import ActorCritic, Collector, CollectorJob
-from rollfleet.batch import Fragment
 from rollfleet.errors import JobInvalid, LearnerReplaced
 from rollfleet.trajectories import split
-from rollfleet.transports.worker_port import WorkerPort
-from rollfleet_api.messages import BatchMeta, WorkerState
+from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ SYNC: dict[str, Any] = {
 }
 ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 16}}
 SENT: dict[str, Any] = ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
-META = BatchMeta(session=1, round=0, version=1, frames=6)
 
 
 def actor_critic() -> nn.Module:
@@ -55,42 +52,6 @@ def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
     return [connect(actor_critic(), rank=0, ranks=ranks, **more), *later]
 
 
-def in_threads(collectors: list[Collector], go: Callable[[Collector], Any]) -> list[Any]:
-    """Do something with each at the same time, as processes would; what each gave."""
-    with ThreadPoolExecutor(len(collectors)) as pool:
-        running: list[Future[Any]] = [pool.submit(go, collector) for collector in collectors]
-        return [each.result(60) for each in running]
-
-
-class Sender:
-    """A worker that sends what it is told."""
-
-    def __init__(self, server: "Server", worker: int) -> None:
-        self._port = WorkerPort(server.link(Role.WORKER), worker)
-
-    def send(self, *values: float) -> None:
-        for value in values:
-            self._port.send(_fragment(value), META).stored.result(10)
-
-
-def _fragment(value: float) -> Fragment:
-    flags = torch.zeros(2, 3, 1, dtype=torch.bool)
-    return Fragment(
-        steps={
-            ("observation",): torch.full((2, 3, 4), value),
-            ("action",): torch.zeros(2, 3, dtype=torch.int64),
-            ("next", "reward"): torch.ones(2, 3, 1),
-            ("next", "terminated"): flags,
-            ("next", "truncated"): flags.clone(),
-            ("collector", "traj_ids"): torch.zeros(2, 3, dtype=torch.int64),
-        },
-        final={("observation",): torch.full((2, 4), value)},
-        episode_returns=torch.empty(0, dtype=torch.float64),
-        episode_lengths=torch.empty(0, dtype=torch.int64),
-        version=1,
-    )
-
-
 def values(collector: Collector, count: int) -> list[float]:
     return [float(batch["observation"].mean()) for batch in islice(collector, count)]
 
@@ -105,7 +66,7 @@ def test_in_mode_sync_each_rank_has_the_shares_of_its_workers_of_every_round(
         with collector:
             return list(collector)
 
-    leader, other = in_threads(both(connect), go)
+    leader, other = at_once(go, both(connect))
     assert len(leader) == len(other) == 20
     for one, two in zip(leader, other, strict=True):
         assert (workers_in(one), workers_in(two)) == ({0, 2}, {1, 3})
@@ -130,18 +91,15 @@ def test_no_round_is_opened_before_every_rank_was_handed_the_one_before(
         start_worker(job, index)
     leader, other = both(connect)
     next(leader)
-    ahead = threading.Thread(target=next, args=(leader,), daemon=True)
-    ahead.start()
+    ahead = begin(next, leader)
     assert workers_in(next(other)) == {1, 3}
-    ahead.join(20)
-    assert not ahead.is_alive()
-    ahead = threading.Thread(target=next, args=(leader,), daemon=True)
-    ahead.start()
-    ahead.join(0.5)
-    assert ahead.is_alive()
+    ahead.result(20)
+    ahead = begin(next, leader)
+    with pytest.raises(TimeoutError):
+        ahead.result(0.5)
     assert leader.batches == 2
     other.detach()  # whoever has left is not waited for
-    ahead.join(20)
+    ahead.result(20)
     assert leader.batches == 3
 
 
@@ -156,7 +114,7 @@ def test_in_mode_async_each_batch_goes_to_the_rank_of_its_worker_and_frames_are_
             return list(collector)
 
     collectors = both(connect, ranks=3)
-    of_ranks = in_threads(collectors, go)
+    of_ranks = at_once(go, collectors)
     assert [set.union(*map(workers_in, mine)) for mine in of_ranks] == [{0, 3}, {1}, {2}]
     assert sum(map(len, of_ranks)) >= 100
     assert len(of_ranks[0]) < 100  # the others' count
@@ -308,10 +266,10 @@ def test_when_rank_0_starts_again_the_others_follow_it(
     job = server.provision(**SYNC)
     workers = [start_worker(job, index) for index in range(WORKERS)]
     leader, other = both(connect)
-    in_threads([leader, other], lambda collector: list(islice(collector, 3)))
+    at_once(lambda collector: list(islice(collector, 3)), [leader, other])
     leader.detach()
     leader = connect(actor_critic(), rank=0, ranks=2)
-    batches = in_threads([leader, other], lambda collector: list(islice(collector, 3)))
+    batches = at_once(lambda collector: list(islice(collector, 3)), [leader, other])
     assert [workers_in(batch) for batch in batches[1]] == [{1, 3}] * 3
     assert other.version == leader.version
     leader.shutdown()
@@ -328,10 +286,10 @@ def test_nats_may_be_killed_and_started_again_under_several_ranks(
     for index in range(WORKERS):
         start_worker(job, index)
     collectors = both(connect)
-    in_threads(collectors, lambda collector: list(islice(collector, 3)))
+    at_once(lambda collector: list(islice(collector, 3)), collectors)
     server.kill()
     server.start_again()
-    in_threads(collectors, lambda collector: list(islice(collector, 5)))
+    at_once(lambda collector: list(islice(collector, 5)), collectors)
     assert [collector.frames for collector in collectors] == [8 * 32] * 2
     assert [collector.stats().missed for collector in collectors] == [0, 0]
 
@@ -342,13 +300,13 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
     job = server.provision(**SYNC)
     connect(actor_critic()).shutdown()
     leader, other = both(connect)
-    with ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(lambda each: list(islice(each, 2)), each) for each in (other, leader)]
-        while other._transport.heard().session == 1:  # type: ignore[attr-defined]
-            assert not running[0].done()
-        for index in range(WORKERS):
-            start_worker(job, index)
-        assert [len(each.result(30)) for each in running] == [2, 2]
+    running = [begin(lambda each: list(islice(each, 2)), each) for each in (other, leader)]
+    transport: Any = other._transport
+    while transport.heard().session == 1:
+        assert not running[0].done()
+    for index in range(WORKERS):
+        start_worker(job, index)
+    assert [len(each.result(30)) for each in running] == [2, 2]
 
 
 @pytest.mark.parametrize(
