@@ -9,7 +9,7 @@ from typing import Any, cast
 from rollfleet.admission import Admission
 from rollfleet.broadcast import Broadcaster
 from rollfleet.errors import JobEnded
-from rollfleet.gathering import Gatherer
+from rollfleet.gathering import LOOK_AROUND_S, Gatherer
 from rollfleet.options import MANUAL, LearnerOptions
 from rollfleet.schemes import scheme_of
 from rollfleet.tally import Tally
@@ -76,7 +76,7 @@ class Follower(Gatherer):
         self.admission = Admission(max_lag=0, session=0, sync=False)  # rounds are dealt with here
         self._bound_lag()
         self._ahead: dict[int, deque[Arrival]] = {}  # worker -> what has come, one of each round
-        self._gathered = self._handed = (0, 0)
+        self._gathered = self._handed = self._has_enough_of = (0, 0)
         control = self._ranked.heard()
         self._over_before = control.session if control and control.phase is Phase.COMPLETE else None
         self._alone_since_s: float | None = time.monotonic()
@@ -122,17 +122,34 @@ class Follower(Gatherer):
             log.warning("%s of %s waits for rank 0, which has not begun", self._rank, self._job.key)
 
     def _round(self) -> list[Arrival]:
+        silent = False
         while True:
             self._drop_what_an_earlier_session_asked_for()
             heads = {worker: _when(queue[0]) for worker, queue in self._ahead.items() if queue}
-            if heads and self._members() <= heads.keys():
+            missing = self._members() - heads.keys()
+            self._tell_whether_enough(list(heads.values()))
+            if heads and silent and self._is_closed(min(heads.values())):
+                missing -= self._idle(missing)
+            if heads and not missing:
                 break
             if self.is_over():
                 return []
-            if (arrival := self._next()) is not None:
+            if arrival := self._next():
                 self._line_up(arrival)
+            silent = arrival is None
         self._gathered = min(heads.values())
         return [self._ahead[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
+
+    def _tell_whether_enough(self, heads: list[When]) -> None:
+        """Rank 0 closes no round before every rank has shares of it."""
+        first = min(heads, default=(0, 0))
+        if first > self._has_enough_of and heads.count(first) >= self._enough(self._members()):
+            self._has_enough_of = first
+            self._report()
+
+    def _is_closed(self, when: When) -> bool:
+        control = self._ranked.heard()
+        return control is not None and when <= (control.session, control.closed)
 
     def _line_up(self, arrival: Arrival) -> None:
         queue = self._ahead.setdefault(arrival.worker, deque())
@@ -152,9 +169,9 @@ class Follower(Gatherer):
                 self.admission.stale += 1
                 self._transport.take(queue.popleft())
 
-    def _next(self) -> Arrival | None:
+    def _next(self, timeout_s: float = LOOK_AROUND_S) -> Arrival | None:
         self._followed.follow(self._ranked.heard())
-        return super()._next()
+        return super()._next(timeout_s)
 
     def _bound_lag(self) -> None:
         super()._bound_lag()
@@ -162,14 +179,15 @@ class Follower(Gatherer):
             self.admission.max_lag = ANY_LAG
 
     def _report(self) -> None:
-        tally, (session, round_) = self._tally, self._handed
+        tally, session = self._tally, max(self._handed[0], self._has_enough_of[0])
         self._ranked.report_rank(
             RankStatus(
                 rank=self._rank.rank,
                 ranks=self._rank.ranks,
                 life="",  # the transport's
                 session=session,
-                round=round_,
+                round=self._handed[1] if self._handed[0] == session else 0,
+                enough=self._has_enough_of[1] if self._has_enough_of[0] == session else 0,
                 frames=tally.frames - tally.restored,
                 batches=tally.batches,
                 dropped=self.admission.dropped,

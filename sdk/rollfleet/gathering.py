@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState
 
 LOOK_AROUND_S = 1.0  # how often the workers are looked at
+ASK_OTHERS_S = 0.02  # how often, whether a round may be closed
+IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +66,10 @@ class Course:
 class Gatherer:
     """Gathers batches of a job's workers.
 
-    A round waits for the workers that were members when it opened, less those that leave while it is open. Where a
-    learner has several ranks, this is rank 0: it gathers the shares of its own workers, tells all workers what to do,
-    and opens no round before every other rank that is there has been handed the one before.
+    A round waits for the workers that were members when it opened, less those that leave while it is open, or had not
+    begun when it was closed. Where a learner has several ranks, this is rank 0: it gathers the shares of its own
+    workers and tells all workers what to do. It closes no round before every other rank that is there has enough shares
+    of it, and opens none before each has been handed the one before.
 
     Args:
         transport: Where they come from.
@@ -231,17 +234,25 @@ class Gatherer:
         # A round has `framesPerBatch` however many take part; where nobody does, as many may come back as there were.
         self._steps = self._job.spec.steps_among(everyone) if everyone else self._steps
         self.direct()
-        enough = max(1, int(len(members) * self._job.spec.stragglers.threshold))
+        enough = self._enough(members)
         shares: dict[int, Arrival] = {}
-        shared_among = members
-        while (missing := members - shares.keys()) or not shares:  # with all of them gone, others may come
-            if len(shares.keys() & shared_among) >= enough and course.closed < course.round:
+        shared_among, silent_s = members, 0.0
+        # With all of them gone, others may come; and whom another rank waits for stops when this one closes the round.
+        while (missing := members - shares.keys()) or not shares or self._is_to_close():
+            reported = len(shares.keys() & shared_among) >= enough or (not missing and len(shares) > 0)
+            if (closing := reported and course.closed < course.round) and self._others_have_enough():
                 course.closed = course.round
                 self.direct()
-            if (arrival := self._next()) is not None:
-                shares[arrival.worker] = arrival
+                continue
+            timeout_s = ASK_OTHERS_S if closing else LOOK_AROUND_S
+            if (arrival := self._next(timeout_s)) is not None:
+                shares[arrival.worker], silent_s = arrival, 0.0
+            elif (silent_s := silent_s + timeout_s) < LOOK_AROUND_S:
+                pass  # what somebody sent who has left may be on its way
             elif shares:
                 members -= missing - self._members()
+                if course.closed == course.round:
+                    members -= self._idle(missing)
             else:  # all of them may have made room for others
                 shared_among = members = self._members()
         # Who came when the round had been shared out brings frames too many, unless all others have gone.
@@ -260,9 +271,26 @@ class Gatherer:
             self.look_around()
         self._asked_s = time.monotonic()
 
+    def _is_to_close(self) -> bool:
+        """Whether the round that is open holds up another rank until it is closed."""
+        stragglers = self._job.spec.stragglers.threshold < 1 and self._rank.ranks > 1
+        return stragglers and self.course.closed < self.course.round
+
+    def _others_have_enough(self) -> bool:
+        return not isinstance(self._transport, Ranked) or self._transport.may_close(self.course.round)
+
+    def _enough(self, members: Set[int]) -> int:
+        """So many shares close a round."""
+        return max(1, int(len(members) * self._job.spec.stragglers.threshold))
+
     def _members(self) -> frozenset[int]:
         """Those whose batches come here."""
         return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
+
+    def _idle(self, workers: Set[int]) -> frozenset[int]:
+        """Those of them that had not begun when the round was closed, and so will not: they wait for the next one."""
+        statuses = self._transport.workers()
+        return frozenset(each for each in workers if each not in statuses or statuses[each].state in IDLE)
 
     def _elsewhere(self) -> Elsewhere:
         return self._transport.elsewhere() if isinstance(self._transport, Ranked) else Elsewhere()
@@ -288,10 +316,10 @@ class Gatherer:
                 return []
         return [arrival]
 
-    def _next(self) -> Arrival | None:
+    def _next(self, timeout_s: float = LOOK_AROUND_S) -> Arrival | None:
         """One that is admitted; None: none came for a while."""
         while True:
-            arrival = self._transport.receive(timeout_s=LOOK_AROUND_S)
+            arrival = self._transport.receive(timeout_s=timeout_s)
             if time.monotonic() - self._looked_s >= LOOK_AROUND_S:
                 self.look_around()
             if arrival is None:

@@ -236,6 +236,7 @@ class RankStatus:
         life: Unlike that of any other process.
         session: Of rank 0, whose control message it follows; 0: it has heard none.
         round: The last round of that session that its loop was handed, or cannot be waited for; 0: none.
+        enough: The last round of that session that may be closed as far as this rank goes; 0: none.
         frames: Handed to its loop.
         batches: Handed to its loop.
         dropped: Batches dropped, for whatever reason.
@@ -248,6 +249,7 @@ class RankStatus:
     life: str
     session: Count = 0
     round: Count = 0
+    enough: Count = 0
     frames: Count = 0
     batches: Count = 0
     dropped: Count = 0

@@ -71,6 +71,16 @@ def test_who_is_silent_or_has_left_or_follows_another_session_is_not_waited_for(
     assert others.wait_for(2, 7, timeout_s=0)
 
 
+def test_a_round_may_be_closed_once_every_rank_has_enough_of_it() -> None:
+    others = Others(Rank(0, 3))
+    assert others.may_close(2, 7)
+    others.hear(told(session=2, round=6, enough=7))
+    others.hear(told(rank=2, session=2, round=6))
+    assert not others.may_close(2, 7)
+    others.hear(told(rank=2, session=2, round=7))  # joined in the middle of it
+    assert others.may_close(2, 7)
+
+
 def test_what_was_said_last_holds_and_complete_is_said_for_good(server: "Server") -> None:
     def control(session: int, round_: int, phase: Phase = Phase.RUN) -> Control:
         return Control(session=session, phase=phase, round=round_, version=1)

@@ -54,6 +54,7 @@ HEARTBEAT_S = 1.0
 LOOK_AROUND_S = 2.0
 TAKE_OVER_TIMEOUT_S = 15.0
 FLUSH_TIMEOUT_S = 2.0
+END_TIMEOUT_S = 30.0  # that a job is complete, nobody would say again
 LOST_AFTER_S = 60.0  # after a cut NATS may have lost the job: whoever runs it has so long to make it again
 
 M = TypeVar("M")
@@ -160,6 +161,10 @@ class NatsTransport:
         self._intake.check()
         return self._others.wait_for(self._resumed.session, round_, timeout_s)
 
+    def may_close(self, round_: int) -> bool:
+        """See `Ranked`."""
+        return self._others.may_close(self._resumed.session, round_)
+
     def heard(self) -> Control | None:
         """See `Ranked`."""
         return self._lead.control
@@ -172,7 +177,8 @@ class NatsTransport:
         """See `Transport`. What was given to `control` before is still sent."""
         if self._link.closed:
             return
-        self._outbox.flush(timeout_s=FLUSH_TIMEOUT_S)
+        if not self._outbox.flush(timeout_s=END_TIMEOUT_S if self._outbox.says_the_end else FLUSH_TIMEOUT_S):
+            log.warning("%s: NATS was not told what this learner said last", self._job.key)
         if self._rank.leads:
             self._link.begin(self._beat())
         else:

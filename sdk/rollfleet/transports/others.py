@@ -63,15 +63,20 @@ class Others:
     def wait_for(self, session: int, round_: int, timeout_s: float) -> bool:
         """Wait until nobody who follows this session is behind this round. False: somebody was, all the time."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._behind(session, round_), timeout_s)
+            return self._changed.wait_for(lambda: all(each.round >= round_ for each in self._here(session)), timeout_s)
 
-    def _behind(self, session: int, round_: int) -> bool:
-        for rank, lives in self._lives.items():
-            status = lives[next(reversed(lives))]
-            here = not status.left and self._missed[rank] < HEARTBEATS_MISSED
-            if here and status.session == session and status.round < round_:
-                return True
-        return False
+    def may_close(self, session: int, round_: int) -> bool:
+        """Whether everybody who follows this session has enough shares of this round, or was handed it."""
+        with self._changed:
+            return all(max(each.round, each.enough) >= round_ for each in self._here(session))
+
+    def _here(self, session: int) -> list[RankStatus]:
+        present = {rank: lives[next(reversed(lives))] for rank, lives in self._lives.items()}
+        return [
+            status
+            for rank, status in present.items()
+            if not status.left and self._missed[rank] < HEARTBEATS_MISSED and status.session == session
+        ]
 
 
 class Lead:
@@ -110,7 +115,7 @@ class Lead:
             self._control = control
             if before is None or before.session < control.session:
                 last = control.round if joining else max(0, control.round - 1)
-                self._status = replace(self._status, session=control.session, round=last)
+                self._status = replace(self._status, session=control.session, round=last, enough=0)
         self.tell()
 
     def report(self, status: RankStatus) -> None:
@@ -118,7 +123,8 @@ class Lead:
         with self._lock:
             held = self._status
             session, round_ = max((held.session, held.round), (status.session, status.round))
-            self._status = replace(status, life=held.life, session=session, round=round_, left=held.left)
+            enough = status.enough if status.session == session else held.enough
+            self._status = replace(status, life=held.life, session=session, round=round_, enough=enough, left=held.left)
         self.tell()
 
     def leave(self) -> None:

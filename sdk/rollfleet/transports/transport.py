@@ -112,6 +112,10 @@ class Ranked(Protocol):
         """To rank 0: wait until those that are there have been handed this round. False: one was not, in time."""
         ...
 
+    def may_close(self, round_: int) -> bool:
+        """To rank 0: whether those that are there have enough shares of this round."""
+        ...
+
     def heard(self) -> Control | None:
         """To the others: what rank 0 said last; None: nothing yet."""
         ...
