@@ -9,10 +9,9 @@ from rollfleet.errors import JetStreamRefused
 from rollfleet.jetstream import NO_STREAM, ask, remove
 from rollfleet.link import Link
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import StreamConfiguration, batches_stream, state_stream
+from rollfleet_api.streams import StreamConfiguration, batches_stream, state_stream, what_to_write
 
-_WRONG_LAST_SEQUENCE = 10071  # JetStream's error codes
-_NO_ROOM = (10002, 10023, 10028, 10047)  # of the account or the server, in memory or on disk
+_WRONG_LAST_SEQUENCE = 10071  # JetStream's error code
 
 
 async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] | None = None) -> None:
@@ -25,15 +24,14 @@ async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] 
             last: whoever joins waits for it, and finds all the rest.
 
     Raises:
-        JetStreamRefused: For example, there is not enough room for `delivery.maxBytes`.
+        JetStreamRefused: There is not enough room for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
     """
     for stream in (state_stream(job), batches_stream(job)):
         try:
             await _update_or_create(link, stream)
         except JetStreamRefused as error:
-            if error.error_code in _NO_ROOM:
-                raise JetStreamRefused(error.subject, error.error_code, f"{error.description}; {_room(job)}") from error
-            raise
+            advice = what_to_write(job, error.error_code)
+            raise JetStreamRefused(error.subject, error.error_code, f"{error.description}{advice}") from error
     for subject, data in (kept or {}).items():
         await _put_back(link, subject, data)
     await link.js.publish(link.subjects.spec, json.dumps(job.dump()).encode())
@@ -47,14 +45,6 @@ async def _update_or_create(link: Link, stream: StreamConfiguration) -> None:
         if error.error_code != NO_STREAM:
             raise
         await ask(link, f"STREAM.CREATE.{stream['name']}", stream)
-
-
-def _room(job: CollectorJob) -> str:
-    delivery = job.spec.delivery
-    return (
-        f"the job keeps up to `delivery.maxBytes: {delivery.max_bytes}` in `delivery.storage: {delivery.storage}`: "
-        f"write less there, or give NATS more (`max_file_store`, `max_memory_store`, or the account's limits)"
-    )
 
 
 async def _put_back(link: Link, subject: str, data: bytes) -> None:

@@ -227,6 +227,13 @@ class DeliverySpec(Model):
     max_batches_ahead: int = Field(
         default=1, ge=1, le=1024, description="Batches of one worker that may wait for the learner before it waits too."
     )
+    replicas: int = Field(
+        default=1,
+        ge=1,
+        le=5,
+        description="NATS servers that each keep a copy of all that the job stores. Of 3, one may fail; more than 1 "
+        "need a NATS cluster of so many.",
+    )
 
     @property
     def limit_bytes(self) -> int:

@@ -61,7 +61,7 @@ def batches_stream(job: CollectorJob) -> StreamConfiguration:
         max_msgs_per_subject=delivery.max_batches_ahead,
         duplicate_window=DUPLICATE_WINDOW_NS,
         allow_direct=False,
-        num_replicas=1,
+        num_replicas=delivery.replicas,
     )
 
 
@@ -79,8 +79,34 @@ def state_stream(job: CollectorJob) -> StreamConfiguration:
         max_msgs_per_subject=1,
         duplicate_window=DUPLICATE_WINDOW_NS,
         allow_direct=True,
-        num_replicas=1,
+        num_replicas=job.spec.delivery.replicas,
     )
+
+
+_NO_ROOM = (10002, 10023, 10028, 10047)  # JetStream's error codes: of the account or the server, in memory or on disk
+_TOO_FEW_SERVERS = (10005, 10074)
+
+
+def what_to_write(job: CollectorJob, error_code: int) -> str:
+    """What to change where NATS has refused one of the streams, as the end of a message; empty: nothing is known.
+
+    Args:
+        job: The job.
+        error_code: JetStream's.
+    """
+    delivery = job.spec.delivery
+    if error_code in _TOO_FEW_SERVERS and delivery.replicas > 1:
+        return (
+            f"; `delivery.replicas: {delivery.replicas}` needs a NATS cluster with so many servers that have room: "
+            "write less there, or add servers"
+        )
+    if error_code in _NO_ROOM:
+        return (
+            f"; the job keeps up to `delivery.maxBytes: {delivery.max_bytes}` in "
+            f"`delivery.storage: {delivery.storage}`: write less there, or give NATS more (`max_file_store`, "
+            "`max_memory_store`, or the account's limits)"
+        )
+    return ""
 
 
 def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int) -> ConsumerConfiguration:

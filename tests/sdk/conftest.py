@@ -132,7 +132,7 @@ class WorkerThread:
     def join(self, timeout_s: float = 20.0) -> None:
         """Wait until it has left."""
         self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), "the worker did not leave"
+        assert not self._thread.is_alive(), f"the worker did not leave: {self.port.status}, {self.port.control}"
 
     def _run(self) -> None:
         try:

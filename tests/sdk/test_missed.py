@@ -1,13 +1,19 @@
-"""A worker that was not told: what it waits for is stored, and it looks there."""
+"""What a worker was not told it finds where it is stored; and the end of a job is always stored."""
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import pytest
 
 from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.link import Link
-from rollfleet_api.messages import WorkerState
+from rollfleet.transports import nats
+from rollfleet.transports.nats import NatsTransport
+from rollfleet.transports.state import read_state
+from rollfleet_api.messages import Control, Phase, WorkerState
+from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
     from tests.sdk.conftest import Server, WorkerThread
@@ -43,3 +49,20 @@ def test_a_worker_that_missed_every_message_goes_on_by_what_is_stored(
     assert next(collector).batch_size == (4, 8)
     collector.update_policy_weights_()
     assert next(collector)["collector", "policy_version"].unique().tolist() == [2]
+
+
+def test_a_learner_that_ends_while_nats_is_away_waits_to_tell_that_the_job_is_complete(
+    server: "Server", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # what anything else may take
+    transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))
+    server.kill()
+    transport.control(Control(session=transport.resumed.session, phase=Phase.COMPLETE, round=1, version=0))
+    closing = threading.Thread(target=transport.close)
+    closing.start()
+    server.start_again()
+    closing.join(nats.END_TIMEOUT_S)
+    reader = server.link()
+    control = reader.call(read_state(reader, server.subjects.control, Control), timeout_s=10)
+    assert control is not None
+    assert control.phase is Phase.COMPLETE

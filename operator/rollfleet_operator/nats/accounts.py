@@ -79,8 +79,8 @@ def uid_of(account: Token) -> str:
 
 
 def storage_bytes(job: CollectorJob, limits: AccountLimits) -> int:
-    """What NATS must have room for, to take the job."""
-    return job.spec.delivery.limit_bytes + limits.state_bytes
+    """What NATS must have room for, over all of its servers, to take the job."""
+    return job.spec.delivery.replicas * (job.spec.delivery.limit_bytes + limits.state_bytes)
 
 
 def _across(subjects: Subjects) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from nats.errors import NoRespondersError
 from pydantic import JsonValue
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import batches_stream, state_stream, subjects_of
+from rollfleet_api.streams import batches_stream, state_stream, subjects_of, what_to_write
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.errors import WireUnavailable
 from rollfleet_operator.nats.connection import Connection, parsed
@@ -35,7 +35,8 @@ async def provision(account: Connection, job: CollectorJob) -> None:
         if code == _NOT_FOUND:
             code, reason = await _request(account, f"STREAM.CREATE.{stream['name']}", stream)
         if code:
-            raise WireUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code})")
+            advice = what_to_write(job, code)
+            raise WireUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code}){advice}")
     await _publish_spec(account, job)
 
 

@@ -11,7 +11,7 @@ from rollfleet.errors import MessageTooLarge
 from rollfleet.link import Link
 from rollfleet.weight_chunks import manifest_of, split
 from rollfleet.weights import Snapshot
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, pack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, Phase, pack
 from rollfleet_api.subjects import WeightSubjects
 
 WINDOW_BYTES = 8 << 20
@@ -64,6 +64,12 @@ class Outbox:
             self._control = self._control or self._last_control
             self._idle.clear()
         self._wake()
+
+    @property
+    def says_the_end(self) -> bool:
+        """Whether what was said last, sent or not, is that the job is complete."""
+        last = self._control or self._last_control
+        return last is not None and last.phase is Phase.COMPLETE
 
     def spent(self) -> list[Snapshot]:
         """Snapshots that will not be sent any more; each once."""
