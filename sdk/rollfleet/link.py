@@ -5,6 +5,7 @@ The thread runs an asyncio loop (uvloop where it is installed). A running loop i
 
 import asyncio
 import logging
+import math
 import os
 import ssl
 import threading
@@ -34,6 +35,7 @@ PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries
 PENDING_BYTES = 64 << 20  # nats-py's own write buffer: our windows are far below it
 REQUEST_TIMEOUT_S = 5.0
 RETRY_WAIT_S = 0.2
+TELL_AFTER_S = 30.0  # of a NATS that stores nothing: its disk may be full, or its cluster without a leader
 _STARTING_UP = (None, 0, 10008)  # error codes of a JetStream that is not ready yet: it says none, or "temporarily"
 
 
@@ -58,6 +60,7 @@ class Link:
         self.closed = False
         self._role = role
         self._last_error: Exception | None = None
+        self._told_s = -math.inf  # when it was last said that NATS stores nothing
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
         self._recovering: asyncio.Task[None] | None = None
         self._loop = _new_loop()
@@ -151,8 +154,13 @@ class Link:
         Raises:
             APIError: JetStream refused it (and is not merely starting up).
         """
+        began_s = time.monotonic()
         while True:
             await self._recovered.wait()
+            now = time.monotonic()
+            if now - max(began_s, self._told_s) >= TELL_AFTER_S:  # of all that waits, one is worth a word
+                self._told_s = now
+                log.warning("NATS has not stored %s for %.0f s; trying again", subject, now - began_s)
             cut = self._cut
             publishing: asyncio.Future[Any] = asyncio.ensure_future(
                 self.js.publish(subject, data, timeout=REQUEST_TIMEOUT_S, headers=headers)

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.errors import Error as NatsError
 
+from rollfleet.errors import Timeout
 from rollfleet.keepsake import Keepsake
 from rollfleet.link import Link
 from rollfleet.nats_server import CONFIG, NatsServer, start_nats_server
@@ -190,6 +192,15 @@ class Fleet:
         if lose:
             shutil.rmtree(self._folder / "jetstream", ignore_errors=True)
         self._loop.run(self._nats.start_again())
+
+    def nats_stores(self) -> bool:
+        """Whether NATS says that it has stored what it is given: the job, once more."""
+        said = json.dumps(self.job.dump()).encode()
+        try:
+            self._link.call(self._link.js.publish(self._link.subjects.spec, said), timeout_s=2)
+        except (NatsError, Timeout):
+            return False
+        return True
 
     def close(self) -> None:
         """End everything."""

@@ -1,0 +1,92 @@
+"""NATS's disk fills: the job waits, and goes on once there is room again."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.faults.test_chaos import check, missing
+
+if TYPE_CHECKING:
+    from tests.faults.conftest import Fleet
+
+SPEC: dict[str, Any] = {
+    "workers": 2,
+    "env": {"entrypoint": "told:Told", "numEnvs": 2},
+    "policy": {"mlp": {"hidden": [32]}},
+    "collect": {"framesPerBatch": 1024},
+    "delivery": {"maxBytes": "16Mi"},
+    "weights": {"interval": 0, "maxLag": 1_000_000},
+}
+DISK_BYTES = 64 << 20
+
+
+class Disk:
+    """A file system of its own for what NATS stores."""
+
+    def __init__(self, folder: Path) -> None:
+        self._filler = folder / "filler"
+
+    def fill(self) -> None:
+        """Leave not a byte."""
+        with self._filler.open("ab", buffering=0) as file:
+            for size in (1 << 20, 1 << 12, 1):
+                try:
+                    while True:
+                        file.write(b"\0" * size)
+                except OSError:
+                    continue
+
+    def make_room(self) -> None:
+        """Take away what fills it."""
+        self._filler.unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """The disk of the fleet's nats-server."""
+    folder = tmp_path / "jetstream"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False) if os.geteuid() == 0 else None
+    if done is None or done.returncode:
+        pytest.skip(f"needs the right to mount a small file system: {done.stderr if done else 'run as root'}")
+    yield Disk(folder)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_a_full_disk_holds_the_job_up_and_loses_nothing(
+    mode: str, disk: Disk, start_fleet: "Callable[..., Fleet]"
+) -> None:
+    fleet = start_fleet(mode=mode, **SPEC)
+    for index in range(2):
+        fleet.start_worker(index)
+    fleet.start_learner()
+    fleet.wait_for(lambda: len(fleet.events("handed over")) >= 3, "the first batches", 120.0)
+    disk.fill()
+    fleet.wait_for(lambda: not fleet.nats_stores(), "NATS notices that its disk is full")
+    disk.make_room()
+    fleet.kill_nats()  # a nats-server that has found its disk full answers nothing more until it is started again
+    fleet.start_nats()
+    again_s = time.monotonic()
+
+    def goes_on() -> bool:
+        since = [each for each in fleet.events("handed over") if each["s"] > again_s]
+        heard = {share["identity"].split(".")[0] for each in since for share in each["shares"]}
+        return len(since) >= 5 and len(heard) == 2
+
+    fleet.wait_for(goes_on, "batches of every worker", 120.0)
+    for process in fleet.workers.values():
+        process.terminate()
+    for process in fleet.workers.values():
+        process.join(30)
+        assert process.exitcode == 143, fleet.words()
+    if mode == "Async":
+        fleet.wait_for(lambda: not missing(fleet, []), "what was acknowledged to workers")
+    check(fleet)
