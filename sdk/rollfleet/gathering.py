@@ -93,6 +93,7 @@ class Gatherer:
         self._waited_s = 0.0
         self._account = tally.account
         self._steps = 0  # T of the round that is open
+        self._opened = False  # a round, in this session
         self.course = Course(round=transport.resumed.round)
         self.phase = Phase.RUN
         self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
@@ -228,7 +229,7 @@ class Gatherer:
         self._wait_for_others()
         if self.is_over():
             return []
-        course.round += 1
+        course.round, self._opened = course.round + 1, True
         self.admission.open_round(course.round)
         members, everyone = self._members(), len(self._transport.members())
         # A round has `framesPerBatch` however many take part; where nobody does, as many may come back as there were.
@@ -263,11 +264,12 @@ class Gatherer:
         return [shares[worker] for worker in sorted(counted)]
 
     def _wait_for_others(self) -> None:
-        """Until every rank that is there has been handed the last round."""
+        """Until every rank is there, and has been handed the last round of this session."""
         if not isinstance(self._transport, Ranked):
             return
         self._waited_s, self._asked_s = self._waited(), None  # it is not data that is waited for
-        while not self._transport.wait_for_others(self.course.round, timeout_s=LOOK_AROUND_S):
+        last = self.course.round if self._opened else None
+        while not self._transport.wait_for_others(last, timeout_s=LOOK_AROUND_S):
             self.look_around()
         self._asked_s = time.monotonic()
 

@@ -34,28 +34,27 @@ def test_every_worker_belongs_to_one_rank() -> None:
     assert Rank(2, 3).filters(subjects, 1) == [subjects.batches_of(2)]  # none at all would be everything
 
 
-def told(rank: int = 1, life: str = "a", **more: Any) -> RankStatus:
-    return RankStatus(rank=rank, ranks=3, life=life, **more)
+def told(rank: int = 1, life: str = "a", ranks: int = 2, **more: Any) -> RankStatus:
+    return RankStatus(rank=rank, ranks=ranks, life=life, **more)
 
 
 def test_frames_of_all_lives_of_a_rank_are_counted_once() -> None:
     others = Others(Rank(0, 3))
     assert others.elsewhere() == Elsewhere()
-    others.hear(told(frames=10, batches=1))
-    others.hear(told(frames=30, batches=3, dropped=1))
-    others.hear(told(rank=2, frames=5, batches=1))
-    others.hear(told(life="b", frames=10, batches=1))
-    others.hear(told(frames=30, batches=3, dropped=1))  # it was replaced, and does not know
+    others.hear(told(ranks=3, frames=10, batches=1))
+    others.hear(told(ranks=3, frames=30, batches=3, dropped=1))
+    others.hear(told(ranks=3, rank=2, frames=5, batches=1))
+    others.hear(told(ranks=3, life="b", frames=10, batches=1))
+    others.hear(told(ranks=3, frames=30, batches=3, dropped=1))  # it was replaced, and does not know
     assert others.elsewhere() == Elsewhere(frames=45, batches=5, dropped=1)
-    others.hear(told(life="c", frames=1, restored=40))  # the 40 are those of the lives before
+    others.hear(told(ranks=3, life="c", frames=1, restored=40))  # the 40 are those of the lives before
     assert others.elsewhere().frames == 46
     others.hear(RankStatus(rank=1, ranks=2, life="d", frames=100))  # of another learner
     assert others.elsewhere().frames == 46
 
 
-def test_who_is_silent_or_has_left_or_follows_another_session_is_not_waited_for() -> None:
-    others = Others(Rank(0, 3))
-    assert others.wait_for(2, 7, timeout_s=0)
+def test_who_is_silent_or_has_left_is_not_waited_for() -> None:
+    others = Others(Rank(0, 2))
     others.hear(told(session=2, round=6))
     assert not others.wait_for(2, 7, timeout_s=0)
     assert others.wait_for(2, 6, timeout_s=0)
@@ -67,17 +66,30 @@ def test_who_is_silent_or_has_left_or_follows_another_session_is_not_waited_for(
     assert not others.wait_for(2, 7, timeout_s=0)
     others.hear(told(session=2, round=6, left=True))
     assert others.wait_for(2, 7, timeout_s=0)
-    others.hear(told(life="b", session=1, round=6))
+    others.hear(told(life="b", session=1, round=9))
+    assert not others.wait_for(2, 7, timeout_s=0)  # it has not heard of this session yet
+
+
+def test_who_was_never_heard_of_is_waited_for_as_long_as_one_that_is_silent() -> None:
+    others = Others(Rank(0, 2))
+    for _ in range(10):
+        assert not others.wait_for(2, None, timeout_s=0)
+        assert not others.wait_for(2, 7, timeout_s=0)
+        others.tick()
+    assert others.wait_for(2, None, timeout_s=0)
     assert others.wait_for(2, 7, timeout_s=0)
+    others.begin_anew()
+    assert not others.wait_for(2, None, timeout_s=0)
+    others.hear(told())
+    assert others.wait_for(2, None, timeout_s=0)
 
 
 def test_a_round_may_be_closed_once_every_rank_has_enough_of_it() -> None:
     others = Others(Rank(0, 3))
-    assert others.may_close(2, 7)
-    others.hear(told(session=2, round=6, enough=7))
-    others.hear(told(rank=2, session=2, round=6))
+    others.hear(told(ranks=3, session=2, round=6, enough=7))
+    others.hear(told(ranks=3, rank=2, session=2, round=6))
     assert not others.may_close(2, 7)
-    others.hear(told(rank=2, session=2, round=7))  # joined in the middle of it
+    others.hear(told(ranks=3, rank=2, session=2, round=7))  # joined in the middle of it
     assert others.may_close(2, 7)
 
 

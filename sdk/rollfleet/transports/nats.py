@@ -156,7 +156,7 @@ class NatsTransport:
         """See `Ranked`."""
         return self._others.elsewhere()
 
-    def wait_for_others(self, round_: int, *, timeout_s: float) -> bool:
+    def wait_for_others(self, round_: int | None, *, timeout_s: float) -> bool:
         """See `Ranked`."""
         self._intake.check()
         return self._others.wait_for(self._resumed.session, round_, timeout_s)

@@ -11,7 +11,7 @@ from rollfleet_api.ranks import Rank
 
 
 class Others:
-    """The other ranks, as rank 0 hears of them. One that was not heard of for so many of its beats is gone.
+    """The other ranks, as rank 0 hears of them. One that was not heard of for so many of its beats is not there.
 
     Args:
         rank: Rank 0.
@@ -20,12 +20,12 @@ class Others:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._lives: dict[int, dict[str, RankStatus]] = {}  # rank -> life -> its newest; the last is the present one
-        self._missed: dict[int, int] = {}
+        self._missed = dict.fromkeys(range(1, rank.ranks), 0)
         self._changed = threading.Condition()
 
     def hear(self, status: RankStatus) -> None:
         """A rank tells of itself. A life that was replaced may do so still."""
-        if status.ranks != self._rank.ranks:
+        if status.ranks != self._rank.ranks or status.rank not in self._missed:
             return
         with self._changed:
             lives = self._lives.setdefault(status.rank, {})
@@ -60,23 +60,39 @@ class Others:
             frames=frames, batches=sum(each.batches for each in told), dropped=sum(each.dropped for each in told)
         )
 
-    def wait_for(self, session: int, round_: int, timeout_s: float) -> bool:
-        """Wait until nobody who follows this session is behind this round. False: somebody was, all the time."""
+    def wait_for(self, session: int, round_: int | None, timeout_s: float) -> bool:
+        """Wait until nobody is behind this round of this session; None: until all have been heard of.
+
+        False: somebody was, or was not, all the time.
+        """
+
+        def ready() -> bool:
+            if round_ is None:
+                return all(rank in self._lives for rank in self._there())
+            return all(each.round >= round_ for each in self._following(session))
+
         with self._changed:
-            return self._changed.wait_for(lambda: all(each.round >= round_ for each in self._here(session)), timeout_s)
+            return self._changed.wait_for(ready, timeout_s)
 
     def may_close(self, session: int, round_: int) -> bool:
-        """Whether everybody who follows this session has enough shares of this round, or was handed it."""
+        """Whether everybody has enough shares of this round of this session, or was handed it."""
         with self._changed:
-            return all(max(each.round, each.enough) >= round_ for each in self._here(session))
+            return all(max(each.round, each.enough) >= round_ for each in self._following(session))
 
-    def _here(self, session: int) -> list[RankStatus]:
-        present = {rank: lives[next(reversed(lives))] for rank, lives in self._lives.items()}
-        return [
-            status
-            for rank, status in present.items()
-            if not status.left and self._missed[rank] < HEARTBEATS_MISSED and status.session == session
-        ]
+    def _following(self, session: int) -> list[RankStatus]:
+        """What they tell of this session: one that has not heard of it yet will."""
+        unheard = RankStatus(rank=0, ranks=self._rank.ranks, life="")
+        told = [self._present(rank) or unheard for rank in self._there()]
+        return [status if status.session == session else unheard for status in told]
+
+    def _there(self) -> list[int]:
+        """Those that were heard of in time, or may be yet, and have not left."""
+        present = {rank: self._present(rank) for rank, missed in self._missed.items() if missed < HEARTBEATS_MISSED}
+        return [rank for rank, status in present.items() if status is None or not status.left]
+
+    def _present(self, rank: int) -> RankStatus | None:
+        lives = self._lives.get(rank)
+        return lives[next(reversed(lives))] if lives else None
 
 
 class Lead:

@@ -108,8 +108,11 @@ class Ranked(Protocol):
         """To rank 0: what the others have been handed."""
         ...
 
-    def wait_for_others(self, round_: int, *, timeout_s: float) -> bool:
-        """To rank 0: wait until those that are there have been handed this round. False: one was not, in time."""
+    def wait_for_others(self, round_: int | None, *, timeout_s: float) -> bool:
+        """To rank 0: wait until those that are there have been handed this round; None: until all are there.
+
+        False: one was not, in time. Who is not heard of for 10 s is not there, and not waited for.
+        """
         ...
 
     def may_close(self, round_: int) -> bool:
