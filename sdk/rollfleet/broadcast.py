@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from rollfleet.errors import NoWeights, WeightMismatch
+from rollfleet.models import models_of
 from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.transport import Transport
 from rollfleet.weights import State, WeightLayout
@@ -51,6 +52,10 @@ class Broadcaster:
         """Workers that were sent a newer one, and which."""
         return tuple(sorted((worker, version) for worker, version in self._for_some.items() if version > self._for_all))
 
+    def select(self, policy: Any) -> dict[str, State]:
+        """Which tensors of a policy travel."""
+        return self._scheme.select(policy)
+
     def is_due(self, interval: int) -> bool:
         """Whether the policy is to be sent: after so many batches; 0: never but once.
 
@@ -83,7 +88,7 @@ class Broadcaster:
             WeightMismatch: They are laid out differently.
         """
         if self._policy is not None:
-            self._load(models)
+            self._load(self._travelling(models))
         return self.send(models, version=version)
 
     def send(
@@ -104,6 +109,8 @@ class Broadcaster:
             WeightMismatch: It is laid out differently from earlier versions.
             NoWeights: There is nothing to send.
         """
+        if models is not None:
+            models = self._travelling(models)
         if models is None or not self._acts:
             models = self._whole(models)
         version = max(self.version + 1, version)
@@ -124,6 +131,17 @@ class Broadcaster:
         else:
             self._for_some |= dict.fromkeys(workers, version)
         return version
+
+    def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:
+        """Without what stays where it is, as the policy here tells: all of a `state_dict` may be named."""
+        if self._policy is None:
+            return models
+        known, selected = models_of(self._policy), self._scheme.select(self._policy)
+        stays = {name: state.keys() - selected.get(name, {}).keys() for name, state in known.items()}
+        return {
+            name: {key: value for key, value in state.items() if key not in stays.get(name, ())}
+            for name, state in models.items()
+        }
 
     def _whole(self, models: Mapping[str, State] | None) -> Mapping[str, State]:
         if self._last is not None and self._layout is not None and models is not None:

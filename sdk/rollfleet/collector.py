@@ -197,7 +197,7 @@ class Collector:
             JobInvalid: The arguments contradict each other, or there is no such worker.
         """
         source = one_source(policy_or_weights, weights=weights, policy=policy)
-        models = named_states(source, model_id, weights_dict)
+        models = named_states(source, model_id, weights_dict, select=self._weights.select)
         with self._told:
             version = self._weights.send(models, workers=self._membership.these(worker_ids))
             self._gatherer.direct_async()
@@ -211,7 +211,8 @@ class Collector:
         See `rollfleet.receivers`. Arguments and errors are those of `update_policy_weights_`; `version` is the number
         that they came with, and have here if it is newer. Returns their number here.
         """
-        models = named_states(one_source(policy_or_weights, weights=weights, policy=policy))
+        source = one_source(policy_or_weights, weights=weights, policy=policy)
+        models = named_states(source, select=self._weights.select)
         if models is None:
             raise JobInvalid("`receive_weights` is given weights; to send the policy's own, update_policy_weights_()")
         with self._told:

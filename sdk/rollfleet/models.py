@@ -1,6 +1,6 @@
 """The models of a policy: what has weights, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -44,9 +44,19 @@ def one_source(policy_or_weights: Any, *, weights: Any = None, policy: Any = Non
 
 
 def named_states(
-    source: Any, model_id: str | None = None, weights_dict: Mapping[str, Any] | None = None
+    source: Any,
+    model_id: str | None = None,
+    weights_dict: Mapping[str, Any] | None = None,
+    *,
+    select: Callable[[Any], dict[str, State]] = models_of,
 ) -> dict[str, State] | None:
     """The models that a call of `update_policy_weights_` names; None: the collector's own policy is meant.
+
+    Args:
+        source: See `one_source`.
+        model_id: See `Collector.update_policy_weights_`.
+        weights_dict: Likewise.
+        select: Which tensors of a policy travel.
 
     Raises:
         JobInvalid: The arguments contradict each other.
@@ -60,7 +70,9 @@ def named_states(
         if source is None:
             raise JobInvalid(f"`model_id={model_id!r}` needs the weights of that model; pass them first")
         return {_name(model_id): state_of(source)}
-    return None if source is None else models_of(source)
+    if source is None:
+        return None
+    return models_of(source) if _holds_tensors(source) else select(source)
 
 
 def _holds_tensors(value: object) -> bool:

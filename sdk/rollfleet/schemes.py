@@ -96,7 +96,7 @@ class Trained:
     def select(self, policy: Any) -> dict[str, State]:
         """See `WeightScheme`."""
         models = getattr(policy, "models", None)
-        modules = models if isinstance(models, Mapping) else {next(iter(models_of(policy))): policy}
+        modules = models if isinstance(models, Mapping | nn.ModuleDict) else {next(iter(models_of(policy))): policy}
         selected = models_of(policy)
         for name, module in modules.items():
             if isinstance(module, nn.Module):

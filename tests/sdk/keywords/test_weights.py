@@ -9,7 +9,9 @@ from tensordict import TensorDict, TensorDictParams
 from torch import Tensor, nn
 
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WeightMismatch
+from rollfleet.schemes import Trained, Whole
 from rollfleet.trajectories import split
+from rollfleet.weights import WeightLayout
 
 if TYPE_CHECKING:
     from tests.sdk.keywords.conftest import Collect
@@ -273,6 +275,71 @@ def test_precision_is_that_of_the_weights_on_their_way(collect: "Collect", preci
     collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(), precision=precision, **OPTIONS)
     collector.update_policy_weights_(Constant(1.001953125))
     assert says_by_worker(next(collector)) == everyone(collect, found)
+
+
+class Halved(nn.Module):
+    """Says ten times a frozen number and a trained one; as one model, or as two."""
+
+    def __init__(self, frozen: float, trained: float, *, models: bool) -> None:
+        super().__init__()
+        parts = {"frozen": Constant(frozen).requires_grad_(False), "trained": Constant(trained)}
+        self.parts, self.models = parts, nn.ModuleDict(parts) if models else None
+        if not models:
+            self.one = nn.ModuleDict(parts)
+
+    def forward(self, observation: Tensor) -> dict[str, Tensor]:
+        says = 10 * self.parts["frozen"](observation)["says"] + self.parts["trained"](observation)["says"]
+        return {"action": torch.zeros(len(observation), dtype=torch.int64), "says": says}
+
+
+@pytest.mark.parametrize("models", [False, True])
+@pytest.mark.parametrize(("scheme", "says"), [(Whole(), 53.0), (Trained(), 13.0)])
+def test_a_scheme_says_which_weights_travel(collect: "Collect", scheme: Any, says: float, models: bool) -> None:
+    collector = collect(
+        "CartPole-v1", policy_factory=lambda *_: Halved(1, 2, models=models), weight_scheme=scheme, **OPTIONS
+    )
+    assert says_by_worker(next(collector)) == everyone(collect, 12.0)
+    collector.update_policy_weights_(Halved(5, 3, models=models))
+    assert says_by_worker(next(collector)) == everyone(collect, says)
+
+
+@pytest.mark.parametrize("form", ["none", "module", "dict", "model_id", "weights_dict"])
+def test_what_stays_where_it_is_may_be_named_along(apart: "Collect", form: str) -> None:
+    policy, other = (Halved(*says, models=form in ("model_id", "weights_dict")) for says in ((1, 2), (5, 3)))
+    collector = apart("CartPole-v1", policy, weight_scheme=Trained(), weights_interval=0, **OPTIONS)
+    assert says_by_worker(next(collector)) == everyone(apart, 12.0)
+    for part in (policy, other):
+        set_to(part, 4)
+    each: dict[str, dict[str, Any]] = {
+        "none": {},
+        "module": {"policy": other},
+        "dict": {"weights": other.state_dict()},
+        "model_id": {"policy": other.parts["trained"], "model_id": "trained"},
+        "weights_dict": {"weights_dict": other.parts},
+    }
+    collector.update_policy_weights_(**each[form])
+    assert says_by_worker(next(collector)) == everyone(apart, 14.0)
+
+
+class Negated(Whole):
+    """A scheme of one's own: weights travel with the other sign."""
+
+    def layout(self, models: Any) -> Any:
+        return NegatedLayout(models, self.precision)
+
+
+class NegatedLayout(WeightLayout):
+    """What goes into the bytes is turned back nowhere."""
+
+    def snapshot(self, models: Any) -> Any:
+        return super().snapshot({name: {key: -value for key, value in model.items()} for name, model in models.items()})
+
+
+def test_a_scheme_of_ones_own_writes_the_bytes(collect: "Collect") -> None:
+    factory: dict[str, Any] = {"policy_factory": lambda *_: Constant(1), "weight_scheme": Negated()}
+    collector = collect("CartPole-v1", **factory, **OPTIONS)
+    collector.update_policy_weights_(Constant(5))
+    assert says_by_worker(next(collector)) == everyone(collect, -5.0)
 
 
 def test_a_policy_without_weights_needs_none_and_has_none(collect: "Collect") -> None:
