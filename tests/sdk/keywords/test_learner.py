@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rollfleet import Collector
-from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
+from rollfleet.errors import JobEnded, JobInvalid, RollfleetError, WorkerFailed
 from rollfleet.splitting import split_trajectories
 
 if TYPE_CHECKING:
@@ -366,3 +366,14 @@ def test_an_environment_that_raises_is_told_of_with_its_own_traceback(collect: "
     collector = collect(Counting, always_0, env_kwargs={"breaks_at": 20}, **OPTIONS)
     with pytest.raises((ArithmeticError, RollfleetError), match="the simulator broke"):
         list(islice(collector, 10))
+
+
+def test_an_error_of_a_worker_tells_where_it_was_and_how_to_get_there_again(apart: "Collect") -> None:
+    keywords: dict[str, Any] = {"env_kwargs": {"breaks_at": 20}, "num_envs": 2, "frames_per_batch": 32, "seed": 9}
+    with pytest.raises(WorkerFailed) as raised:
+        list(apart(Counting, always_0, **keywords))
+    said = str(raised.value)
+    assert 'raise ArithmeticError("the simulator broke")' in said
+    assert "test_learner.py" in said
+    assert f"seed 9, worker {raised.value.worker}, incarnation 0" in said
+    assert "after 32 frames in 2 batches" in said

@@ -7,17 +7,25 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
+import rollfleet
+from rollfleet import Collector
+from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
-    from tests.sdk.conftest import Server
-    from tests.sdk.keywords.conftest import Collect
+    from tests.sdk.conftest import Server, WorkerThread
+
+    from rollfleet_api.job import CollectorJob
+
+    StartWorker = Callable[[CollectorJob, int], WorkerThread]
 
 ENDS = {
     "shut down": "collector.shutdown()",
@@ -119,28 +127,59 @@ def test_nothing_outlives_a_program_whose_collector_was(where: str, end: str, us
     assert ("KeyboardInterrupt" in errors) == (end == "interrupted"), errors
 
 
-def test_a_collector_over_nats_that_nobody_holds_closes_its_connection_and_ends_its_threads(collect: "Collect") -> None:
-    before = {thread.name for thread in threading.enumerate()}
-    keywords: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 8}
-    threads = threading.active_count()
-    collector = collect("CartPole-v1", **keywords)
-    next(collector)
-    collector.shutdown()
-    del collector
+class Frames:
+    """A replay buffer that counts."""
+
+    written = 0
+
+    def extend(self, frames: Any) -> None:
+        self.written += len(frames)
+
+
+@pytest.mark.parametrize("use", ["iterated", "started"])
+def test_a_collector_over_nats_that_nobody_holds_closes_its_connection_and_ends_its_threads(
+    server: "Server", start_worker: "StartWorker", use: str
+) -> None:
+    job = server.provision(policy={"random": {}})
+    start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # what it needs is there
+    before = what_is_there(server)
+    buffer = Frames()
+    url = server.url(Role.LEARNER)
+    collector: Collector | None = rollfleet.connect(server.subjects.key, address=url, replay_buffer=buffer)
+    assert collector is not None
+    if use == "started":
+        collector.start()
+        until(lambda: buffer.written > 0)
+    else:
+        next(collector)
+    assert what_is_there(server)[1] > before[1]
+    collector = None
+    until(lambda: what_is_there(server) == before)
+
+
+def what_is_there(server: "Server") -> tuple[int, int]:
+    """Threads, and connections to NATS."""
     gc.collect()
+    port = int(server.host_port.rpartition(":")[2])
+    connections = psutil.Process().net_connections("tcp")
+    return threading.active_count(), sum(bool(each.raddr) and each.raddr.port == port for each in connections)
+
+
+def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
-    while threading.active_count() > threads and time.monotonic() < end:
-        time.sleep(0.05)
-    left = {thread.name for thread in threading.enumerate()} - before
-    assert not {name for name in left if name == "rollfleet-decode"}
-    assert "rollfleet-filling" not in left
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
 @pytest.mark.parametrize("end", list(ENDS))
-def test_a_learner_over_nats_ends_however_it_does(end: str, server: "Server", tmp_path: Path) -> None:
-    server.provision()
-    learner = Learner("nats", "", end, tmp_path, server.url(Role.LEARNER))
+def test_a_learner_over_nats_ends_however_it_does(
+    end: str, use: str, server: "Server", start_worker: "StartWorker", tmp_path: Path
+) -> None:
+    start_worker(server.provision(), 0)
+    learner = Learner("nats", use, end, tmp_path, server.url(Role.LEARNER))
     try:
         code, errors = learner.wait()
         assert not learner.left()

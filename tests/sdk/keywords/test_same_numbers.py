@@ -1,13 +1,16 @@
 """The numbers are those of a plain Gymnasium loop, and the same wherever they were collected."""
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+from tests.sdk.keywords.conftest import FORKED
 from torch import Tensor
 
 from rollfleet import ActorCritic, Collector
@@ -24,6 +27,7 @@ def leaning(observation: Tensor) -> Tensor:
     return (observation[:, 2] > 0).long()
 
 
+@cache
 def plain_loop(env_id: str, seed: int, policy: Callable[[Tensor], Tensor]) -> dict[Any, Any]:
     """What anybody would write, without us."""
     seen: dict[Any, list[Any]] = {
@@ -48,11 +52,21 @@ def plain_loop(env_id: str, seed: int, policy: Callable[[Tensor], Tensor]) -> di
     return {key: np.stack(values) for key, values in seen.items()}
 
 
+ENVS: dict[str, Any] = {
+    "an id": "CartPole-v1",
+    **{
+        mode.name: partial(SyncVectorEnv, [partial(gymnasium.make, "CartPole-v1")] * 2, autoreset_mode=mode)
+        for mode in AutoresetMode
+    },
+}
+
+
 @pytest.mark.slow
-def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: "Collect") -> None:
+@pytest.mark.parametrize("env", ENVS)
+def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: "Collect", env: str) -> None:
     per_batch = 500
     collector = collect(
-        "CartPole-v1",
+        ENVS[env],
         leaning,
         num_envs=2,
         seed=SEED,
@@ -100,9 +114,11 @@ def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: "Co
             assert torch.equal(value, other[key]), key
 
 
-def test_two_runs_of_several_workers_are_the_same(apart: "Collect") -> None:
+@FORKED
+def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: "Collect", processes: "Collect") -> None:
     """The policy draws nothing: threads, as the workers over NATS are here, share torch's generators."""
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 160, "total_frames": 800, "seed": SEED}
-    runs: Any = [torch.cat(list(apart("CartPole-v1", leaning, **keywords)), dim=1) for _ in range(2)]
+    runs: Any = [torch.cat(list(make("CartPole-v1", leaning, **keywords)), dim=1) for make in (apart, processes)]
+    assert set(runs[0].keys(True, True)) == set(runs[1].keys(True, True))
     for key, value in runs[0].items(True, True):
         assert torch.equal(value, runs[1][key]), key

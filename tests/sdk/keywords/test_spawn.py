@@ -1,0 +1,75 @@
+"""Workers that are new interpreters: what is named they import, and none of it need be picklable."""
+
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from rollfleet import Collector
+
+CODE = """
+import threading
+
+import gymnasium
+import numpy as np
+
+LOCK = threading.Lock()  # cannot be pickled, nor what holds it
+
+
+class Locked(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,))
+    action_space = gymnasium.spaces.Discrete(5)
+
+    def __init__(self, start=0):
+        self.lock, self.start = threading.Lock(), start
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.array([self.start], np.float32), {}
+
+    def step(self, action):
+        with self.lock:
+            return np.array([self.start], np.float32), float(action), False, False, {}
+
+
+class Policy:
+    def __init__(self, actions):
+        self.lock, self.last = LOCK, int(actions.n) - 1
+
+    def __call__(self, observation):
+        with self.lock:
+            return observation.new_full((len(observation),), self.last).long()
+
+
+def make(observations, actions):
+    return Policy(actions)
+
+
+gymnasium.register("Locked-v0", entry_point=Locked)
+"""
+
+
+@pytest.fixture(autouse=True)
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of that name, where workers look for it, too."""
+    (tmp_path / "locked_things.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_is_named_is_imported_by_workers_that_are_spawned(mode: str) -> None:
+    with Collector(
+        "locked_things:Locked-v0",
+        policy_factory="locked_things:make",
+        env_kwargs={"start": 3},
+        num_envs=2,
+        frames_per_batch=16,
+        workers=2,
+        mode=mode,
+        start_method="spawn",
+    ) as collector:
+        for batch in islice(collector, 3):
+            assert (batch["observation"] == 3).all()
+            assert (batch["next", "reward"] == 4).all()
+    assert "locked_things" not in sys.modules  # the learner did without
