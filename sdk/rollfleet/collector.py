@@ -21,11 +21,12 @@ from rollfleet.outcome import Outcome
 from rollfleet.stats import Stats
 from rollfleet.tally import Tally
 from rollfleet.told import Told
+from rollfleet.transports.patience import Patient
 from rollfleet.transports.transport import Stores, Transport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Phase
 
-FILLING_GRACE_S = 3.0  # for the batch that is on its way into a replay buffer
+SHUTDOWN_S = 3.0  # for a step, and for the batch that is on its way into a replay buffer
 
 
 class Collector:
@@ -97,7 +98,8 @@ class Collector:
     ) -> None:
         self._transport, self._job = transport, job
         self._close = weakref.finalize(self, transport.close)  # also where nobody shuts down: it was dropped, or exits
-        self._tally = Tally(account=transport.account if isinstance(transport, Stores) else None)
+        resumed, account = transport.resumed, transport.account if isinstance(transport, Stores) else None
+        self._tally = Tally(through=resumed.frames, batches=resumed.batches, account=account)
         self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
         self._membership = Membership(transport)
         self._told = Told()
@@ -332,7 +334,10 @@ class Collector:
 
     @property
     def frames(self) -> int:
-        """Frames handed out so far, or written into the replay buffer."""
+        """Frames of the job that were handed out so far, or written into the replay buffer.
+
+        A learner that takes a job over NATS over counts on: `total_frames` are the job's.
+        """
         return self._tally.frames
 
     @property
@@ -361,10 +366,11 @@ class Collector:
 
     # --- the end ---
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout_s: float = SHUTDOWN_S) -> None:
         """Complete the job: its workers leave. Calling it twice is fine.
 
-        Raises what went wrong in the background, unless a call before has raised it.
+        Raises what went wrong in the background, unless a call before has raised it. A collector's own processes, and
+        its thread that fills a buffer, have `timeout_s` to end in order.
         """
         if not self._ended:
             try:
@@ -373,13 +379,15 @@ class Collector:
                 if not self._told.of(error):
                     raise
             finally:
-                self.detach()
+                self.detach(timeout_s)
 
-    def detach(self) -> None:
+    def detach(self, timeout_s: float = SHUTDOWN_S) -> None:
         """Leave the job as it is: workers wait, and another learner may go on. Calling it twice is fine."""
         self._ended = True
         if self._filling:
-            self._filling.leave(FILLING_GRACE_S)
+            self._filling.leave(timeout_s)
+        if isinstance(self._transport, Patient):
+            self._transport.wait_at_close(timeout_s)
         self._close()
 
     def __enter__(self) -> Self:

@@ -82,6 +82,11 @@ def construct(env: Any, policy: Any, options: Options) -> Construction:
     check_together(options)
     if "policy_device" in options and policy is not None and not isinstance(policy, nn.Module):
         raise JobInvalid(f"`policy_device` moves an nn.Module; a {type(policy).__name__} stays where it is, remove it")
+    if "device" in options and not here and _ring(options) is not None:
+        raise JobInvalid(
+            "`device` is where batches are put, and with this `replay_buffer` workers write frames into the buffer "
+            "themselves; remove `device`, and move what you sample"
+        )
     job = _job(env, options, count=1 if here else workers)
     count = job.spec.workers
     envs = _for_each(env, count, "env")
@@ -92,6 +97,8 @@ def construct(env: Any, policy: Any, options: Options) -> Construction:
         devices=_devices(options.get("policy_device"), count, "policy_device"),
         copies=not here,
     )
+    if "policy_device" in options and policy is None and factory is None:
+        raise JobInvalid("`policy_device` is where a policy acts, and there is none; pass a policy, or remove it")
     kwargs = _for_each(options.get("env_kwargs", {}), count, "env_kwargs")
     _check_kwargs(kwargs, envs)
     workload = Workload(

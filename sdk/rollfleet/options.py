@@ -63,7 +63,7 @@ class Options(LearnerOptions, total=False):
     vectorization: str
     backend: str
     env_processes: int
-    policy_factory: Callable[..., Any] | Sequence[Callable[..., Any]]
+    policy_factory: Callable[..., Any] | str | Sequence[Callable[..., Any] | str]
     policy_device: Device | Sequence[Device]
     env_device: Device | Sequence[Device]
     device: Device

@@ -1,12 +1,14 @@
 """The program in a worker: joins a job over NATS by an address and an index alone, and works until it is complete.
 
 SIGTERM drains: what was collected so far goes out as a shorter batch, then the worker leaves. A second one ends it, and
-so does a step, or a queue without room, that lets it wait for longer than 10 s.
+so does a step, or a queue without room, that lets it wait for longer than 10 s. Warnings are left out unless Python was
+asked for them, by -W or PYTHONWARNINGS.
 """
 
 import logging
 import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 from types import FrameType
@@ -16,6 +18,7 @@ import torch
 from rollfleet.cpus import available_cpus
 from rollfleet.errors import ConnectionFailed, JobInvalid, JobNotFound, WeightMismatch
 from rollfleet.link import Link
+from rollfleet.quiet import be_quiet
 from rollfleet.transports.state import read_job
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet.worker import Worker, failure
@@ -72,6 +75,8 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
         0: the job is complete. 1: something broke; starting again may help. 2: it would break again in the same way.
         143: told to stop by SIGTERM.
     """
+    if not sys.warnoptions:
+        be_quiet()
     termination = _Termination()
     link: Link | None = None
     try:

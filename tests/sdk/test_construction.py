@@ -9,7 +9,7 @@ from gymnasium.vector import SyncVectorEnv
 from torch import Tensor, nn
 
 import rollfleet
-from rollfleet import Collector
+from rollfleet import Collector, ReplayBuffer
 from rollfleet.construction import construct
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.options import SPEC_PATHS, Options
@@ -147,6 +147,8 @@ def test_a_policy_that_cannot_be_called_is_refused() -> None:
         ({"precision": "bfloat16", "weight_scheme": object()}, ("precision", "weight_scheme")),
         ({"env_kwargs": [{}, {}]}, ("env_kwargs", "workers")),
         ({"policy_device": ["cpu"] * 3, "workers": 2}, ("policy_device", "workers")),
+        ({"policy_device": "meta"}, ("policy_device", "policy")),
+        ({"device": "meta", "workers": 2, "replay_buffer": ReplayBuffer(8, shared=True)}, ("device", "replay_buffer")),
     ],
 )
 def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any], names: tuple[str, str]) -> None:

@@ -48,6 +48,7 @@ class Crew:
         announced: Batches that wait, in the order in which they were announced.
         fault: What went wrong; None: nothing did.
         account: What they write into the replay buffer; None: their batches go to the learner.
+        leave_grace_s: How long they have to end in order.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Crew:
         self.statuses: dict[int, WorkerStatus] = {}
         self.announced: deque[tuple[Seat, Announced | Stored]] = deque()
         self.fault: BaseException | None = None
+        self.leave_grace_s = LEAVE_GRACE_S
         self.account = None if ring is None else _account(ring, spec)
         if self.account is not None:
             memory, locks = self.account.ring.descriptors
@@ -218,7 +220,7 @@ class Crew:
 
     def _end(self) -> None:
         """Until all have ended: in order, by SIGTERM, by SIGKILL."""
-        until = time.monotonic() + LEAVE_GRACE_S
+        until = time.monotonic() + self.leave_grace_s
         while any(seat.status for seat in list(self.seats.values())) and (left_s := until - time.monotonic()) > 0:
             self.listen(left_s)
         left = self._ending + [seat.process for seat in list(self.seats.values())]

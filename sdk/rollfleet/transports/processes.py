@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class ProcessesTransport:
-    """See `Transport` and `Elastic`. Starts the job's workers, all at once, and ends them.
+    """See `Transport`, `Elastic` and `Patient`. Starts the job's workers, all at once, and ends them.
 
     They end with it: when it is closed, when nobody holds it any more, and when this process ends, however it does.
 
@@ -163,6 +163,10 @@ class ProcessesTransport:
         """
         self._check()
         self._crew.remove(workers)
+
+    def wait_at_close(self, timeout_s: float) -> None:
+        """See `Patient`."""
+        self._crew.leave_grace_s = timeout_s
 
     def close(self) -> None:
         """See `Transport`. Returns when the workers have ended."""

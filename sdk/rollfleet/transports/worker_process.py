@@ -7,11 +7,11 @@ import faulthandler
 import os
 import signal
 import socket
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rollfleet.children import die_with
+from rollfleet.quiet import be_quiet
 from rollfleet.transports.forks import close_in_children
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
         os.register_at_fork(after_in_child=_die_with_parent)
     faulthandler.enable()
     if assignment.quiet:
-        _be_quiet()
+        be_quiet()
     line = socket.socket(fileno=assignment.line)
     close_in_children(line)
 
@@ -127,10 +127,3 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
 def _die_with_parent() -> None:
     """In an environment's process, which is forked from ours."""
     die_with(os.getppid())
-
-
-def _be_quiet() -> None:
-    import gymnasium
-
-    warnings.simplefilter("ignore")
-    gymnasium.logger.min_level = gymnasium.logger.ERROR

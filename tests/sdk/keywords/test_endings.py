@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -70,6 +71,32 @@ def test_shutdown_raises_what_nobody_has_seen(here: Callable[..., Collector]) ->
         assert time.monotonic() < until
     with pytest.raises(WorkerFailed, match="the simulator broke"):
         collector.shutdown()
+
+
+class Closing(Breaks):
+    """Takes a while to close, and tells by a file that it has."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+    def close(self) -> None:
+        time.sleep(1.0)
+        (self._folder / "closed").touch()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(("timeout_s", "closed"), [(0.01, False), (60.0, True)])
+def test_timeout_s_is_how_long_workers_have_to_end_in_order(
+    processes: "Collect", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float, closed: bool
+) -> None:
+    monkeypatch.setattr("rollfleet.transports.crew.TERMINATE_GRACE_S", 0.0)  # SIGTERM and SIGKILL at once
+    collector = processes(Closing, always_0, env_kwargs={"folder": tmp_path}, workers=1, **OPTIONS)
+    next(collector)
+    collector.shutdown(timeout_s)
+    assert (tmp_path / "closed").exists() is closed
 
 
 def test_an_error_that_was_told_is_known_again_by_itself_and_not_by_its_words() -> None:

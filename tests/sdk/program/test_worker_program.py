@@ -134,6 +134,35 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.assert_nothing_runs()
 
 
+@pytest.mark.parametrize("asked", [{}, {"PYTHONWARNINGS": "default"}], ids=["quiet", "asked for"])
+def test_warnings_are_left_out_unless_asked_for(
+    workplace: "Workplace", server: "Server", asked: dict[str, str]
+) -> None:
+    workplace.write(
+        "odd.py",
+        """
+        import warnings
+        import gymnasium
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Odd(CartPoleEnv):
+            def __init__(self):
+                super().__init__()
+                warnings.warn("this is odd")
+                gymnasium.logger.warn("so is this")
+                print("it is made", flush=True)
+        """,
+    )
+    server.provision(env={"entrypoint": "odd:Odd"}, policy={"random": {}})
+    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
+    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, **asked}
+    program = workplace.start("worker", "--index", "0", environ=environ)
+    program.wait_for("it is made")
+    program.seconds_until_gone(signal.SIGTERM)
+    program.wait()
+    assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
+
+
 def _heard(link: Link, subject: str, is_it: Callable[[bytes], bool]) -> threading.Event:
     """Set when a message comes that `is_it`."""
     heard = threading.Event()
