@@ -23,7 +23,7 @@ from rollfleet.transports.state import read_job
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet.worker import Worker, failure
 from rollfleet.workload import Workload
-from rollfleet_api.environment import THREADS, Address
+from rollfleet_api.environment import THREADS, WORKER, Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
@@ -75,6 +75,7 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
         0: the job is complete. 1: something broke; starting again may help. 2: it would break again in the same way.
         143: told to stop by SIGTERM.
     """
+    os.environ[WORKER] = str(index)  # for what makes environments and policies, however this was told it
     if not sys.warnoptions:
         be_quiet()
     termination = _Termination()

@@ -134,6 +134,32 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.assert_nothing_runs()
 
 
+@pytest.mark.parametrize("said", [["--index", "1"], []], ids=["by option", "by Kubernetes"])
+def test_what_makes_environments_may_ask_which_worker_it_is(
+    workplace: "Workplace", server: "Server", said: list[str]
+) -> None:
+    """So each worker has its own, where one job names a function for all."""
+    workplace.write(
+        "each_its_own.py",
+        """
+        import os
+        import gymnasium
+
+        def make():
+            name = ["CartPole-v1", "Acrobot-v1"][int(os.environ["ROLLFLEET_WORKER"])]
+            print("made:", name, flush=True)
+            return gymnasium.make(name)
+        """,
+    )
+    server.provision(
+        workers=2, env={"entrypoint": "each_its_own:make", "vectorization": "Async"}, policy={"random": {}}
+    )
+    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
+    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, JOB_COMPLETION_INDEX: "1"}
+    program = workplace.start("worker", *said, environ=environ)
+    program.wait_for("made: Acrobot-v1")
+
+
 @pytest.mark.parametrize("asked", [{}, {"PYTHONWARNINGS": "default"}], ids=["quiet", "asked for"])
 def test_warnings_are_left_out_unless_asked_for(
     workplace: "Workplace", server: "Server", asked: dict[str, str]
