@@ -74,7 +74,9 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, 32), nn.Tanh(), nn.Linear(32, outputs))
 
 
-def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor() -> None:
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("place", [{}, {"workers": 2, "start_method": "fork"}], ids=["here", "processes"])
+def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor(place: dict[str, Any]) -> None:
     head = TensorDictModule(mlp(2, 2), in_keys=["observation"], out_keys=["logits"])
     actor = modules.ProbabilisticActor(
         head, in_keys=["logits"], distribution_class=Categorical, return_log_prob=True, log_prob_key="action_log_prob"
@@ -84,7 +86,7 @@ def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor() -> None:
     loss = objectives.ClipPPOLoss(actor, critic)
     optimiser = torch.optim.Adam(loss.parameters(), lr=1e-2)
     rewards = []
-    options: Any = {"num_envs": 4, "frames_per_batch": 128}
+    options: Any = {"num_envs": 4, "frames_per_batch": 128} | place
     with rollfleet.Collector(lambda: Target("discrete"), actor, **options) as collector:
         for batch in islice(collector, 40):
             rewards.append(mean_reward(batch))

@@ -1,5 +1,7 @@
 """How much is collected, from how many environments, in which form."""
 
+import multiprocessing
+import time
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -95,6 +97,28 @@ def test_in_mode_async_frames_per_batch_are_one_workers(apart: "Collect") -> Non
         assert batch.batch_size == (2, 10)
         (worker,) = {split(int(row[0]))[0] for row in batch["collector", "traj_ids"]}
         seen.add(worker)
+
+
+def test_one_worker_in_mode_async_goes_on_while_the_learner_does_something_else(apart: "Collect") -> None:
+    """TorchRL's aSyncDataCollector."""
+    taken = multiprocessing.get_context("fork").Value("q", 0)
+
+    def counting(observation: Tensor) -> Tensor:
+        with taken.get_lock():
+            taken.value += 1
+        return always_1(observation)
+
+    collector = apart(Countdown, counting, workers=1, num_envs=2, frames_per_batch=20, mode="async")
+    batches = []
+    for number in range(1, 4):
+        batches.append(next(collector))
+        end = time.monotonic() + 30
+        while taken.value < 10 * (number + 1):  # the next batch is collected though nobody asks for it
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    whole: Any = torch.cat(batches, dim=1)
+    assert whole.batch_size == (2, 30)
+    assert torch.equal(whole["observation"][..., 1], (torch.arange(30.0) % 5).expand(2, 30))  # nothing is missing
 
 
 @pytest.mark.parametrize(("how", "shape"), [("envs", (6, 4)), ("time", (3, 8)), ("stack", (2, 3, 4))])
