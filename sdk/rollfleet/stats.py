@@ -8,8 +8,8 @@ class Stats:
     """Counters since this learner connected.
 
     Attributes:
-        frames: Handed to the learner's loop.
-        batches: Handed to the learner's loop.
+        frames: Of the job, handed to this learner's loop or to one before it.
+        batches: The same.
         bytes: That these had on the wire.
         repeated: Batches that came, or were collected, a second time, and were dropped.
         missed: Batches that were sent and never came.

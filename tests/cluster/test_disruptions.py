@@ -22,10 +22,9 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(
 
     gone = lab.pods("worker")[0]["metadata"]["name"]
     lab.kubectl("delete", "pod", gone)
+    lab.wait_until("cartpole", lambda _: gone not in (now := names(lab)) and len(now) == 2, "another worker")
     frames = lab.wait_for_frames("cartpole", more_than=frames + 2048)["frames"]
-    workers = {pod["metadata"]["name"] for pod in lab.pods("worker")}
-    assert gone not in workers
-    assert len(workers) == 2
+    workers = names(lab)
 
     release.kubectl("delete", "pod", "--selector=app.kubernetes.io/component=operator")
     release.kubectl("rollout", "status", "deployment/rollfleet", "--timeout=120s")
@@ -33,7 +32,7 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(
     release.kubectl("delete", "pod", "rollfleet-nats-0")
     release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=120s")
     lab.wait_for_frames("cartpole", more_than=frames + 2048)
-    assert {pod["metadata"]["name"] for pod in lab.pods("worker")} == workers, "neither was noticed by a worker"
+    assert names(lab) == workers, "neither was noticed by a worker"
 
 
 def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", counting: dict[str, Any]) -> None:
@@ -52,6 +51,11 @@ def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", countin
     assert version >= before["publishedVersion"]
     assert before["frames"] <= frames < total, "it went on from where the deleted one had been"
     assert lab.status("counting")["frames"] == total
+
+
+def names(lab: "Lab") -> set[str]:
+    """The pods of the workers."""
+    return {pod["metadata"]["name"] for pod in lab.pods("worker")}
 
 
 def started_from(log: str) -> tuple[int, int]:

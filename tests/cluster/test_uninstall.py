@@ -14,6 +14,8 @@ DEFINITION = "customresourcedefinition.apiextensions.k8s.io/collectorjobs.rollfl
 # What the cluster makes by itself in every namespace, and what it forgets by itself.
 OTHERS = ("configmap/kube-root-ca.crt", "serviceaccount/default", "event/", "event.events.k8s.io/")
 
+ELSEWHERE = ("namespace/", "persistentvolume/", "apiservice.")  # ours to remove, and what follows the definition
+
 
 def all_of(namespace: str) -> set[str]:
     """All objects of a namespace, of every kind that the cluster has."""
@@ -26,7 +28,7 @@ def cluster_wide() -> set[str]:
     """All objects of no namespace that are called after us."""
     kinds = run("kubectl", "api-resources", "--namespaced=false", "--verbs=list", "--output=name").split()
     found = run("kubectl", "get", ",".join(kinds), "--output=name", "--ignore-not-found").split()
-    return {name for name in found if "rollfleet" in name and not name.startswith(("namespace/", "persistentvolume/"))}
+    return {name for name in found if "rollfleet" in name and not name.startswith(ELSEWHERE)}
 
 
 def test_an_uninstall_leaves_the_definition_and_the_jobs_which_go_without_an_operator(

@@ -67,6 +67,27 @@ def test_every_keyword_is_on_the_page_for_those_who_come_from_torchrl(repository
     assert set(missing) <= elsewhere, missing
 
 
+THEIRS = """
+SyncDataCollector Collector MultiSyncDataCollector MultiaSyncDataCollector aSyncDataCollector DistributedDataCollector
+DistributedSyncDataCollector RPCDataCollector RayCollector submitit_delayed_launcher RandomPolicy split_trajectories
+frames_per_batch total_frames max_frames_per_traj init_random_frames reset_at_each_iter reset_when_done split_trajs
+postproc exploration_type set_truncated cat_results device storing_device env_device policy_device no_cuda_sync policy
+policy_factory trust_policy create_env_fn create_env_kwargs update_at_each_batch update_after_each_batch
+max_weight_update_interval update_policy_weights_ weights worker_ids model_id weights_dict receive_weights
+weight_sync_schemes weight_recv_schemes register_scheme_receiver cascade_execute start async_shutdown replay_buffer pause
+set_seed static_seed state_dict load_state_dict add_collectors remote_collectors num_workers_per_collector worker_idx
+remote_configs shutdown preemptive_threshold filter_warnings_subprocess
+"""
+
+
+def test_everything_that_torchrls_collectors_take_is_on_the_page_for_those_who_come_from_there(
+    repository: Path,
+) -> None:
+    text = page(repository, "coming-from-torchrl.md")
+    told = [line for line in text.splitlines() if line.startswith(("| ", "###"))]
+    assert [name for name in THEIRS.split() if not re.search(rf"\b{name}\b", "\n".join(told))] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_link_leads_somewhere(name: str, repository: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page(repository, name)):

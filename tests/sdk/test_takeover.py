@@ -81,6 +81,24 @@ def test_a_learner_that_was_cut_off_while_it_was_replaced_writes_nothing_any_mor
     worker.join()
 
 
+def test_total_frames_are_the_jobs_however_many_learners_it_has_one_after_the_other(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    frames = SYNC["collect"]["framesPerBatch"]
+    worker = start_worker(
+        server.provision(**SYNC | {"workers": 1, "collect": SYNC["collect"] | {"totalFrames": 5 * frames}}), 0
+    )
+    first = connect(actor_critic())
+    assert [batch.numel() for batch in islice(first, 3)] == 3 * [frames]
+    first.detach()
+    second = connect(actor_critic())
+    assert (second.frames, second.batches) == (3 * frames, 3)
+    assert [batch.numel() for batch in second] == 2 * [frames]
+    assert second.frames == 5 * frames
+    worker.join()
+    assert list(connect(actor_critic())) == []  # the job is complete: nobody is waited for
+
+
 def test_workers_that_leave_and_join_in_mid_run_change_what_a_round_waits_for(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:

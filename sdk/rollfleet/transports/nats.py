@@ -41,6 +41,7 @@ from rollfleet_api.messages import (
     LearnerStatus,
     Manifest,
     MessageInvalid,
+    Phase,
     RankStatus,
     WorkerStatus,
     pack,
@@ -112,6 +113,8 @@ class NatsTransport:
     def control(self, control: Control) -> None:
         """See `Transport`."""
         self._intake.check()
+        if control.phase is Phase.COMPLETE:
+            self._link.begin(self._beat())  # whoever comes next is to know how many frames there were
         self._outbox.control(control)
 
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
@@ -210,6 +213,9 @@ class NatsTransport:
             session=self._rank.leads + max((each.session for each in (manifest, control, learner) if each), default=0),
             version=max((each.version for each in (manifest, control, learner) if each), default=0),
             round=control.round if control else 0,
+            # What several ranks were handed, each of them tells by itself.
+            frames=learner.frames if learner and self._rank == ALONE else 0,
+            batches=learner.batches if learner and self._rank == ALONE else 0,
         )
 
     async def _read(self, subject: str, kind: type[M]) -> M | None:

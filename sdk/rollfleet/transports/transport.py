@@ -50,11 +50,15 @@ class Resumed:
         session: Of this learner: one more than the last one's.
         version: The newest version of the weights that was ever published; 0: none.
         round: The last round that was opened; 0: none.
+        frames: That the learners before this one were handed, as of the last heartbeat.
+        batches: The same.
     """
 
     session: int
     version: int
     round: int
+    frames: int = 0
+    batches: int = 0
 
 
 @runtime_checkable

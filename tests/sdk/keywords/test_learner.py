@@ -312,6 +312,19 @@ def test_a_run_that_is_restored_counts_on_and_gives_no_id_twice(collect: "Collec
     assert again.frames == 96
 
 
+def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
+    keywords: dict[str, Any] = OPTIONS | {"mode": "async", "total_frames": 96}
+    collector = apart(Counting, Learned(), **keywords)
+    ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
+    state = collector.state_dict()
+    again = apart(Counting, Learned(), **keywords)
+    again.load_state_dict(state)
+    rest = list(again)
+    assert (len(rest), again.frames, again.batches) == (3, 96, 6)
+    assert min(int(batch[VERSION].min()) for batch in rest) > state["version"] == 3
+    assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
+
+
 def test_environments_of_a_restored_run_have_other_seeds_than_those_of_the_run_before(collect: "Collect") -> None:
     first = collect("CartPole-v1", **OPTIONS)
     seen = next(first)["observation"][:, 0]
