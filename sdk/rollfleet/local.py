@@ -208,7 +208,7 @@ class _Children:
 def _worker_only(job: CollectorJob, environ: Mapping[str, str]) -> dict[str, str]:
     threads = str(max(1, available_cpus() // job.spec.workers))
     said = {THREADS: threads, "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}
-    if job.spec.policy.device == "cpu" and not job.spec.resources.gpu.count:
+    if job.spec.policy.device == "cpu" and job.spec.env.device in (None, "cpu") and not job.spec.resources.gpu.count:
         said["CUDA_VISIBLE_DEVICES"] = ""  # not asked for: do not touch its memory
     return said
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Self
 
 import gymnasium
+import torch
 
 from rollfleet.actor import Policy
 from rollfleet.envs import VectorEnv, make_env
@@ -41,7 +42,8 @@ class Workload:
 
 
 def _env(job: CollectorJob, _worker: int) -> VectorEnv:
-    return make_env(job.spec.env)
+    device = job.spec.env.device
+    return make_env(job.spec.env, device=None if device is None else torch.device(device))
 
 
 def _policy(job: CollectorJob, _worker: int, observation_space: Space, action_space: Space) -> Policy:

@@ -64,6 +64,21 @@ _PROCESSES_OF_ASYNC = (
 _IDLE_PROCESSES = "more than `numEnvs`: each process needs an environment"
 
 
+DEVICE_PATTERN: Final = r"^(cpu|mps|cuda(:[0-9]{1,3})?)$"
+MAX_DEVICE_LENGTH: Final = 16
+_EXPECTED_DEVICE: Final = "expected `cpu`, `cuda`, `cuda:<index>` or `mps`"
+
+
+def _device(text: str) -> str:
+    if not matches(text, DEVICE_PATTERN, MAX_DEVICE_LENGTH):
+        raise refusal(("", f"`{text}` is no device; {_EXPECTED_DEVICE}"))
+    return text
+
+
+Device = Annotated[str, AfterValidator(_device), matching_text(DEVICE_PATTERN, MAX_DEVICE_LENGTH, _EXPECTED_DEVICE)]
+"""A torch device by name."""
+
+
 class WrapperSpec(Model):
     """A wrapper around each single environment."""
 
@@ -138,6 +153,11 @@ class EnvSpec(Model):
         description="What implements the environments: `Gymnasium`, or `EnvPool`, which has its own, in C++; `id` is "
         "then one of EnvPool's, e.g. `Pong-v5`.",
     )
+    device: Device | None = Field(
+        default=None,
+        description="Where environments are that make tensors: `cpu`, `cuda`, `cuda:<index>` or `mps`; actions are put "
+        "there. Default: they make arrays.",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -161,20 +181,6 @@ class EnvSpec(Model):
 
 
 # --- Policy ----------------------------------------------------------------------------------------------------------
-
-DEVICE_PATTERN: Final = r"^(cpu|mps|cuda(:[0-9]{1,3})?)$"
-MAX_DEVICE_LENGTH: Final = 16
-_EXPECTED_DEVICE: Final = "expected `cpu`, `cuda`, `cuda:<index>` or `mps`"
-
-
-def _device(text: str) -> str:
-    if not matches(text, DEVICE_PATTERN, MAX_DEVICE_LENGTH):
-        raise refusal(("", f"`{text}` is no device; {_EXPECTED_DEVICE}"))
-    return text
-
-
-Device = Annotated[str, AfterValidator(_device), matching_text(DEVICE_PATTERN, MAX_DEVICE_LENGTH, _EXPECTED_DEVICE)]
-"""A torch device by name."""
 
 _ONE_POLICY = "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`"
 _KWARGS_OF_ENTRYPOINT = "`kwargs` are for `entrypoint` alone; remove them"

@@ -16,7 +16,12 @@ from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.trajectories import split
 
 if TYPE_CHECKING:
+    from tests.sdk.conftest import Server, WorkerThread
     from tests.sdk.keywords.conftest import Collect
+
+    from rollfleet_api.job import CollectorJob
+
+    StartWorker = Callable[[CollectorJob, int], WorkerThread]
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -101,6 +106,23 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None
     workers = torch.tensor([split(int(row[0]))[0] for row in batch["collector", "traj_ids"]])
     expected = workers[:, None].expand(batch.batch_size).float()
     assert torch.equal(batch["next", "observation"][..., 0], expected)
+
+
+@pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
+def test_a_job_says_it_too(
+    server: "Server", start_worker: "StartWorker", connect: Callable[..., Collector], name: str
+) -> None:
+    vectorization = "Sync" if name == "OfTensors" else "Native"
+    env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
+    start_worker(server.provision(env=env, policy={"random": {}}, collect={"framesPerBatch": 32}), 0)
+    batch = next(connect())
+    assert (batch["next", "observation"][..., 1:] == 1).all()
+    assert (batch["next", "reward"] == 2).all()
+
+
+def two_of_tensors(num_envs: int) -> VectorOfTensors:
+    assert num_envs == VectorOfTensors.num_envs
+    return VectorOfTensors()
 
 
 def test_a_vector_that_is_there_already_has_a_device_too(here: Callable[..., Collector]) -> None:
