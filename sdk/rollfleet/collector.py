@@ -334,10 +334,7 @@ class Collector:
 
     @property
     def frames(self) -> int:
-        """Frames of the job that were handed out so far, or written into the replay buffer.
-
-        A learner that takes a job over NATS over counts on: `total_frames` are the job's.
-        """
+        """Frames handed out so far, over NATS also by learners of the job before, or written into the replay buffer."""
         return self._tally.frames
 
     @property
@@ -367,10 +364,9 @@ class Collector:
     # --- the end ---
 
     def shutdown(self, timeout_s: float = SHUTDOWN_S) -> None:
-        """Complete the job: its workers leave. Calling it twice is fine.
+        """Complete the job: workers leave; a collector's own have `timeout_s` to end in order. Twice is fine.
 
-        Raises what went wrong in the background, unless a call before has raised it. A collector's own processes, and
-        its thread that fills a buffer, have `timeout_s` to end in order.
+        Raises what went wrong in the background, unless a call before has raised it.
         """
         if not self._ended:
             try:
