@@ -9,7 +9,7 @@ import torch
 from rollfleet.collector import Collector
 from rollfleet.errors import ConnectionFailed, JobInvalid
 from rollfleet.link import Link
-from rollfleet.options import LearnerOptions, check_learner_options, check_names
+from rollfleet.options import LearnerOptions, check_learner_options, check_names, device_of
 from rollfleet.transports.nats import NatsTransport
 from rollfleet.transports.state import read_job
 from rollfleet_api.environment import Address, EnvironmentIncomplete
@@ -26,6 +26,7 @@ def connect(
     address: str | None = None,
     credentials: str | Path | None = None,
     device: str | torch.device | None = None,
+    no_cuda_sync: bool = False,
     timeout_s: float = 60.0,
     rank: int = 0,
     ranks: int = 1,
@@ -48,6 +49,7 @@ def connect(
         address: The NATS server's URL.
         credentials: A NATS credentials file.
         device: Where batches are put, while the learner trains. None: they stay in CPU memory.
+        no_cuda_sync: Do not wait until they are there.
         timeout_s: How long to wait for NATS, and for the job to be there.
         rank: Which of the learner's processes this is, from 0. It replaces the one of the same rank.
         ranks: How many there are. All of a learner that had another number are replaced.
@@ -58,13 +60,17 @@ def connect(
 
     Raises:
         ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: No job can have that name, there is no such rank, or there are more ranks than workers.
+        JobInvalid: No job can have that name, there is no such device, none for `no_cuda_sync`, no such rank, or there
+            are more ranks than workers.
         JobNotFound: The job was not there in time.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
         TypeError: There is no such keyword.
     """
     check_names(options, LearnerOptions, "rollfleet.connect")
     check_learner_options(options)
+    there = None if device is None else device_of(device, "device")
+    if no_cuda_sync and there is None:
+        raise JobInvalid("`no_cuda_sync` is about copies to `device`, and there is none; name a device, or remove it")
     name = job.key if isinstance(job, CollectorJob) else job
     try:
         where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
@@ -82,8 +88,7 @@ def connect(
                 f"`ranks` is {ranks}, and {known.key} has {workers} worker{'s' * (workers > 1)}, each of which sends "
                 f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
             )
-        there = torch.device(device) if device is not None else None
-        transport = NatsTransport(link, known, device=there, rank=place)
+        transport = NatsTransport(link, known, device=there, no_cuda_sync=no_cuda_sync, rank=place)
         return Collector.over(transport, known, policy, **options)
     except BaseException:
         link.close()

@@ -281,6 +281,18 @@ def test_a_second_learner_takes_over_and_the_first_is_told(
         assert second.version > first.version
 
 
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"device": "gpu"}, "`device`: 'gpu' is no device of torch"),
+        ({"no_cuda_sync": True}, "name a device, or remove it"),
+    ],
+)
+def test_a_device_that_is_none_is_refused(connect: Connect, keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobInvalid, match=words):
+        connect(**keywords)
+
+
 def test_a_name_that_no_job_can_have_is_refused(connect: Connect) -> None:
     with pytest.raises(JobInvalid, match=r"My\.Job"):
         rollfleet.connect("My.Job", address="nats://127.0.0.1:1")

@@ -13,7 +13,7 @@ import torch
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from rollfleet.batch import to_batch
+from rollfleet.batch import put, to_batch
 from rollfleet.chunking import Assembled, Assembler, Identity, peek
 from rollfleet.errors import WireError
 from rollfleet.link import RETRY_WAIT_S, Link
@@ -38,6 +38,7 @@ class Intake:
         link: The learner's connection.
         job: What it is an intake for.
         device: Where batches are put; None: where they were received.
+        no_cuda_sync: Do not wait until they are there.
         on_room: Called on the link's thread when a batch was received.
     """
 
@@ -47,9 +48,10 @@ class Intake:
         *,
         job: CollectorJob,
         device: torch.device | None,
+        no_cuda_sync: bool,
         on_room: Callable[[], None],
     ) -> None:
-        self._link, self._device, self._on_room = link, device, on_room
+        self._link, self._device, self._no_cuda_sync, self._on_room = link, device, no_cuda_sync, on_room
         self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes)
         self.follow(job)
         self._acknowledge_at: dict[Identity, list[str]] = {}  # every chunk of what is not taken yet
@@ -218,7 +220,7 @@ class Intake:
         meta, fragment = unpack_fragment(assembled.buffer)
         batch: Any = to_batch(fragment)
         if self._device is not None:
-            batch = batch.to(self._device)
+            batch = put(batch, self._device, no_cuda_sync=self._no_cuda_sync)
         identity = assembled.identity
         return Arrival(
             worker=identity.worker,

@@ -68,12 +68,19 @@ class NatsTransport:
         link: A connection as the job's learner. It is closed with the transport.
         job: The job.
         device: Where batches are put; None: they stay in the memory that they were received in.
+        no_cuda_sync: Do not wait until they are there.
         rank: Which of the learner's processes this is. One of the same rank is replaced, and all those of a learner
             that has another number of ranks.
     """
 
     def __init__(
-        self, link: Link, job: CollectorJob, *, device: torch.device | None = None, rank: Rank = ALONE
+        self,
+        link: Link,
+        job: CollectorJob,
+        *,
+        device: torch.device | None = None,
+        no_cuda_sync: bool = False,
+        rank: Rank = ALONE,
     ) -> None:
         self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
@@ -87,6 +94,7 @@ class NatsTransport:
             link,
             job=job,
             device=device,
+            no_cuda_sync=no_cuda_sync,
             on_room=lambda: self._puller.wake(),
         )
         self._puller = Puller(

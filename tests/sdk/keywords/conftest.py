@@ -89,7 +89,8 @@ class CollectOverNats(Collect):
             self._stack.callback(_join, thread)
             thread.start()
         device = torch.device(keywords["device"]) if "device" in keywords else None
-        transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device)
+        no_cuda_sync = keywords.get("no_cuda_sync", False)
+        transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
         learner: Any = {name: keywords[name] for name in LearnerOptions.__annotations__ if name in keywords}
         return self._kept(Collector.over(transport, job, policy, **learner))
 

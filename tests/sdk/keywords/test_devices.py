@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
+from tensordict import TensorDict
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -172,6 +173,23 @@ def test_with_no_cuda_sync_copies_are_not_waited_for(here: Callable[..., Collect
         next(collector)
     assert copies.waited
     assert not any(copies.waited)
+
+
+@pytest.mark.parametrize("no_cuda_sync", [True, False])
+def test_batches_are_put_on_the_device_as_it_says(
+    collect: "Collect", no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by a dispatch mode: that sees its own thread alone."""
+    asked: list[bool] = []
+    to = TensorDict.to
+
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(kwargs["non_blocking"])
+        return to(self, *args, **kwargs)
+
+    monkeypatch.setattr(TensorDict, "to", told)
+    assert next(collect("CartPole-v1", device="meta", no_cuda_sync=no_cuda_sync, **SMALL)).device.type == "meta"
+    assert set(asked) == {no_cuda_sync}
 
 
 def test_without_it_copies_to_an_environment_are_waited_for(here: Callable[..., Collector]) -> None:
