@@ -172,9 +172,16 @@ def started() -> Callable[..., list[psutil.Process]]:
 
     def started(*, recursive: bool = False) -> list[psutil.Process]:
         children = set(psutil.Process().children(recursive=recursive)) - before
-        return sorted((each for each in children if each.status() != psutil.STATUS_ZOMBIE), key=lambda each: each.pid)
+        return sorted(filter(_lives, children), key=lambda each: each.pid)
 
     return started
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # since it was listed
+        return False
 
 
 AllocatesAtMost = Callable[[int], AbstractContextManager[None]]

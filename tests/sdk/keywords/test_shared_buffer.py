@@ -175,11 +175,17 @@ def test_workers_that_are_killed_lose_no_frame_that_was_counted_and_corrupt_none
     buffer = ReplayBuffer(1_000_000, shared=True)
     collector = fill(buffer, mode="async", workers=3, max_restarts_per_worker=1000)
     collector.start()
+    killed: set[psutil.Process] = set()
+
+    def alive() -> list[psutil.Process]:
+        return [each for each in started() if each not in killed]
+
     for number in range(12):
         until(lambda: number < 11 or buffer.write_count > 2000)  # noqa: B023
         before = buffer.write_count
-        until(lambda: len(started()) == 3)
-        victim = started()[number % 3]
+        until(lambda: len(alive()) == 3)
+        victim = alive()[number % 3]
+        killed.add(victim)
         time.sleep(0.003 * number)
         victim.kill()
         until(lambda: buffer.write_count > before + 100)  # noqa: B023
