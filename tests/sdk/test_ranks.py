@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,14 @@ for batch in collector:
 """
 
 
+def stored(server: "Server") -> int:
+    """Messages in the queue."""
+    link = server.link()
+    state = link.call(link.js.stream_info(server.subjects.batches_stream)).state
+    link.close()
+    return int(state.messages)
+
+
 def test_a_rank_that_is_killed_leaves_what_it_did_not_acknowledge_to_its_successor(
     server: "Server", connect: Connect
 ) -> None:
@@ -199,6 +208,9 @@ def test_a_rank_that_is_killed_leaves_what_it_did_not_acknowledge_to_its_success
         try:
             assert process.stdout is not None
             assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
+            until = time.monotonic() + 30
+            while stored(server) > 1:  # the acknowledgement is on its way
+                assert time.monotonic() < until
         finally:
             process.kill()
     sender.send(3.0)
