@@ -127,14 +127,6 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     return flat
 
 
-def put(batch: "TensorDict", device: torch.device, *, no_cuda_sync: bool) -> "TensorDict":
-    """A copy of a batch on a device; itself, where it is there already.
-
-    With `no_cuda_sync` it may still be on its way when this returns: work on that device waits for it by itself.
-    """
-    return batch.to(device, non_blocking=no_cuda_sync)
-
-
 def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
     """Dicts in dicts, as the keys say.
 

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch import Tensor, nn
+from tests.sdk.rigs import ENVS, PATIENCE_S, STEPS, Marked
 
 from rollfleet.envs import VectorEnv, make_env
 from rollfleet.errors import JobInvalid, WorkerFailed
@@ -30,22 +30,8 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, Phase, WorkerState
 from rollfleet_api.validation import parse_job
 
-PATIENCE_S = 30.0
-ENVS, STEPS = 2, 4
 Start = Callable[..., ProcessesTransport]
 Started = Callable[..., list[psutil.Process]]
-
-
-class Marked(nn.Module):
-    """Puts its one weight into the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mark = nn.Parameter(torch.zeros(1))
-
-    def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        envs = observation.shape[0]
-        return {"action": torch.zeros(envs, dtype=torch.int64), "mark": self.mark.expand(envs, 1).clone()}
 
 
 class Troubled(gymnasium.Env[Any, Any]):

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import torch
 
-from rollfleet.batch import Fragment, put, to_batch
+from rollfleet.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
 from rollfleet.transports.port import Sending, Weights
@@ -112,7 +112,7 @@ class InlineTransport:
         if device is None or device.type == "cpu":
             batch = batch.clone()
         if device is not None:
-            batch = put(batch, device, no_cuda_sync=self._no_cuda_sync)
+            batch = batch.to(device, non_blocking=self._no_cuda_sync)
         return Arrival(
             worker=0,
             incarnation=0,

@@ -13,7 +13,7 @@ import torch
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from rollfleet.batch import put, to_batch
+from rollfleet.batch import to_batch
 from rollfleet.chunking import Assembled, Assembler, Identity, peek
 from rollfleet.errors import WireError
 from rollfleet.link import RETRY_WAIT_S, Link
@@ -220,7 +220,7 @@ class Intake:
         meta, fragment = unpack_fragment(assembled.buffer)
         batch: Any = to_batch(fragment)
         if self._device is not None:
-            batch = put(batch, self._device, no_cuda_sync=self._no_cuda_sync)
+            batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.identity
         return Arrival(
             worker=identity.worker,

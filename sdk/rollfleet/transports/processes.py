@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rollfleet.account import Account
-from rollfleet.batch import put, to_batch
+from rollfleet.batch import to_batch
 from rollfleet.errors import JobInvalid, WireError
 from rollfleet.ring import Ring
 from rollfleet.transports.crew import Crew
@@ -188,7 +188,7 @@ class ProcessesTransport:
             meta, fragment = unpack_fragment(own, checksum=False)
             batch: Any = to_batch(fragment, empty_like=self._memory.empty_like)
             if self._device is not None:
-                batch = put(batch, self._device, no_cuda_sync=self._no_cuda_sync)
+                batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         except WireError as error:
             self._corrupt += 1
             log.warning("a batch of worker %d could not be read and is dropped: %s", seat.index, error)
