@@ -8,6 +8,7 @@ import torch
 from rollfleet.errors import ConnectionFailed, JobInvalid
 from rollfleet.link import Link
 from rollfleet.observer import MEMORY_BYTES, Observer, check_may_observe
+from rollfleet.options import device_of
 from rollfleet.recorder import SEGMENT_BYTES, Recorder
 from rollfleet.transports.state import read_job
 from rollfleet_api.environment import Address, EnvironmentIncomplete
@@ -45,11 +46,12 @@ def observe(
 
     Raises:
         ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: No job can have that name.
+        JobInvalid: No job can have that name, or there is no such device.
         JobNotFound: The job was not there in time.
     """
     if memory_bytes < 1:
         raise JobInvalid(f"`memory_bytes` is 1 or more, not {memory_bytes}")
+    there = None if device is None else device_of(device, "device")
     name = job.key if isinstance(job, CollectorJob) else job
     try:
         where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
@@ -62,7 +64,6 @@ def observe(
     try:
         link.call(check_may_observe(link), timeout_s=timeout_s)
         known = link.call(read_job(link, timeout_s=timeout_s))
-        there = None if device is None else torch.device(device)
         return Observer(link, known, memory_bytes=memory_bytes, device=there)
     except BaseException:
         link.close()

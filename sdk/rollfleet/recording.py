@@ -9,6 +9,7 @@ import torch
 
 from rollfleet.batch import to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
+from rollfleet.options import device_of
 from rollfleet.segments import Record, describe, scan, segments_in
 from rollfleet.shares import together
 from rollfleet.transports.fragments import unpack_fragment
@@ -37,7 +38,7 @@ class Recording:
         device: Where batches are put; None: in CPU memory.
 
     Raises:
-        JobInvalid: There is no recording.
+        JobInvalid: There is no recording, or no such device.
         RecordingDamaged: The first file cannot be read.
     """
 
@@ -45,7 +46,7 @@ class Recording:
         self, folder: str | Path, *, skip_damaged: bool = False, device: str | torch.device | None = None
     ) -> None:
         self._folder, self._skip_damaged = Path(folder), skip_damaged
-        self._device = None if device is None else torch.device(device)
+        self._device = None if device is None else device_of(device, "device")
         self._damaged: dict[tuple[Path, int], RecordingDamaged] = {}
         if not segments_in(self._folder):
             raise JobInvalid(f"there is no recording in {folder}: `rollfleet record JOB --to FOLDER` makes one")

@@ -208,5 +208,7 @@ def test_a_workers_credentials_are_refused(server: "Server") -> None:
 def test_bounds_that_are_none_are_named() -> None:
     with pytest.raises(JobInvalid, match="`memory_bytes` is 1 or more, not 0"):
         rollfleet.observe("test", address="nats://127.0.0.1:1", memory_bytes=0)
+    with pytest.raises(JobInvalid, match="`device`: 'gpu' is no device of torch"):
+        rollfleet.observe("test", address="nats://127.0.0.1:1", device="gpu")
     with pytest.raises(JobInvalid, match="`segment_bytes` is 1 or more, not 0"):
         rollfleet.record("test", "x", address="nats://127.0.0.1:1", segment_bytes=0)

@@ -261,5 +261,7 @@ def test_batches_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobInvalid, match="`device`: 'gpu' is no device of torch"):
+        Recording(tmp_path, device="gpu")
     with pytest.raises(JobInvalid, match=r"there is no recording in .*nothing: `rollfleet record JOB --to FOLDER`"):
         Recording(tmp_path / "nothing")
