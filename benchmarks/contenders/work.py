@@ -129,12 +129,8 @@ class Plain(nn.Module):
         self.critic = tower(inputs, work.hidden, 1) if work.critic else None
         self.log_std = nn.Parameter(torch.zeros(outputs))
         self.ballast = nn.Parameter(torch.zeros(work.parameters)) if work.parameters else None
-
-    @property
-    def keys(self) -> list[str]:
-        """What `act` returns, in its order."""
-        told = ["marker", "acted_at", "pid"] if self.ballast is not None else []
-        return ["action", "action_log_prob", *(["state_value"] if self.critic is not None else []), *told]
+        told = ["marker", "acted_at", "pid"] if work.parameters else []
+        self.keys = ["action", "action_log_prob", *(["state_value"] if work.critic else []), *told]
 
     def act(self, observation: Tensor) -> tuple[Tensor, ...]:
         """Actions of observations [n, ...], log-probabilities [n], and values [n, 1] where there is a critic."""
@@ -160,7 +156,7 @@ class Plain(nn.Module):
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
         """`act`, by name."""
-        return dict(zip(self.keys, self.act(observation), strict=True))
+        return dict(zip(self.keys, self.act(observation), strict=False))
 
 
 def spawned() -> list[int]:

@@ -187,7 +187,9 @@ class Actor:
 
     def restart(self, lanes: NDArray[np.intp] | slice, observation: Any = None) -> None:
         """Episodes start in `lanes`, with their rows of `observation` (None: those that are in `carried` already)."""
-        if observation is not None:
+        if observation is not None and self.plain:
+            self.carried[0][lanes] = observation[lanes]
+        elif observation is not None:
             for array, new in zip(self.carried, self.observations.split(observation), strict=False):
                 array[lanes] = new[lanes]
         if self._hidden is not None:

@@ -11,6 +11,8 @@ from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.transport import Transport
 from rollfleet.weights import State, WeightLayout
 
+NOTHING = "there are no parameters or buffers to send"
+
 
 class Broadcaster:
     """Sends versions of one policy.
@@ -111,26 +113,30 @@ class Broadcaster:
         """
         if models is not None:
             models = self._travelling(models)
-        if models is None or not self._acts:
-            models = self._whole(models)
         version = max(self.version + 1, version)
-        if self._acts:
+        if not self._acts:
+            self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))
+        elif models is not None:
             self._load(models)
-        else:
-            if self._layout is None:
-                self._layout = self._scheme.layout(models)
-            for snapshot in self._transport.spent():
-                self._layout.release(snapshot)
-            snapshot = self._layout.snapshot(models)
-            if len(models) > 1:
-                self._last = snapshot.data.clone()
-            self._transport.send_weights(version, snapshot, workers=None if workers is None else frozenset(workers))
+        elif not self.has_policy:
+            raise NoWeights(NOTHING)
         self.version, self._batches = version, 0
         if workers is None:
             self._for_all = version
         else:
             self._for_some |= dict.fromkeys(workers, version)
         return version
+
+    def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
+        """A snapshot, to the transport."""
+        if self._layout is None:
+            self._layout = self._scheme.layout(models)
+        for snapshot in self._transport.spent():
+            self._layout.release(snapshot)
+        snapshot = self._layout.snapshot(models)
+        if len(models) > 1:
+            self._last = snapshot.data.clone()
+        self._transport.send_weights(version, snapshot, workers=workers)
 
     def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:
         """Without what stays where it is, as the policy here tells: all of a `state_dict` may be named."""
@@ -160,7 +166,7 @@ class Broadcaster:
                     raise WeightMismatch(f"there is no model {name!r}; the policy's are {', '.join(known)}")
             models = {**known, **models}
         if not any(models.values()):
-            raise NoWeights("there are no parameters or buffers to send")
+            raise NoWeights(NOTHING)
         return models
 
     def _load(self, models: Mapping[str, State]) -> None:

@@ -49,30 +49,32 @@ class EvenLanes:
         """
         (env, actor, episodes, _, settings), arrays = self._with, into.arrays
         limit, plain, finals = settings.max_frames_per_traj, actor.plain, FinalObservations()
+        columns = {key: array.swapaxes(0, 1) for key, array in arrays.items()}  # [T, envs, ...]
         # What is known before a step, and stays where it is: each goes into its column.
-        before = [*zip((arrays[key] for key in actor.carried_keys), actor.carried, strict=True)]
-        before.append((arrays[TRAJECTORY], self._ids))
-        if STEP_COUNT in arrays:
-            before.append((arrays[STEP_COUNT], episodes.lengths))
-        outputs = [arrays[key] for key in actor.keys]
-        rewards, terminations, truncations = arrays[REWARD], arrays[TERMINATED], arrays[TRUNCATED]
+        before = [*zip((columns[key] for key in actor.carried_keys), actor.carried, strict=True)]
+        before.append((columns[TRAJECTORY], self._ids))
+        if STEP_COUNT in columns:
+            before.append((columns[STEP_COUNT], episodes.lengths))
+        outputs = [columns[key] for key in actor.keys]
+        rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
         step, action_of, observation = env.step, actor.action_of, actor.carried[0]
-        total, t = rewards.shape[1], 0
+        returns, lengths = episodes.returns, episodes.lengths
+        total, t = len(rewards), 0
         for t in range(total) if stop is None else _until(stop, total):
             if t:
                 values = act()
             for column, value in before:
-                column[:, t] = value
+                column[t] = value
             for column, value in zip(outputs, values, strict=False):  # behind them is the next hidden state
-                column[:, t] = value
+                column[t] = value
             following, reward, terminated, truncated, info = step(action_of(values))
-            episodes.returns += reward
-            episodes.lengths += 1
+            returns += reward
+            lengths += 1
             if limit:
-                truncated = np.logical_or(truncated, episodes.lengths >= limit)
-            rewards[:, t] = reward
-            terminations[:, t] = terminated
-            truncations[:, t] = truncated
+                truncated = np.logical_or(truncated, lengths >= limit)
+            rewards[t] = reward
+            terminations[t] = terminated
+            truncations[t] = truncated
             if plain:
                 observation[...] = following
             else:
@@ -80,10 +82,10 @@ class EvenLanes:
             done = np.logical_or(terminated, truncated)
             if np.count_nonzero(done):
                 self._end(done, t, info, finals)
-                if self._waiting.all():
+                if not settings.reset_when_done and self._waiting.all():
                     break
         for key, rows in actor.rest():
-            arrays[key][:, : t + 1] = rows.swapaxes(0, 1)
+            columns[key][: t + 1] = rows
         frames = t + 1 if not self._waiting.all() else total
         if VERSION in arrays:
             arrays[VERSION][...] = version
@@ -96,8 +98,9 @@ class EvenLanes:
     def _end(self, done: NDArray[np.bool_], t: int, info: dict[str, Any], finals: FinalObservations) -> None:
         """Episodes ended after frame `t`: note what came last, and start others."""
         env, actor, episodes, trajectories, settings = self._with
-        ended = np.flatnonzero(done)
-        counted = ended[~self._waiting[ended]]
+        counted = ended = done.nonzero()[0]
+        if not settings.reset_when_done:
+            counted = ended[~self._waiting[ended]]
         if self._mode is AutoresetMode.DISABLED:
             finals.add(counted, t, [array[counted] for array in actor.carried])
             following, _ = env.reset(options={"reset_mask": done})

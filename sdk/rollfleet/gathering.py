@@ -87,6 +87,7 @@ class Gatherer:
         self._held: list[Arrival] = []  # handed over, and not acknowledged
         self._sync = job.spec.mode is Mode.SYNC
         self._session, self._rank = transport.resumed.session, rank_of(transport)
+        self._ranked = transport if isinstance(transport, Ranked) else None
         self._controlled: Control | None = None
         self._looked_s = time.monotonic()
         self._asked_s: float | None = None  # since when the learner waits for data; None: it does not
@@ -265,11 +266,11 @@ class Gatherer:
 
     def _wait_for_others(self) -> None:
         """Until every rank is there, and has been handed the last round of this session."""
-        if not isinstance(self._transport, Ranked):
+        if self._ranked is None:
             return
         self._waited_s, self._asked_s = self._waited(), None  # it is not data that is waited for
         last = self.course.round if self._opened else None
-        while not self._transport.wait_for_others(last, timeout_s=LOOK_AROUND_S):
+        while not self._ranked.wait_for_others(last, timeout_s=LOOK_AROUND_S):
             self.look_around()
         self._asked_s = time.monotonic()
 
@@ -279,7 +280,7 @@ class Gatherer:
         return stragglers and self.course.closed < self.course.round
 
     def _others_have_enough(self) -> bool:
-        return not isinstance(self._transport, Ranked) or self._transport.may_close(self.course.round)
+        return self._ranked is None or self._ranked.may_close(self.course.round)
 
     def _enough(self, members: Set[int]) -> int:
         """So many shares close a round."""
@@ -295,7 +296,7 @@ class Gatherer:
         return frozenset(each for each in workers if each not in statuses or statuses[each].state in IDLE)
 
     def _elsewhere(self) -> Elsewhere:
-        return self._transport.elsewhere() if isinstance(self._transport, Ranked) else Elsewhere()
+        return self._ranked.elsewhere() if self._ranked else Elsewhere()
 
     def _all_frames(self) -> int:
         return self._tally.frames + self._elsewhere().frames

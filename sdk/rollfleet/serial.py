@@ -49,7 +49,7 @@ class SerialVectorEnv(SyncVectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset those in `options["reset_mask"]` (bool [envs]), or all."""
         mask = (options or {}).get("reset_mask")
-        lanes = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
+        lanes = range(self.num_envs) if mask is None else mask.nonzero()[0].tolist()
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         for i in lanes:
             observation, _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
@@ -66,5 +66,8 @@ class SerialVectorEnv(SyncVectorEnv):
         return self._observations, rewards, terminations, truncations, {}
 
     def _write(self, i: int, observation: Any) -> None:
+        if self._plain:
+            self._observations[i] = observation
+            return
         for rows, leaf in zip(self._rows, self._seen.split(observation), strict=True):
             rows[i] = leaf

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 
 import torch
 
@@ -107,10 +108,11 @@ class InlineTransport:
             self._worker.close()
 
     def _arrival(self, fragment: Fragment, meta: BatchMeta) -> Arrival:
-        # The rollout writes into the same memory again: what the learner gets is its own.
-        batch, device = to_batch(fragment), self._device
+        device = self._device
         if device is None or device.type == "cpu":
-            batch = batch.clone()
+            # The rollout writes into the same memory again: what the learner gets is its own.
+            fragment = replace(fragment, steps={key: value.clone() for key, value in fragment.steps.items()})
+        batch = to_batch(fragment)
         if device is not None:
             batch = batch.to(device, non_blocking=self._no_cuda_sync)
         return Arrival(
