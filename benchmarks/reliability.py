@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,23 +75,35 @@ class Batch:
     sequence: int
 
 
+class Record:
+    """What learners write down, read on from where the last look ended: a soak's has many megabytes."""
+
+    def __init__(self, path: Path) -> None:
+        """Of a file that need not be there yet."""
+        path.touch()
+        self.path, self.batches = path, list[Batch]()
+        self._file, self._half = path.open(), ""
+
+    def look(self) -> list[Batch]:
+        """Those that are new; `batches` has all."""
+        *lines, self._half = (self._half + self._file.read()).split("\n")
+        parts = (line.split() for line in lines)
+        new = [Batch(float(line[0]), *map(int, line[1:])) for line in parts if len(line) == 5]
+        self.batches += new
+        return new
+
+
 class Run:
     """A job that runs, and its parts."""
 
     def __init__(self, folder: Path) -> None:
-        self._record, self.asleep = folder / "record", folder / "asleep"
-        self._record.touch()
+        self.record, self.asleep = Record(folder / "record"), folder / "asleep"
         for name, text in (("job.yaml", JOB), ("learner.py", LEARNER), ("collect.py", COLLECT)):
             (folder / name).write_text(text)
         learner = ["--learner", str(folder / "learner.py"), "--", str(folder / "collect.py")]
         command = [sys.executable, "-P", "-m", "rollfleet", "run", str(folder / "job.yaml"), *learner]
-        arguments = [*command, str(self._record), str(self.asleep)]
+        arguments = [*command, str(self.record.path), str(self.asleep)]
         self.process = subprocess.Popen(arguments, stdout=(folder / "output").open("w"), stderr=subprocess.STDOUT)
-
-    def batches(self) -> list[Batch]:
-        """All that were handed over."""
-        lines = [line.split() for line in self._record.read_text().splitlines()]
-        return [Batch(float(line[0]), *map(int, line[1:])) for line in lines if len(line) == 5]
 
     def parts(self) -> dict[str, psutil.Process]:
         """Its processes by name."""
@@ -115,13 +128,16 @@ class Run:
 
     def wait_for(self, worker: int | None = None, since_s: float = 0.0, *, next_life: bool = False) -> Batch:
         """The first batch that was handed over since; of a worker; of its next life."""
-        lives = [each.incarnation for each in self.batches() if each.worker == worker and each.time_s < since_s]
+        self.record.look()
+        known = self.record.batches
+        lives = [each.incarnation for each in known if each.worker == worker and each.time_s < since_s]
+        new = known[bisect(known, since_s, key=lambda each: each.time_s) :]
         while self.process.poll() is None:
-            for each in self.batches():
-                new = not next_life or each.incarnation > max(lives, default=-1)
-                if each.time_s > since_s and worker in (None, each.worker) and new:
+            for each in new:
+                if worker in (None, each.worker) and (not next_life or each.incarnation > max(lives, default=-1)):
                     return each
             time.sleep(0.01)
+            new = self.record.look()
         raise SystemExit("the job ended")
 
 
@@ -136,14 +152,16 @@ def recover(run: Run, name: str) -> float:
 
 
 def soak(run: Run, seconds: float, every_s: float) -> str:
-    """A fault now and then, for so long; what it lost."""
-    chance, until, faults = random.Random(0), time.monotonic() + seconds, Counter[str]()
-    while time.monotonic() < until:
-        time.sleep(every_s)
+    """A fault every so many seconds, for so long; what it lost. One that is not over when the next is due delays it."""
+    chance, next_s, faults = random.Random(0), time.monotonic(), Counter[str]()
+    until = next_s + seconds
+    while (next_s := max(next_s + every_s, time.monotonic())) <= until:
+        time.sleep(max(0.0, next_s - time.monotonic()))
         name = chance.choice(sorted(run.parts()))
         faults[name] += 1
         recover(run, name)
-    batches = run.batches()
+    run.record.look()
+    batches = run.record.batches
     lives: dict[tuple[int, int], set[int]] = defaultdict(set)
     learners: dict[int, Counter[tuple[int, int, int]]] = defaultdict(Counter)
     for each in batches:
