@@ -1,9 +1,14 @@
-"""The chart, installed on a whole cluster, and a namespace for jobs; `tests/cluster/run` brings cluster and images."""
+"""The chart, installed on a whole cluster, and a namespace for jobs.
+
+The cluster is the one that KUBECONFIG names, with the images that IMAGES names; without them one of kind, where Docker
+runs. `make e2e` brings what it can.
+"""
 
 import json
 import os
-import shutil
+import shlex
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-ABSENT = "needs a cluster with our images: `make e2e` brings both, or says what is missing"
+ABSENT = "needs a cluster with our images: start Docker, and both come by themselves, or see `make e2e`"
+NO_IMAGES = "needs our images on the cluster of KUBECONFIG: set IMAGES and TAG, as tests/cluster/run says"
 INSTALL_S = 180
 PAUSED_S = 0.2  # between two looks
 
@@ -157,11 +163,32 @@ def restricted(namespace: str) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
 
 
-@pytest.fixture(scope="session")
-def release(repository: Path) -> Iterator[Release]:
-    """The chart, installed for all tests and uninstalled afterwards."""
-    if not os.environ.get("KUBECONFIG") or not os.environ.get("IMAGES") or not shutil.which("helm"):
+@pytest.fixture(scope="package")
+def cluster(repository: Path) -> Iterator[None]:
+    """A whole cluster, which kubectl and helm find, and our images."""
+    if os.environ.get("KUBECONFIG"):
+        if not os.environ.get("IMAGES"):
+            pytest.skip(NO_IMAGES)
+        yield
+        return
+    if subprocess.run(["sh", "-c", "docker info"], capture_output=True).returncode:
         pytest.skip(ABSENT)
+    scripts = repository / "tests/cluster"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHON", sys.executable)
+        try:
+            brought = subprocess.run([scripts / "up"], stdout=subprocess.PIPE, text=True, check=True)
+            for line in brought.stdout.splitlines():
+                name, _, value = line.removeprefix("export ").partition("=")
+                patch.setenv(name, *shlex.split(value))
+            yield
+        finally:
+            subprocess.run([scripts / "down"])
+
+
+@pytest.fixture(scope="package")
+def release(cluster: None, repository: Path) -> Iterator[Release]:
+    """The chart, installed for all tests and uninstalled afterwards."""
     release = Release(repository / "charts/rollfleet")
     release.install()
     yield release
