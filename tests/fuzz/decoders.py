@@ -1,29 +1,73 @@
 """Feeds the wire's decoders whatever libFuzzer comes up with: they raise errors of ours, and nothing else.
 
 `pip install atheris; python tests/fuzz/decoders.py -max_total_time=3600 -max_len=4096 FOLDER tests/fuzz/corpus`: what
-is new goes into FOLDER. `--seeds FOLDER` writes messages to begin with. In `make test` hypothesis does so for short.
+is new goes into FOLDER. `--seeds FOLDER` writes messages to begin with. `make test` feeds them what the corpus holds,
+and changes of it.
+
+Checksums are made right: a hostile peer sends right ones, and no fuzzer would come past them.
 """
 
+import struct
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-atheris: Any = import_module("atheris")
+try:
+    atheris: Any = import_module("atheris")
+except ImportError:  # whoever only imports `one` does without
+    atheris = None
 
-with atheris.instrument_imports(include=["rollfleet", "rollfleet_api"]):
+
+@contextmanager
+def instrumented() -> Iterator[None]:
+    """What is imported here tells libFuzzer where it has been."""
+    if atheris is None:
+        yield
+    else:
+        with atheris.instrument_imports(include=["rollfleet", "rollfleet_api"]):
+            yield
+
+
+with instrumented():
     import torch
+    import xxhash
+    from pydantic import ValidationError
 
-    from rollfleet.chunking import Assembler, Identity, split
+    from rollfleet.batch import join, to_batch
+    from rollfleet.chunking import PREFIX_BYTES, Assembler, Identity, split
     from rollfleet.codec import decode, encode
     from rollfleet.errors import WireError
     from rollfleet.transports.fragments import unpack_fragment
     from rollfleet.weight_chunks import WeightAssembler, manifest_of
     from rollfleet.weight_chunks import split as split_weights
-    from rollfleet_api.messages import Control, Manifest, MessageInvalid, WorkerStatus, pack, unpack
+    from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+    from rollfleet_api.messages import (
+        BatchMeta,
+        Claim,
+        Control,
+        LearnerStatus,
+        Manifest,
+        MessageInvalid,
+        Phase,
+        RankStatus,
+        WorkerStatus,
+        pack,
+        unpack,
+    )
 
 LIMIT_BYTES = 1 << 16
+MESSAGES: dict[bytes, type[Any]] = {
+    b"4": Manifest,
+    b"5": Control,
+    b"6": WorkerStatus,
+    b"7": Claim,
+    b"8": LearnerStatus,
+    b"9": RankStatus,
+    b"a": BatchMeta,
+}
 
 
 def one(data: bytes) -> None:
@@ -31,34 +75,79 @@ def one(data: bytes) -> None:
     which, rest = data[:1], data[1:]
     with suppress(WireError, MessageInvalid):
         if which == b"0":
-            decode(memoryview(bytearray(rest)))
+            decode(_sealed_message(rest))
         elif which == b"1":
-            unpack_fragment(memoryview(bytearray(rest)))
+            batch = to_batch(unpack_fragment(_sealed_message(rest))[1])
+            join([batch, batch])
         elif which == b"2":
             assembler = Assembler(max_message_bytes=LIMIT_BYTES, max_pending=4)
             for start in range(0, len(rest), 256):
-                assembler.add(rest[start : start + 256])
-            assert assembler.pending_bytes <= 2 * LIMIT_BYTES
+                with suppress(WireError):
+                    assembler.add(_sealed_chunk(rest[start : start + 256]))
+                assert assembler.pending_bytes <= 2 * LIMIT_BYTES
         elif which == b"3":
             WeightAssembler(100).add(rest)
-        elif which in (b"4", b"5", b"6"):
-            unpack({b"4": Manifest, b"5": Control, b"6": WorkerStatus}[which], rest)
+        elif which == b"j":
+            with suppress(ValidationError):
+                CollectorJob.model_validate_json(rest)
+        elif which in MESSAGES:
+            message = unpack(MESSAGES[which], rest)
+            if isinstance(message, Manifest):
+                assembled = WeightAssembler(message.total_bytes % 1000)
+                assembled.missing(message)
+                assembled.finish(message)
+
+
+def _sealed_message(message: bytes) -> bytearray:
+    checksum = xxhash.xxh3_64_intdigest(message[:24] + message[32:])
+    return bytearray(message[:24] + struct.pack("<Q", checksum) + message[32:])
+
+
+def _sealed_chunk(chunk: bytes) -> bytes:
+    return chunk[:4] + struct.pack("<I", xxhash.xxh32_intdigest(chunk[8:PREFIX_BYTES])) + chunk[8:]
 
 
 def write_seeds(folder: Path) -> None:
     """Messages that are well."""
     folder.mkdir(exist_ok=True)
     encoded = encode(b'{"session":1}', {("steps", "reward"): torch.ones(2, 3), ("final", "done"): torch.zeros(2) > 0})
-    whole = b"".join(encoded.parts)
+    flags = torch.zeros(1, 2, 1, dtype=torch.bool)
+    fragment = encode(
+        pack(BatchMeta(session=1, round=0, version=1, frames=2)),
+        {
+            ("steps", "observation"): torch.ones(1, 2, 1),
+            ("steps", "action"): torch.zeros(1, 2, dtype=torch.int64),
+            ("steps", "next", "reward"): torch.ones(1, 2, 1),
+            ("steps", "next", "terminated"): flags,
+            ("steps", "next", "truncated"): flags,
+            ("steps", "collector", "traj_ids"): torch.zeros(1, 2, dtype=torch.int64),
+            ("final", "observation"): torch.ones(1, 1),
+            ("episodes", "returns"): torch.ones(1, dtype=torch.float64),
+            ("episodes", "lengths"): torch.ones(1, dtype=torch.int64),
+        },
+    )
     data = memoryview(bytes(range(100)))
     manifest = manifest_of(1, 1, (), data, max_chunk_bytes=64)
+    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
+    job = CollectorJob.model_validate(
+        {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec}
+    )
+    learner = LearnerStatus(
+        session=1, version=1, applied_version=1, frames=1, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
+    )
     seeds = {
-        "codec": b"0" + whole,
-        "fragment": b"1" + whole,
+        "codec": b"0" + b"".join(encoded.parts),
+        "fragment": b"1" + b"".join(fragment.parts),
         "chunk": b"2" + next(split(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256)),
         "weights": b"3" + next(split_weights(manifest, data)),
         "manifest": b"4" + pack(manifest),
+        "control": b"5" + pack(Control(session=1, phase=Phase.RUN, round=1, version=1)),
         "heartbeat": b"6" + pack(WorkerStatus.starting(0, 1)),
+        "claim": b"7" + pack(Claim(incarnation=1, host="a", pid=1)),
+        "learner": b"8" + pack(learner),
+        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, life="a")),
+        "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
+        "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }
     for name, seed in seeds.items():
         (folder / name).write_bytes(seed)

@@ -1,0 +1,39 @@
+"""What the fuzzer has kept, and changes of it: decoders raise errors of ours, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.fuzz.decoders import MESSAGES, one, write_seeds
+
+CORPUS = Path(__file__).parent / "corpus"
+DECODERS = {*MESSAGES, b"0", b"1", b"2", b"3", b"j"}
+
+kept = st.sampled_from(sorted(CORPUS.iterdir())).map(Path.read_bytes)
+places, bytes_, more = st.integers(0, 1 << 12), st.binary(max_size=9), st.sampled_from([0, 0, 0, 1, 5])
+changes = st.lists(st.tuples(places, bytes_, more), max_size=6)
+
+
+def test_the_corpus_has_something_for_each_decoder(tmp_path: Path) -> None:
+    assert {file.read_bytes()[:1] for file in CORPUS.iterdir()} >= DECODERS
+    write_seeds(tmp_path)
+    assert {file.read_bytes()[:1] for file in tmp_path.iterdir()} == DECODERS
+
+
+def test_what_was_kept_ends_in_errors_of_ours() -> None:
+    for file in sorted(CORPUS.iterdir()):
+        try:
+            one(file.read_bytes())
+        except Exception as error:
+            pytest.fail(f"{file.name}: {error!r}")
+
+
+@given(kept, changes)
+@settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_what_was_kept_and_changed_ends_in_errors_of_ours(data: bytes, changes: list[tuple[int, bytes, int]]) -> None:
+    changed = bytearray(data)
+    for place, instead, more in changes:
+        at = 1 + place % len(changed)
+        changed[at : at + len(instead) + more] = instead
+    one(bytes(changed))
