@@ -28,7 +28,14 @@ ABSENT = (
     "PATH, or into a folder that KUBEBUILDER_ASSETS names"
 )
 TOKEN = "secret-of-the-tests"
-OTHER_TOKEN = "of-user-other"  # who has the rights that a test gives
+OTHER, OTHER_TOKEN = "other", "of-user-other"  # who has the rights that a test gives; what it asks for is written down
+AUDIT_LOG = "audit.log"
+AUDITED = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "users": [OTHER]}, {"level": "None"}],
+}
 START_S = 60.0
 WAIT_S = 30.0
 T = TypeVar("T")
@@ -61,7 +68,8 @@ class ApiServer:
         etcd_port, peer_port, port = free_ports(3)
         self.url = f"https://127.0.0.1:{port}"
         etcd = f"http://127.0.0.1:{etcd_port}"
-        (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n{OTHER_TOKEN},other,other\n")
+        (folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n{OTHER_TOKEN},{OTHER},{OTHER}\n")
+        (folder / "audit.yaml").write_text(yaml.safe_dump(AUDITED))
         key = folder / "service-accounts.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         self._processes = [
@@ -87,6 +95,8 @@ class ApiServer:
                 f"--service-account-signing-key-file={key}",
                 "--service-cluster-ip-range=10.0.0.0/24",
                 "--profiling=false",
+                f"--audit-policy-file={folder / 'audit.yaml'}",
+                f"--audit-log-path={folder / AUDIT_LOG}",
             ),
         ]
         self._loop = asyncio.new_event_loop()
@@ -165,11 +175,16 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     if not all(find(program) for program in PROGRAMS) or not shutil.which("openssl"):
         pytest.skip(ABSENT)
     server = ApiServer(tmp_path_factory.mktemp("api-server"))
+    serve_definition(server)
+    yield server
+    server.stop()
+
+
+def serve_definition(server: ApiServer) -> None:
+    """Have it take CollectorJobs."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.call(server.api._request("POST", path, body=dict(crd())))
     wait_for(lambda: _served(server))
-    yield server
-    server.stop()
 
 
 def _served(server: ApiServer) -> bool:

@@ -146,6 +146,20 @@ def test_a_nats_of_ones_own_is_used_as_it_is(helm: "Helm") -> None:
     assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
 
 
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("tls://nats.example:4443", [4443]),
+        ("nats://user1:1@a.example:4222,nats://b.example:5222", [4222, 5222]),
+        ("tls://nats.example", [4222]),
+    ],
+)
+def test_the_operator_may_reach_nats_where_it_is(helm: "Helm", url: str, ports: list[int]) -> None:
+    shown = helm.render(nats__enabled=False, nats__external={"url": url, "secret": "nats-operator"})
+    egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
+    assert [each["port"] for each in egress[-1]["ports"]] == ports
+
+
 def test_the_server_is_given_no_seed(rendered: "Rendered") -> None:
     pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
     (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
@@ -202,6 +216,23 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if isinstance(values, dict) and values:
         return [leaf for key, value in values.items() for leaf in _leaves(value, (*path, key))]
     return [path]
+
+
+def test_prometheus_finds_the_operator(helm: "Helm") -> None:
+    shown = helm.render(metrics__serviceMonitor__enabled=True, metrics__serviceMonitor__labels={"team": "a"})
+    (monitor,) = shown.of("ServiceMonitor").values()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    service, operator = (
+        shown.of("Service")["rollfleet-metrics"],
+        shown.of("Deployment")["rollfleet"]["spec"]["template"],
+    )
+    assert monitor["metadata"]["labels"]["team"] == "a"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= operator["metadata"]["labels"].items()
+    (served,) = [port for port in service["spec"]["ports"] if port["name"] == endpoint["port"]]
+    (container,) = operator["spec"]["containers"]
+    assert served["targetPort"] in {port["name"] for port in container["ports"]}
+    assert endpoint["path"] == "/metrics"
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(repository: Path) -> None:

@@ -1,8 +1,11 @@
 """A release's life on a real API server: installed, upgraded, uninstalled."""
 
 import base64
+import re
+import shutil
 import subprocess
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,9 +48,9 @@ class Site:
         """A request, as the cluster's administrator."""
         return self._server.call(self._server.api._request(method, path, **more))
 
-    def helm(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def helm(self, command: str, *options: str, chart_at: Path | None = None) -> subprocess.CompletedProcess[str]:
         """helm, which must succeed."""
-        chart = [str(self._helm.chart)] if command in ("install", "upgrade") else []
+        chart = [str(chart_at or self._helm.chart)] if command in ("install", "upgrade") else []
         where = [f"--namespace={self.namespace}", *options]
         done = self._helm.run(command, "rollfleet", *chart, *where, environ=self._environ)
         assert done.returncode == 0, done.stderr
@@ -104,6 +107,18 @@ def test_an_upgrade_leaves_certificate_and_keys_and_an_uninstall_leaves_the_defi
         assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
     site.helm("uninstall")
     assert site.names() - before <= {"CustomResourceDefinition/collectorjobs.rollfleet.dev"}
+
+
+def test_an_upgrade_from_the_version_before_leaves_nats_alone(site: Site, helm: "Helm", tmp_path: Path) -> None:
+    before = shutil.copytree(helm.chart, tmp_path / "rollfleet")
+    written = (before / "Chart.yaml").read_text()
+    (before / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*$", r"\1: 0.0.9", written))
+    site.helm("install", "--set=crds.enabled=false", chart_at=before)
+    server, operator = site.get("StatefulSet", "rollfleet-nats"), site.get("Deployment", "rollfleet")
+    site.helm("upgrade", "--set=crds.enabled=false")
+    assert site.get("Deployment", "rollfleet")["spec"] != operator["spec"], "another operator"
+    assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
+    site.helm("uninstall")
 
 
 def adopting(before: set[str]) -> list[str]:
