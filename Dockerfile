@@ -44,6 +44,8 @@ COPY operator operator
 RUN python -m compileall -q sdk operator
 
 FROM ${BASE_IMAGE} AS final
+# What runs installs nothing. A base image whose pip is its distribution's keeps it.
+RUN python -m pip uninstall --quiet --yes pip setuptools wheel >/dev/null 2>&1 || true
 # A user by number, so that a cluster can see that it is not root. It has a name by variable alone, for programs that
 # ask for one: a cluster may choose another number.
 USER 65532:65532

@@ -2,12 +2,13 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cluster.conftest import Lab, counting_job
+from tests.cluster.conftest import Lab, counting_job, run
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Release
@@ -134,5 +135,26 @@ def test_an_image_that_nobody_has_is_told_and_the_right_one_mends_it(running: Ru
     assert lab.condition(NAME, "Degraded")["reason"] == "ImagePullFailed"
     running.patch(image=right)
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
+    lab.wait_for_workers(NAME, 2)
+    running.collects()
+
+
+def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Running) -> None:
+    lab = running.lab
+    plugin = str(Path(sys.executable).with_name("kubectl-rollfleet"))
+
+    def rollfleet(*arguments: str) -> str:
+        return run(plugin, *arguments, f"--namespace={lab.namespace}")
+
+    assert f"{lab.namespace}/{NAME}" in rollfleet("top")
+    assert re.findall(r"^\s*(\d+)\s+Running\b", rollfleet("top", NAME), re.MULTILINE) == ["0", "1"]
+    assert rollfleet("describe", NAME).strip().startswith(f"{lab.namespace}/{NAME} is Running")
+    assert "connected at version" in rollfleet("logs", NAME, "--learner")
+    for count in (3, 2):
+        rollfleet("scale", NAME, str(count))
+        lab.wait_for_workers(NAME, count)
+    rollfleet("suspend", NAME)
+    lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
+    rollfleet("resume", NAME)
     lab.wait_for_workers(NAME, 2)
     running.collects()

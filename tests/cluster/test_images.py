@@ -1,0 +1,45 @@
+"""What runs in the images: no root, nothing that can be written, nothing to build with; no torch for the operator."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Lab, Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+
+LOOK = """
+import importlib.util, json, os, shutil
+def writable(folder):
+    try:
+        open(os.path.join(folder, "x"), "w").close()
+    except OSError:
+        return False
+    return True
+print(json.dumps({
+    "user": os.getuid(),
+    "tools": [tool for tool in ("cc", "gcc", "g++", "clang", "make") if shutil.which(tool)],
+    "torch": importlib.util.find_spec("torch") is not None,
+    "writable": [folder for folder in ("/", "/opt/rollfleet", "/etc", "/tmp") if writable(folder)],
+}))
+"""
+
+
+def seen(kubectl: Callable[..., str], pod: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(kubectl("exec", pod, "--", "python", "-P", "-c", LOOK))
+    return found
+
+
+def test_programs_run_as_nobody_and_find_nothing_to_write_or_build_with(
+    release: "Release", lab: "Lab", counting: dict[str, Any]
+) -> None:
+    del counting["spec"]["learner"]  # it has the workers' image
+    lab.apply(counting)
+    lab.wait_for_workers("counting", 2)
+    bare = {"user": 65532, "tools": [], "writable": ["/tmp"]}
+    assert seen(release.kubectl, "deployment/rollfleet") == bare | {"torch": False}
+    worker = lab.pods("worker")[0]["metadata"]["name"]
+    assert seen(lab.kubectl, f"pod/{worker}") == bare | {"torch": True}
