@@ -84,7 +84,8 @@ class SharedPort:
 
     @property
     def control(self) -> Control | None:
-        """The newest control message."""
+        """The newest control message. A worker asks for it between any two steps of its environments."""
+        self._board.beat()
         return self._notice().control
 
     @property
@@ -113,7 +114,7 @@ class SharedPort:
             storing = _Admission(partial(self.when_there_is_room, self._sequence, into))
             self._sequence += 1
             return Sending(admitted=storing, stored=storing)
-        encoded = pack_fragment(fragment, meta, checksum=False)
+        encoded = pack_fragment(fragment, meta, checksum=False, folded=False)
         announced = Announced(sequence=self._sequence, start=self._write(encoded), nbytes=encoded.nbytes)
         self._sequence += 1
         stored: Future[None] = Future()
@@ -124,6 +125,7 @@ class SharedPort:
     def report(self, status: WorkerStatus) -> None:
         """Tell the learner now."""
         self._done_with_weights()
+        self._board.beat()
         self._status = status
         with suppress(JobEnded):  # whoever waits, or sends a batch, hears of it
             self._tell(replace(status, time_s=time.time()))
