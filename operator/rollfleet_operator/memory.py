@@ -15,7 +15,8 @@ class Memory:
 
     Attributes:
         secrets: Those of the job as they are mounted now; the operator has no right to watch Secrets.
-        provisioned: The generation whose spec NATS has; None: unknown.
+        provisioned: The generation whose spec NATS was told; None: unknown.
+        doubted: NATS may have lost what it was told.
         heard: The last heartbeats, for when NATS is away.
         source_digest: Of the job's ConfigMap, when it was last there.
         written_s: When status was last written.
@@ -26,6 +27,7 @@ class Memory:
 
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     provisioned: int | None = None
+    doubted: bool = False
     heard: Heartbeats = field(default_factory=Heartbeats)
     source_digest: str = ""
     written_s: float = 0.0
@@ -36,4 +38,4 @@ class Memory:
     def doubt(self) -> None:
         """Find out again what could have changed without anybody telling."""
         self.secrets.clear()
-        self.provisioned = None
+        self.doubted = True

@@ -144,17 +144,18 @@ class Reconciler:
 
     async def _listen(self, job: CollectorJob, memory: Memory) -> OperatorError | None:
         """Hear what there is to hear. Returns what stood in the way: the cluster is looked after all the same."""
-        if job.status is None:  # a new job: NATS does not know it yet
+        if job.status is None or not _belongs_on_nats(job, memory):  # NATS does not know it yet
             return None
         try:
             memory.heard = await self._wire.heartbeats(job)
         except WireUnavailable as error:
+            memory.doubted = True  # it may be back, without what it had
             return error
         return None
 
     async def _make(self, job: CollectorJob, memory: Memory, observed: Observed, found: Verdict, now_s: float) -> None:
         """Make what should be there, on NATS and on the cluster."""
-        wire, generation = self._wire, job.metadata.generation
+        wire = self._wire
         credentials = {role: await wire.credentials(job, role, _mounted(job, role, memory)) for role in Role}
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
         inputs = Inputs(
@@ -166,19 +167,30 @@ class Reconciler:
         )
         wanted = desired(job, inputs)
         actions = plan(wanted, observed, anew=found.stage is Stage.AGAIN, ended=found.ended)
-        stale = memory.provisioned != generation and not found.ended
+        known = memory.provisioned == job.metadata.generation
+        publish = not found.ended and _belongs_on_nats(job, memory) and (memory.doubted or not known)
         # A worker that finds itself one too many gives up for good: its pod goes before it could find that out.
-        publish_first = stale and not shrinks(actions, observed)
-        if publish_first:
-            await wire.provision(job)
+        last = shrinks(actions, observed)
+        away = await self._publish(job, memory) if publish and not last else None
+        if away and not (known or job.spec.suspend):  # who starts must find the job there; who stops needs nothing
+            raise away
         for made in await self._applier.execute(job, [*actions, *releases(observed)]):
             if made["kind"] == "Secret":
                 made["metadata"].pop("managedFields", None)
                 memory.secrets[Ref("Secret", made["metadata"]["name"])] = made
-        if stale and not publish_first:
-            await wire.provision(job)
-        if stale:
-            memory.provisioned = generation
+        if publish and last:
+            away = await self._publish(job, memory)
+        if away:
+            raise away
+
+    async def _publish(self, job: CollectorJob, memory: Memory) -> WireUnavailable | None:
+        """Tell NATS of the job. Returns what stood in the way."""
+        try:
+            await self._wire.provision(job)
+        except WireUnavailable as error:
+            return error
+        memory.provisioned, memory.doubted = job.metadata.generation, False
+        return None
 
     async def _scale(self, job: CollectorJob, memory: Memory, found: Verdict, now_s: float) -> None:
         """Choose the number of workers, where that is ours. It is written where anybody would: in the spec."""
@@ -256,6 +268,12 @@ class Reconciler:
         await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
         memory.written_s = now_s
         return None
+
+
+def _belongs_on_nats(job: CollectorJob, memory: Memory) -> bool:
+    """Whether NATS is to know a job: not one that was suspended before it ever ran, since it takes its room at once."""
+    started = job.status is not None and job.status.start_time is not None
+    return not job.spec.suspend or started or memory.provisioned is not None
 
 
 def _mounted(job: CollectorJob, role: Role, memory: Memory) -> bytes | None:

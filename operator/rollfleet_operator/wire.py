@@ -76,7 +76,8 @@ class Wire(Protocol):
     async def provision(self, job: CollectorJob) -> None:
         """Make the job's streams, or bring them up to date, and publish its spec to workers and learner.
 
-        Streams of an earlier job of the same name (another `metadata.uid`) are made anew, empty.
+        Streams of an earlier job of the same name (another `metadata.uid`) are made anew, empty. Where NATS has lost
+        what it had stored, what was heard of claims, control and the learner is put back.
         """
         ...
 

@@ -76,17 +76,20 @@ class Connection:
                 self._client = await self._open()
             return self._client
 
-    async def request(self, subject: str, body: Mapping[str, object] | str = "") -> Msg:
+    async def request(
+        self, subject: str, body: Mapping[str, object] | str | bytes = "", *, headers: dict[str, str] | None = None
+    ) -> Msg:
         """Ask NATS.
 
         Raises:
             WireUnavailable: As above, or there was no answer.
             NoRespondersError: Nobody serves the subject.
         """
-        data = body if isinstance(body, str) else json.dumps(body)
+        text = body if isinstance(body, str | bytes) else json.dumps(body)
+        data = text.encode() if isinstance(text, str) else text
         client = await self.client()
         try:
-            return await client.request(subject, data.encode(), timeout=REQUEST_TIMEOUT_S)
+            return await client.request(subject, data, timeout=REQUEST_TIMEOUT_S, headers=headers)
         except nats.errors.NoRespondersError:
             raise
         except (NatsError, TimeoutError, OSError) as error:

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
@@ -20,6 +24,7 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
+NO_RESPONDERS = "503"  # the status of what nobody answers
 ASKED_AT_ONCE = 1000  # NATS answers for at most 1,024 subjects at a time
 
 
@@ -35,6 +40,8 @@ class Ear:
         self._listening: Client | None = None
         self._asked = 0  # how often, since we listen
         self._last: dict[str, bytes] = {}
+        self._before: dict[str, bytes] = {}  # what was heard by earlier connections
+        self._uid: str | None = None  # of the job that all of it is of
         self._told: set[str] = set()  # subjects of which something came since we listen: it is newer than any answer
         self._asking = asyncio.Lock()
 
@@ -45,6 +52,10 @@ class Ear:
             WireUnavailable: NATS did not answer, and nothing was heard before.
         """
         async with self._asking:
+            if job.metadata.uid != self._uid:
+                self._uid, self._listening = job.metadata.uid, None
+                self._last.clear()
+                self._before.clear()
             client = await self._account.client()
             if client is not self._listening:  # a new connection: what was said in between was missed
                 await self._listen(client, job)
@@ -55,18 +66,35 @@ class Ear:
                 await self._ask_for_all(client, job)
         return self._decoded(job)
 
+    def kept(self, job: CollectorJob) -> dict[str, bytes]:
+        """The last word on what a learner or a worker that starts anew must know, by subject: should NATS lose it.
+
+        Claims, control and the learner's status; not the weights, which the learner sends again.
+        """
+        beats = subjects_of(job).workers.removesuffix("*")
+        known = self._before | self._last if job.metadata.uid == self._uid else {}
+        return {subject: data for subject, data in known.items() if not subject.startswith(beats)}
+
     async def _listen(self, client: Client, job: CollectorJob) -> None:
         subjects = subjects_of(job)
+        self._before |= self._last
         self._last.clear()
         self._told.clear()
         self._asked = 0
-        for subject in (subjects.workers, subjects.learner, subjects.control):
-            await client.subscribe(subject, cb=self._on_message)
-        await self._ask_for_all(client, job)
+        wanted = (subjects.workers, subjects.learner, subjects.control, subjects.claims)
+        listening = [await client.subscribe(subject, cb=self._on_message) for subject in wanted]
+        try:
+            await self._ask_for_all(client, job)
+        except WireUnavailable:
+            for each in listening:  # the next attempt listens anew, perhaps by the same connection
+                with suppress(NatsError):
+                    await each.unsubscribe()
+            raise
 
     async def _ask_for_all(self, client: Client, job: CollectorJob) -> None:
         subjects = subjects_of(job)
-        wanted = [subjects.learner, subjects.control, *(subjects.worker(i) for i in range(job.spec.workers))]
+        wanted = [subjects.learner, subjects.control]
+        wanted += [told(index) for told in (subjects.worker, subjects.claim) for index in range(job.spec.workers)]
         try:
             for first in range(0, len(wanted), ASKED_AT_ONCE):
                 await self._ask(client, subjects.state_stream, wanted[first : first + ASKED_AT_ONCE])
@@ -80,11 +108,9 @@ class Ear:
         try:
             request = json.dumps({"multi_last": subjects}).encode()
             await client.publish(f"$JS.API.DIRECT.GET.{stream}", request, reply=inbox)
-            while (headers := (message := await answers.next_msg(REQUEST_TIMEOUT_S)).headers) and (
-                subject := headers.get("Nats-Subject")
-            ):
-                if subject not in self._told:
-                    self._last[subject] = message.data
+            async for headers, data in _until_status(answers):
+                if (subject := headers["Nats-Subject"]) not in self._told:
+                    self._last[subject] = data
         finally:
             await answers.unsubscribe()
 
@@ -96,7 +122,7 @@ class Ear:
         subjects = subjects_of(job)
         workers = {}
         for subject, data in self._last.items():
-            if subject in (subjects.learner, subjects.control):
+            if not subject.startswith(subjects.workers.removesuffix("*")):
                 continue
             status = _read(WorkerStatus, data)
             if status and subject == subjects.worker(status.worker):
@@ -106,6 +132,22 @@ class Ear:
             learner=_read(LearnerStatus, self._last.get(subjects.learner)),
             control=_read(Control, self._last.get(subjects.control)),
         )
+
+
+async def _until_status(answers: Subscription) -> AsyncIterator[tuple[dict[str, str], bytes]]:
+    """The messages of a direct get of several, each with its headers; a status ends them.
+
+    Raises:
+        NoRespondersError: There is no such stream.
+    """
+    while True:
+        message = await answers.next_msg(REQUEST_TIMEOUT_S)
+        headers = message.headers or {}
+        if status := headers.get("Status"):
+            break
+        yield headers, message.data
+    if status == NO_RESPONDERS:
+        raise NoRespondersError
 
 
 def _read(kind: type[M], data: bytes | None) -> M | None:

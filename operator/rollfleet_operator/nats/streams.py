@@ -16,14 +16,21 @@ from rollfleet_operator.nats.connection import Connection, parsed
 log = logging.getLogger(__name__)
 
 _NOT_FOUND = 10059
+_WRONG_LAST_SEQUENCE = 10071
 
 
 class JetStreamOff(WireUnavailable):
     """The account has no JetStream."""
 
 
-async def provision(account: Connection, job: CollectorJob) -> None:
+async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, bytes]) -> None:
     """Make the streams, or bring those that are there up to date; publish the job, where it differs from what is there.
+
+    Args:
+        account: Of the job's streams.
+        job: The job.
+        kept: Messages of its state by subject, put back where NATS had lost them. The job itself goes last: whoever
+            joins waits for it, and finds all the rest.
 
     Raises:
         JetStreamOff: There was no room for the account when NATS was told of it.
@@ -32,12 +39,24 @@ async def provision(account: Connection, job: CollectorJob) -> None:
     for stream in (state_stream(job), batches_stream(job)):
         # In this order: to create a stream that is there takes room for it a second time, and is refused without.
         code, reason = await _request(account, f"STREAM.UPDATE.{stream['name']}", stream)
-        if code == _NOT_FOUND:
+        made = code == _NOT_FOUND
+        if made:
             code, reason = await _request(account, f"STREAM.CREATE.{stream['name']}", stream)
         if code:
             advice = what_to_write(job, code)
             raise WireUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code}){advice}")
+        if made and stream == state_stream(job):
+            for subject, data in kept.items():
+                await _put_back(account, subject, data)
     await _publish_spec(account, job)
+
+
+async def _put_back(account: Connection, subject: str, data: bytes) -> None:
+    """Where there is nothing: what is there already is newer."""
+    answer = parsed(await account.request(subject, data, headers={"Nats-Expected-Last-Subject-Sequence": "0"}))
+    error = answer.get("error")
+    if isinstance(error, dict) and error.get("err_code") != _WRONG_LAST_SEQUENCE:
+        raise WireUnavailable(f"NATS did not store {subject} again: {error}")
 
 
 async def take_away(account: Connection, subjects: Subjects) -> None:

@@ -15,7 +15,7 @@ from rollfleet_operator.nats import streams
 from rollfleet_operator.nats.accounts import job_accounts, job_of, storage_bytes, uid_of
 from rollfleet_operator.nats.claims import AccountBook
 from rollfleet_operator.nats.connection import Connection, own_user
-from rollfleet_operator.nats.rooms import Rooms
+from rollfleet_operator.nats.rooms import Room, Rooms
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.tokens import SEED_BYTES, read_credentials
 from rollfleet_operator.nats.users import role_credentials
@@ -69,12 +69,12 @@ class NatsWire:
                 await self._take_away(subjects)
             for account in wanted:
                 await self._book.ensure(account)
-            home = (await self._rooms.of(subjects)).account
+            room = await self._rooms.of(subjects)
             try:
-                await streams.provision(home, job)
+                await streams.provision(room.account, job, room.ear.kept(job))
             except streams.JetStreamOff:
                 await self._book.ensure(wanted[0], again=True)  # NATS looks for room only when it is told
-                await self._provision_at_last(home, job)
+                await self._provision_at_last(room, job)
 
     async def deprovision(self, key: JobKey) -> None:
         """Take everything of a job away; see `Wire`."""
@@ -99,13 +99,13 @@ class NatsWire:
         await self._rooms.close()
         await self._system.close()
 
-    async def _provision_at_last(self, home: Connection, job: CollectorJob) -> None:
+    async def _provision_at_last(self, room: Room, job: CollectorJob) -> None:
         try:
-            await streams.provision(home, job)
+            await streams.provision(room.account, job, room.ear.kept(job))
         except streams.JetStreamOff as error:
-            room = storage_bytes(job, self._settings.limits)
+            needed = storage_bytes(job, self._settings.limits)
             raise WireUnavailable(
-                f"NATS has no room for the {room >> 20} MiB that the job may use (`delivery.maxBytes` "
+                f"NATS has no room for the {needed >> 20} MiB that the job may use (`delivery.maxBytes` "
                 f"{job.spec.delivery.max_bytes}, and the weights): lower it, delete a job, or give NATS more"
             ) from error
 

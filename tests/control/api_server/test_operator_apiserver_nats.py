@@ -1,0 +1,75 @@
+"""On a real API server: when NATS is told of a job, and what is done without NATS."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab
+
+pytestmark = pytest.mark.cluster
+WaitFor = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture
+def running(lab: "Lab", wait_for: WaitFor) -> "Lab":
+    """A job that NATS knows."""
+    lab.apply()
+    lab.run()
+    wait_for(lambda: lab.key in lab.wire.published)
+    lab.wait_condition("Progressing", "Starting")
+    return lab
+
+
+def test_a_job_that_is_suspended_from_its_start_takes_no_room_on_nats_until_it_is_resumed(
+    lab: "Lab", wait_for: WaitFor
+) -> None:
+    lab.apply(suspend=True)
+    lab.wait_condition("Suspended", "Suspended")
+    lab.run()
+    lab.apply(suspend=True, workers=3)
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
+    assert lab.key not in lab.wire.published
+    assert lab.condition("Degraded")["status"] == "False"
+    suspended = []
+    with lab.on_publish(lambda _, runs: suspended.append(runs[0]["spec"]["suspend"])):
+        lab.apply(suspend=False, workers=3)
+        wait_for(lambda: lab.run()["spec"]["suspend"] is False)
+    assert suspended == [True], "NATS knows the job before its workers start"
+
+
+def test_a_job_that_is_suspended_later_stays_there_and_its_edits_are_told(running: "Lab", wait_for: WaitFor) -> None:
+    running.apply(suspend=True, workers=5)
+    running.wait_condition("Suspended", "Suspended")
+    wait_for(lambda: running.wire.published[running.key].spec.workers == 5)
+
+
+def test_a_nats_that_is_back_without_a_job_is_told_of_it_at_once(running: "Lab", wait_for: WaitFor) -> None:
+    with running.nats_away():
+        del running.wire.published[running.key]
+        running.wait_condition("Degraded", "NatsUnavailable")
+    wait_for(lambda: running.key in running.wire.published)
+    running.wait_condition("Degraded", "AsExpected", "False")
+
+
+def test_without_nats_drift_is_mended_and_a_job_is_suspended(running: "Lab", wait_for: WaitFor) -> None:
+    policy = names.network_policy("cartpole", Role.WORKER)
+    with running.nats_away():
+        running.wait_condition("Degraded", "NatsUnavailable")
+        running.delete("NetworkPolicy", policy)
+        wait_for(lambda: running.get("NetworkPolicy", policy))
+        running.apply(suspend=True)
+        wait_for(lambda: running.run()["spec"]["suspend"] is True)
+
+
+def test_without_nats_no_worker_is_added_that_would_not_be_known_there(running: "Lab", wait_for: WaitFor) -> None:
+    with running.nats_away():
+        running.apply(workers=4)
+        wait_for(lambda: running.status()["observedGeneration"] == 2)
+        running.wait_condition("Degraded", "NatsUnavailable")
+        assert running.run()["spec"]["parallelism"] == 2
+    wait_for(lambda: running.run()["spec"]["parallelism"] == 4)

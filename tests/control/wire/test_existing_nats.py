@@ -1,0 +1,73 @@
+"""A NATS that was there before, with an operator and accounts of its own: we are given a signing key, and no more."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet_api.environment import URL
+from rollfleet_api.permissions import Role
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.nats.claims import AccountBook
+from rollfleet_operator.nats.connection import Connection, own_user
+from rollfleet_operator.nats.keys import Keys
+from rollfleet_operator.nats.settings import KEYS, NatsSettings
+from rollfleet_operator.nats.tokens import Claims, Kind, Signer, Token, credentials_file
+from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
+from rollfleet_operator.nats.users import administrator
+from rollfleet_operator.nats.wire import NatsWire
+from rollfleet_operator.wire import JobKey
+
+if TYPE_CHECKING:
+    from tests.control.wire.conftest import NatsInJwtMode, Play, Site
+
+OURS = Signer.of(Kind.OPERATOR, b"o" * 32)
+SOMEBODY = Signer.of(Kind.ACCOUNT, b"s" * 32)
+
+
+@pytest.fixture
+def settings(nats_server: "NatsInJwtMode", tmp_path: Path) -> NatsSettings:
+    """As the chart mounts them: a signing key of their operator, a user of their system account."""
+    theirs, system = nats_server.keys.operator, nats_server.keys.system_account()
+    told: Claims = {"type": "operator", "system_account": system.public, "signing_keys": [OURS.public]}
+    operator = Token(name="theirs", subject=theirs.public, issued_s=int(time.time()), nats=told).signed(theirs)
+    trust = nats_server.folder / "trust.conf"
+    lines = [line for line in trust.read_text().splitlines() if not line.startswith("operator:")]
+    nats_server.kill()
+    trust.write_text("\n".join([f"operator: {json.dumps(operator)}", *lines]))
+    nats_server.start_again()
+    folder = tmp_path / "given"
+    folder.mkdir()
+    (folder / SEED_FILE).write_text(OURS.seed)
+    given = administrator(system, now_s=int(time.time()), entropy=b"u" * 32)
+    (folder / SYSTEM_CREDENTIALS_FILE).write_bytes(credentials_file(*given))
+    return NatsSettings.read({URL: nats_server.url, KEYS: str(folder)})
+
+
+def test_jobs_run_there_and_what_is_somebody_elses_is_left_alone(play: "Play", settings: NatsSettings) -> None:
+    async def scene(site: "Site") -> None:
+        theirs = site.server.keys
+        system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+        book = AccountBook(system, theirs)
+        nats: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
+        await book.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=nats))
+        wire, job = NatsWire(settings), site.job()
+        assert await wire.provisioned() == set()
+        await wire.provision(job)
+        assert await wire.provisioned() == {JobKey("default", "a")}
+        for role in Role:
+            credentials = await wire.credentials(job, role, None)
+            async with site.guest(job, role, credentials) as guest:
+                subject = subjects_of(job).worker(0) if role is Role.WORKER else subjects_of(job).learner
+                await guest.client.jetstream().publish(subject, b"here")
+        assert not (await wire.heartbeats(job)).workers  # it was no heartbeat, but it was there to be read
+        await wire.deprovision(JobKey("default", "a"))
+        assert await wire.provisioned() == set()
+        assert await book.held(SOMEBODY.public) is not None
+        assert await book.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
+        await wire.close()
+        await system.close()
+
+    play(scene)

@@ -1,0 +1,152 @@
+"""A NATS that comes back with nothing: the operator makes again what was there, and everybody goes on."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from rollfleet.link import Link
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Claim, Control, LearnerStatus, Phase, pack
+from rollfleet_api.permissions import Role
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.errors import WireUnavailable
+
+if TYPE_CHECKING:
+    from tests.control.wire.conftest import NatsInJwtMode, Play, Site
+
+T = TypeVar("T")
+CLAIM = Claim(incarnation=4, host="node-1", pid=7)
+CONTROL = Control(session=6, phase=Phase.RUN, round=11, version=9)
+LEARNER = LearnerStatus(
+    session=6, version=9, applied_version=8, frames=640, batches=10, dropped=0, mean_return=None, lag=0, time_s=1.0
+)
+
+
+def lose_everything(nats_server: "NatsInJwtMode") -> None:
+    nats_server.kill()
+    nats_server.start_again(empty=True)
+
+
+async def noticed(site: "Site", job: CollectorJob) -> None:
+    """Wait until the operator has noticed that it hears nothing of the job."""
+    async with asyncio.timeout(10):
+        while await hears(site, job):
+            await blocking(lambda: time.sleep(0.01))
+
+
+async def hears(site: "Site", job: CollectorJob) -> bool:
+    try:
+        await site.wire.heartbeats(job)
+    except WireUnavailable:
+        return False
+    return True
+
+
+async def running(site: "Site") -> CollectorJob:
+    """A job of which the operator has heard: some of it was there before it listened, the rest came afterwards."""
+    job = site.job(workers=2)
+    subjects = subjects_of(job)
+    await site.wire.provision(job)
+    await site.speak(job, Role.WORKER, {subjects.claim(1): CLAIM})
+    await site.wire.heartbeats(job)
+    await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
+    async with asyncio.timeout(5):
+        while (await site.wire.heartbeats(job)).learner != LEARNER:
+            await site.stored(job, subjects.spec)  # a round trip: it is on its way
+    return job
+
+
+def test_what_those_who_start_anew_must_know_is_put_back(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = await running(site)
+        subjects = subjects_of(job)
+        for _ in range(2):
+            lose_everything(nats_server)
+            await noticed(site, job)
+            await site.wire.provision(job)
+            assert await site.stored(job, subjects.claim(1)) == pack(CLAIM)
+            assert await site.stored(job, subjects.control) == pack(CONTROL)
+            assert (await site.wire.heartbeats(job)).learner == LEARNER
+
+    play(scene)
+
+
+def test_what_is_there_by_then_is_newer(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = await running(site)
+        lose_everything(nats_server)
+        other = site.wire_with()  # of an operator that has heard nothing
+        await other.provision(job)
+        await other.close()
+        newer = replace(CONTROL, round=12)
+        await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
+        await site.wire.provision(job)
+        assert await site.stored(job, subjects_of(job).control) == pack(newer)
+
+    play(scene)
+
+
+def test_another_job_of_the_name_is_given_nothing_of_the_first(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        first = await running(site)
+        lose_everything(nats_server)
+        await noticed(site, first)
+        second = site.job(uid="uid-2", workers=2)
+        await site.wire.provision(second)
+        assert await site.stored(second, subjects_of(second).control) == b""
+        assert not (await site.wire.heartbeats(second)).learner
+
+    play(scene)
+
+
+def test_streams_that_were_lost_without_their_accounts_are_made_again(
+    nats_server: "NatsInJwtMode", play: "Play"
+) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(delivery={"maxBytes": "4Mi", "storage": "Memory"})
+        await site.wire.provision(job)
+        await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
+        assert (await site.wire.heartbeats(job)).control == CONTROL
+        nats_server.kill()
+        nats_server.start_again()
+        for _ in range(2):
+            await noticed(site, job)
+        await site.wire.provision(job)
+        assert (await site.wire.heartbeats(job)).control == CONTROL
+
+    play(scene)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_who_was_refused_meanwhile_goes_on_when_the_accounts_are_back(
+    role: Role, nats_server: "NatsInJwtMode", play: "Play"
+) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        subjects = subjects_of(job)
+        subject = subjects.worker(0) if role is Role.WORKER else subjects.learner
+        await site.wire.provision(job)
+        address = site.address(job, role)
+        link = await asyncio.to_thread(lambda: Link(address, role=role))
+        try:
+            await blocking(lambda: link.call(link.store(subject, b"before"), timeout_s=10))
+            lose_everything(nats_server)
+            async with asyncio.timeout(20):
+                while "authorization" not in str(link._last_error).lower():
+                    await blocking(lambda: time.sleep(0.01))
+            await site.wire.provision(job)
+            await blocking(lambda: link.call(link.store(subject, b"after"), timeout_s=20))
+            assert await site.stored(job, subject) == b"after"
+        finally:
+            await blocking(link.close)
+
+    play(scene)
+
+
+async def blocking(call: Callable[[], T]) -> T:
+    """Something that blocks, in a thread."""
+    return await asyncio.to_thread(call)
