@@ -66,6 +66,13 @@ class Fragile(Noise):
         return super().step(action)
 
 
+class Seeing(Noise):
+    """Its reward tells which GPUs its process is shown."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._seen(), float(os.environ["CUDA_VISIBLE_DEVICES"]), False, False, {}
+
+
 def leaves(observation: Any) -> list[Any]:
     return [observation["a"], *observation["b"], observation["c"]]
 
@@ -118,6 +125,14 @@ def test_a_job_says_how_many_processes_its_environments_are_spread_over() -> Non
         env.close()
         env.close()
         assert gone([pid for pid in pids if pid])
+
+
+def test_all_processes_share_the_gpu_that_their_worker_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    env = ProcessVectorEnv([Seeing] * 4, 2)
+    env.reset()
+    assert list(env.step(zeros(env))[1]) == [3.0] * 4
+    env.close()
 
 
 def test_what_an_environment_raises_is_told_with_its_own_traceback() -> None:

@@ -1,0 +1,110 @@
+"""On a real API server: what `rollfleet validate` refuses, the API server refuses, in words that help."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sdk.test_job_messages import ENV, RULES, job_data
+
+from rollfleet_api.crd import crd
+from rollfleet_api.job import KIND
+from rollfleet_api.validation import JobErrors, parse_job
+from rollfleet_operator.errors import ApiError
+from rollfleet_operator.kinds import KINDS
+
+if TYPE_CHECKING:
+    from tests.control.api_server.conftest import Lab
+    from tests.control.conftest import ApiServer
+
+pytestmark = pytest.mark.cluster
+
+ENVPOOL = {"id": "Pong-v5", "backend": "EnvPool"}
+MORE: list[dict[str, Any]] = [
+    {"env": {"id": "Cart Pole"}},
+    {"env": ENV | {"device": "gpu"}},
+    {"env": ENV | {"numEnvs": 0}},
+    {"env": ENV | {"vectorization": "Async", "numEnvs": 2, "processes": 3}},
+    {"env": ENV | {"processes": 1}},
+    {"env": ENVPOOL | {"vectorization": "Async"}},
+    {"env": ENVPOOL | {"processes": 1}},
+    {"env": ENVPOOL | {"wrappers": [{"entrypoint": "a:b"}]}},
+    {"env": {"entrypoint": "a:b", "backend": "EnvPool"}},
+    {"env": ENV | {"wrappers": [{"entrypoint": "a:b"}] * 33}},
+    {"policy": {"mlp": {"hidden": [1] * 17}}},
+    {"policy": {"entrypoint": "a.b"}},
+    {"policy": {"mlp": {"activation": "tanh"}}},
+    {"collect": {"framesPerBatch": 64, "setTruncated": True, "trajsPerBatch": 1}},
+    {"collect": {"framesPerBatch": 64, "resetWhenDone": False, "trajsPerBatch": 1}},
+    {"collect": {"framesPerBatch": 64, "resetWhenDone": False, "resetAtEachIter": True}},
+    {"collect": {"framesPerBatch": 2**31}},
+    {"collect": {"framesPerBatch": 64, "seed": 2**53}},
+    {"collect": {"framesPerBatch": 64, "totalFrames": -1}},
+    {"weights": {"maxLag": -1}},
+    {"weights": {"scheme": "rollfleet.schemes.Trained"}},
+    {"weights": {"precision": "float16"}},
+    {"delivery": {"maxBytes": 1000}},
+    {"delivery": {"maxBytes": "1e3"}},
+    {"delivery": {"maxBatchesAhead": 0}},
+    {"delivery": {"replicas": 6}},
+    {"stragglers": {"threshold": 1.5}},
+    {"source": {"configMap": "My Code"}},
+    {"source": {}},
+    {"resources": {"gpu": {"resource": "nvidia.com/"}}},
+    {"resources": {"gpu": {"count": -1}}},
+    {"resources": {"requests": {"cpu": "4 cores"}}},
+    {"autoscale": {"minWorkers": 3, "maxWorkers": 2}},
+    {"autoscale": {"maxWorkers": 2, "targetWait": 1}},
+    {"autoscale": {}},
+    {"failure": {"maxRestartsPerWorker": -1}},
+    {"failure": {"pendingDeadlineSeconds": 2**31}},
+    {"ttlSecondsAfterFinished": -1},
+    {"workers": 65_537},
+    {"learner": {}},
+    {"template": "spec"},
+]
+# JSON has neither NaN nor keys that are no text; it knows no whole numbers, and null means that a field is left out.
+NOT_FOR_JSON = ("nan cannot", "is no text", "got the number 2.0", "got nothing (null)")
+SPECS: list[Any] = [spec for spec, message in RULES if not any(part in message for part in NOT_FOR_JSON)] + MORE
+
+
+def refusal(api_server: "ApiServer", namespace: str, spec: dict[str, Any]) -> str:
+    """What the API server says to a job, as kubectl would ask it; empty: it takes it."""
+    job = job_data(**spec) | {"metadata": {"name": "mistaken", "namespace": namespace}}
+    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    try:
+        api_server.call(api_server.api._request("POST", KINDS[KIND].path(namespace), query=query, body=job))
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def test_what_one_refuses_the_other_refuses(own_lab: "Lab", api_server: "ApiServer") -> None:
+    assert refusal(api_server, own_lab.namespace, {}) == ""
+    taken = []
+    for spec in SPECS:
+        with pytest.raises(JobErrors):
+            parse_job(job_data(**spec))
+        if not refusal(api_server, own_lab.namespace, spec):
+            taken.append(spec)
+    assert taken == []
+
+
+def test_each_rule_of_the_definition_is_told_to_whoever_breaks_it(own_lab: "Lab", api_server: "ApiServer") -> None:
+    said = "\n".join(refusal(api_server, own_lab.namespace, spec) for spec in SPECS)
+    unheard = [text for text in rules_of_a_spec() if not re.search(text, said)]
+    assert unheard == []
+
+
+def rules_of_a_spec() -> Iterator[str]:
+    """What each rule says, as a pattern; those of changes are tried with jobs that are there."""
+    definition: Any = crd()
+    parts = [definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]]
+    while parts:
+        part = parts.pop()
+        parts += part.get("properties", {}).values()
+        parts += [part[key] for key in ("items", "additionalProperties") if key in part]
+        for rule in part.get("x-kubernetes-validations", []):
+            if "oldSelf" not in rule["rule"]:
+                with_numbers = re.match(r"'(.*)'\.format", rule.get("messageExpression", ""))
+                yield re.escape(with_numbers[1]).replace("%d", r"\d+") if with_numbers else re.escape(rule["message"])
