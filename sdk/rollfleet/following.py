@@ -72,19 +72,19 @@ class Follower(Gatherer):
         self, transport: Transport, job: CollectorJob, weights: FollowedWeights, tally: Tally, *, manual: bool = False
     ) -> None:
         super().__init__(transport, job, weights, tally, manual=manual)
-        self._followed, self._ranked = weights, cast(Ranked, transport)
+        self._followed, self._lead = weights, cast(Ranked, transport)
         self.admission = Admission(max_lag=0, session=0, sync=False)  # rounds are dealt with here
         self._bound_lag()
         self._ahead: dict[int, deque[Arrival]] = {}  # worker -> what has come, one of each round
         self._gathered = self._handed = self._has_enough_of = (0, 0)
-        control = self._ranked.heard()
+        control = self._lead.heard()
         self._over_before = control.session if control and control.phase is Phase.COMPLETE else None
         self._alone_since_s: float | None = time.monotonic()
         self._told_s = 0.0
 
     def is_over(self) -> bool:
         """Whether rank 0 has completed the job, in the session that it has now."""
-        control = self._ranked.heard()
+        control = self._lead.heard()
         return control is not None and control.phase is Phase.COMPLETE and control.session != self._over_before
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
@@ -107,7 +107,7 @@ class Follower(Gatherer):
             JobEnded: The job had been completed before, and no rank 0 comes.
         """
         super().look_around()
-        control = self._ranked.heard()
+        control = self._lead.heard()
         if self._alone_since_s is None:
             return
         alone_s = time.monotonic() - self._alone_since_s
@@ -148,7 +148,7 @@ class Follower(Gatherer):
             self._report()
 
     def _is_closed(self, when: When) -> bool:
-        control = self._ranked.heard()
+        control = self._lead.heard()
         return control is not None and when <= (control.session, control.closed)
 
     def _line_up(self, arrival: Arrival) -> None:
@@ -163,14 +163,14 @@ class Follower(Gatherer):
         self._transport.take(arrival)
 
     def _drop_what_an_earlier_session_asked_for(self) -> None:
-        control = self._ranked.heard()
+        control = self._lead.heard()
         for queue in self._ahead.values():
             while queue and control is not None and queue[0].meta.session < control.session:
                 self.admission.stale += 1
                 self._transport.take(queue.popleft())
 
     def _next(self, timeout_s: float = LOOK_AROUND_S) -> Arrival | None:
-        self._followed.follow(self._ranked.heard())
+        self._followed.follow(self._lead.heard())
         return super()._next(timeout_s)
 
     def _bound_lag(self) -> None:
@@ -180,7 +180,7 @@ class Follower(Gatherer):
 
     def _report(self) -> None:
         tally, session = self._tally, max(self._handed[0], self._has_enough_of[0])
-        self._ranked.report_rank(
+        self._lead.report_rank(
             RankStatus(
                 rank=self._rank.rank,
                 ranks=self._rank.ranks,
@@ -190,7 +190,7 @@ class Follower(Gatherer):
                 enough=self._has_enough_of[1] if self._has_enough_of[0] == session else 0,
                 frames=tally.frames - tally.restored,
                 batches=tally.batches,
-                dropped=self.admission.dropped,
+                dropped=self._dropped(),
                 restored=tally.restored,
             )
         )

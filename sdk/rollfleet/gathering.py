@@ -87,7 +87,7 @@ class Gatherer:
         self._held: list[Arrival] = []  # handed over, and not acknowledged
         self._sync = job.spec.mode is Mode.SYNC
         self._session, self._rank = transport.resumed.session, rank_of(transport)
-        self._ranked = transport if isinstance(transport, Ranked) else None
+        self._ranked: Ranked | None = transport if isinstance(transport, Ranked) else None
         self._controlled: Control | None = None
         self._looked_s = time.monotonic()
         self._asked_s: float | None = None  # since when the learner waits for data; None: it does not
@@ -212,6 +212,7 @@ class Gatherer:
 
     def stats(self) -> Stats:
         """Counters since this learner connected."""
+        workers = self._transport.workers().values()
         return Stats(
             frames=self._tally.frames,
             batches=self._tally.batches,
@@ -220,6 +221,8 @@ class Gatherer:
             missed=self.admission.missed,
             stale=self.admission.stale,
             corrupt=self._transport.corrupt(),
+            waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
+            waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
         )
 
     def _at(self, version: int) -> set[int]:
@@ -339,12 +342,17 @@ class Gatherer:
         if self._account and not self._sync:
             self._account.max_lag = self.admission.max_lag
 
+    def _dropped(self) -> int:
+        """Batches that were collected, and were not handed over here."""
+        return self.admission.dropped + self.admission.missed + self._transport.corrupt()
+
     def _waited(self) -> float:
         return self._waited_s + (0.0 if self._asked_s is None else time.monotonic() - self._asked_s)
 
     def _report(self) -> None:
         tally, elsewhere = self._tally, self._elsewhere()
-        applied = [status.version for status in self._transport.workers().values()]
+        members, statuses = self._transport.members(), self._transport.workers()
+        applied = [status.version for worker, status in statuses.items() if worker in members]
         self._transport.report(
             LearnerStatus(
                 session=self._session,
@@ -352,7 +360,7 @@ class Gatherer:
                 applied_version=min(applied, default=0),
                 frames=tally.frames + elsewhere.frames,
                 batches=tally.batches + elsewhere.batches,
-                dropped=self.admission.dropped + elsewhere.dropped,
+                dropped=self._dropped() + elsewhere.dropped,
                 mean_return=tally.mean_return,
                 lag=tally.lag,
                 waited_s=self._waited(),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rollfleet_api.messages import WorkerState, WorkerStatus
 
 HEARTBEATS_MISSED = 10  # after so many, of one a second, a worker is taken for gone
-STUCK_AFTER_S = 30.0  # in one step of its environments, a worker is worth a word
+STUCK_AFTER_S = 10.0  # in one step of its environments, a worker is worth a word
 
 
 class Roster:
@@ -24,17 +24,22 @@ class Roster:
     """
 
     def __init__(self, workers: int) -> None:
-        self._expected = self._desired = workers
+        self._expected = self._desired = self._most = workers
         self._statuses: dict[int, WorkerStatus] = {}
         self._missed: dict[int, int] = {}
 
     def resize(self, workers: int) -> None:
         """The job has so many workers from now on."""
-        self._desired = workers
+        self._desired, self._most = workers, max(self._most, workers)
         self._expected = min(self._expected, workers)
 
     def hear(self, status: WorkerStatus) -> bool:
-        """A heartbeat came. True: of a life of this worker that was not known."""
+        """A heartbeat came. True: of a life of this worker that was not known.
+
+        Of a worker that the job never had it is passed over: it comes again once the job is known to have grown.
+        """
+        if status.worker >= self._most:
+            return False
         before = self._statuses.get(status.worker)
         self._statuses[status.worker] = status
         self._missed[status.worker] = 0
@@ -84,6 +89,11 @@ class Roster:
             return f"failed: {(status.error or 'no reason given').strip().splitlines()[-1]}"
         if self._is_silent(status):
             return f"has not been heard of for {self._missed[status.worker]} s; it was {status.state}"
-        if status.in_step_s >= STUCK_AFTER_S:
-            return f"has been in one environment step for {status.in_step_s:.0f} s"
+        return stuck(status)
+
+
+def stuck(status: WorkerStatus) -> str | None:
+    """What to say of a worker that does not get on with a step; None: nothing."""
+    if status.in_step_s < STUCK_AFTER_S:
         return None
+    return f"has been in one environment step for {status.in_step_s:.0f} s"

@@ -7,7 +7,6 @@ import traceback
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -49,7 +48,7 @@ class Worker:
         self._sync = job.spec.mode is Mode.SYNC
         self._has_own_weights = job.spec.policy.entrypoint is not None  # which are worth acting on
         self._frames = self._batches = self._version = 0
-        self._frames_per_second = 0.0
+        self._frames_per_second = self._waited_for_room_s = self._waited_for_weights_s = 0.0
         self._returns: deque[float] = deque(maxlen=EPISODES)
         self._leaving = threading.Event()
         self._idle = WorkerStatus.starting(index, port.incarnation)
@@ -127,7 +126,9 @@ class Worker:
 
         if not ready():
             self._report(WorkerState.WAITING_FOR_WEIGHTS)
+            began = time.monotonic()
             self._port.wait_until(ready)
+            self._waited_for_weights_s += time.monotonic() - began
         newest = inbox.newest()
         if over():
             return False
@@ -143,7 +144,7 @@ class Worker:
         began = time.perf_counter()
         fragment = self._rollout.collect(
             version=self._version,
-            steps=control.steps,
+            steps=min(control.steps, self._spec.steps_among(1)),  # of all that the job asks for, whoever says more
             random_actions=control.random_actions,
             stop=lambda: self._leaving.is_set() or self._is_closed(control),
         )
@@ -227,11 +228,13 @@ class Worker:
         return None if over() else self._port.control
 
     def _wait_for(self, future: "Future[None]") -> None:
-        with suppress(FutureTimeout):
+        began = time.monotonic()
+        try:
             future.result(SOON_S)
-            return
-        self._report(WorkerState.WAITING_FOR_LEARNER)
-        future.result()
+        except FutureTimeout:
+            self._report(WorkerState.WAITING_FOR_LEARNER)
+            future.result()
+        self._waited_for_room_s += time.monotonic() - began
 
     def _report(self, state: WorkerState) -> None:
         self._port.report(
@@ -242,6 +245,8 @@ class Worker:
                 frames=self._frames,
                 batches=self._batches,
                 frames_per_second=self._frames_per_second,
+                waited_for_room_s=self._waited_for_room_s,
+                waited_for_weights_s=self._waited_for_weights_s,
                 mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
             )
         )

@@ -164,6 +164,9 @@ class WorkerStatus:
         fatal: True: starting it again would fail in the same way.
         in_step_s: For how many seconds it has been in the present step of its environments, by its own clock that only
             goes forward; 0: in none. A step that hangs shows here.
+        waited_for_room_s: For how many seconds this incarnation has waited until there was room for its batches, and
+            NATS had them.
+        waited_for_weights_s: For how many seconds it has waited for weights that were new enough.
         time_s: Its clock, seconds since the epoch.
     """
 
@@ -178,6 +181,8 @@ class WorkerStatus:
     error: str | None = None
     fatal: bool = False
     in_step_s: float = 0.0
+    waited_for_room_s: float = 0.0
+    waited_for_weights_s: float = 0.0
     time_s: float
 
     @classmethod
@@ -203,10 +208,10 @@ class LearnerStatus:
 
     Attributes:
         version: The newest version that it has published; 0: none yet.
-        applied_version: The lowest version that a worker has applied.
+        applied_version: The lowest version that a worker which is there has applied.
         frames: Frames handed to the learner's loop.
         batches: Batches handed to the learner's loop.
-        dropped: Batches dropped, for whatever reason.
+        dropped: Batches that were collected and not handed over: too old, repeated, pushed out of a full stream, lost.
         mean_return: Of the last 100 episodes; None: no episode has ended yet.
         lag: Versions between the newest and the one that acted in the last batch.
         waited_s: For how many seconds of this session its loop has waited for data; None: it does not tell.

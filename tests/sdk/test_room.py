@@ -10,8 +10,9 @@ import torch
 from rollfleet import Collector
 from rollfleet.batch import Fragment
 from rollfleet.errors import JetStreamRefused, JobInvalid
+from rollfleet.transports.state import read_state
 from rollfleet.transports.worker_port import WorkerPort
-from rollfleet_api.messages import BatchMeta
+from rollfleet_api.messages import BatchMeta, LearnerStatus
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
@@ -75,8 +76,26 @@ def test_the_oldest_batches_that_were_dropped_for_newer_ones_are_counted(server:
     collector = connect()
     port.send(fragment(100, 0.0), META).stored.result(10)
     next(collector)
-    collector.detach()
-    for number in range(1, 8):
+    for number in range(1, 21):  # what is on its way to a learner that does not ask for it is bounded
+        port.send(fragment(6_000_000, float(number)), META).stored.result(10)
+    seen: list[float] = []
+    while seen[-1:] != [20.0]:
+        seen.append(float(next(collector)["observation"].mean()))
+    assert seen == sorted(seen)
+    assert len(seen) < 20
+    assert collector.stats().missed == 20 - len(seen)
+    reader = server.link()
+    while (told := reader.call(read_state(reader, server.subjects.learner, LearnerStatus), timeout_s=5)) is None or (
+        told.batches < 1 + len(seen)
+    ):
+        pass
+    assert told.dropped == 20 - len(seen)
+
+
+def test_what_was_dropped_while_there_was_no_learner_is_not_waited_for(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"delivery": {"whenFull": "DropOldest", "maxBatchesAhead": 2}})
+    port = WorkerPort(server.link(Role.WORKER), 0)
+    for number in range(8):
         port.send(fragment(3_000_000, float(number)), META).stored.result(10)
     collector = connect()
     assert [float(batch["observation"].mean()) for batch in islice(collector, 2)] == [6.0, 7.0]

@@ -78,6 +78,12 @@ def test_a_job_that_grows_waits_for_new_workers_once_they_are_heard_of() -> None
     assert three.members() == {0, 1, 2, 4}
 
 
+def test_a_worker_that_the_job_never_had_is_not_remembered() -> None:
+    three = roster()
+    assert not three.hear(heartbeat(3))
+    assert set(three.statuses()) == {0, 1, 2}
+
+
 def test_a_job_that_shrinks_waits_no_longer_for_those_it_gave_up() -> None:
     three = roster()
     three.resize(1)

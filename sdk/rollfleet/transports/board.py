@@ -6,12 +6,14 @@ bytes
 8-15   u64  xxh3_64 of all that follows and of the number
 16-19  u32  length of the notice
 20-    the notice, JSON
+last 8 f64  when the worker was between two steps last, by the clock that all processes of a machine share
 ```
 A notice may be read while it is written over: the checksum tells, and it is read again. That holds on every machine,
 whatever order its cores see each other's writes in.
 """
 
 import struct
+import time
 from dataclasses import dataclass
 
 import xxhash
@@ -24,6 +26,8 @@ BYTES = 1 << 16  # for a control message that names thousands of workers; what i
 
 _NUMBER = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQI")
+_BEAT = struct.Struct("<d")
+_BEAT_AT = BYTES - _BEAT.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class Notice:
 
 
 class Board:
-    """Holds one notice; one process writes, one reads.
+    """Holds one notice, which one process writes and one reads; and when that one was last heard of.
 
     Args:
         arena: An empty one, or one that holds a board.
@@ -93,8 +97,8 @@ class Board:
             MessageTooLarge: It does not fit.
         """
         text = pack(notice)
-        if _HEAD.size + len(text) > len(self._memory):
-            raise MessageTooLarge(len(text), len(self._memory) - _HEAD.size, "notice")
+        if _HEAD.size + len(text) > _BEAT_AT:
+            raise MessageTooLarge(len(text), _BEAT_AT - _HEAD.size, "notice")
         self._number += 1
         self._memory[_HEAD.size : _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._memory, 0, self._number, _checksum(self._number, text), len(text))
@@ -108,6 +112,15 @@ class Board:
             if _checksum(number, text) == checksum:
                 self._number, self._notice = number, unpack(Notice, text)
         return self._notice
+
+    def beat(self) -> None:
+        """From whoever reads: it is between two steps."""
+        _BEAT.pack_into(self._memory, _BEAT_AT, time.monotonic())
+
+    def since_beat_s(self) -> float:
+        """How long ago that was; 0: it never was."""
+        (last,) = _BEAT.unpack_from(self._memory, _BEAT_AT)
+        return max(0.0, time.monotonic() - last) if last else 0.0
 
     def close(self) -> None:
         """Give up the arena."""

@@ -12,6 +12,7 @@ import logging
 import time
 import weakref
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from rollfleet.account import Account
 from rollfleet.batch import to_batch
 from rollfleet.errors import JobInvalid, WireError
 from rollfleet.ring import Ring
+from rollfleet.roster import stuck
 from rollfleet.transports.crew import Crew
 from rollfleet.transports.fragments import unpack_fragment
 from rollfleet.transports.frames import Announced, Stored
@@ -70,6 +72,7 @@ class ProcessesTransport:
         self._spent: list[Snapshot] = []
         self._handed_over: set[tuple[int, int, int]] = set()  # and not taken yet
         self._corrupt = 0
+        self._told: set[int] = set()  # the workers that are stuck, and were said to be
         method = next((known for known in START_METHODS if known == start_method), None)
         if method is None:
             raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
@@ -124,6 +127,7 @@ class ProcessesTransport:
                 raise crew.fault
             left_s = until - time.monotonic()
             if left_s <= 0:
+                self._tell_who_is_stuck()
                 return None
             crew.listen(left_s)
 
@@ -141,7 +145,11 @@ class ProcessesTransport:
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
         self._crew.listen(0)
-        return dict(self._crew.statuses)
+        seats = self._crew.seats
+        return {
+            index: replace(status, in_step_s=seats[index].in_step_s) if index in seats else status
+            for index, status in self._crew.statuses.items()
+        }
 
     def report(self, status: LearnerStatus) -> None:
         """See `Transport`. Nobody else listens here."""
@@ -177,6 +185,13 @@ class ProcessesTransport:
         self._crew.listen(0)
         if self._crew.fault:
             raise self._crew.fault
+
+    def _tell_who_is_stuck(self) -> None:
+        """Once for each worker, until it is well again."""
+        troubles = {index: trouble for index, status in self.workers().items() if (trouble := stuck(status))}
+        for index in troubles.keys() - self._told:
+            log.warning("worker %d %s", index, troubles[index])
+        self._told = set(troubles)
 
     def _arrival(self, seat: Seat, announced: Announced | Stored) -> Arrival | None:
         if isinstance(announced, Stored):

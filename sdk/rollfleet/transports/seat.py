@@ -95,6 +95,12 @@ class Seat:
         """Whether what it said last was its last word."""
         return self.status is not None and self.status.state in _LAST_STATES
 
+    @property
+    def in_step_s(self) -> float:
+        """For how many seconds it has been in the present step of its environments; 0: in none."""
+        collecting = self.status is not None and self.status.state is WorkerState.COLLECTING
+        return self._board.since_beat_s() if collecting else 0.0
+
     def post(self, **changes: Any) -> None:
         """Change what it is to know, and ring."""
         self.notice = replace(self.notice, **changes)
