@@ -1,5 +1,6 @@
 """Numbers the versions of a learner's weights and hands snapshots of them to the transport."""
 
+import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from rollfleet.models import models_of
 from rollfleet.schemes import Layout, WeightScheme
 from rollfleet.transports.transport import Transport
 from rollfleet.weights import State, WeightLayout
+
+log = logging.getLogger(__name__)
 
 NOTHING = "there are no parameters or buffers to send"
 
@@ -76,6 +79,15 @@ class Broadcaster:
 
     def go_on_from(self, version: int) -> None:
         """Number on from here, where that is further; the policy is due."""
+        if version < self.version:
+            log.warning(
+                "restored at version %d, while workers have had version %d: weights that are %d versions older go out "
+                "as version %d",
+                version,
+                self.version,
+                self.version - version,
+                self.version + 1,
+            )
         self.version = max(self.version, version)
         self._batches = None
 

@@ -37,6 +37,7 @@ _MAGIC = b"RLFC"
 _LEAD = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<IIQIIQ")
 _MAX_COUNT = (1 << 32) - 1
+MAX_WORKERS = 1 << 16  # of a job: who lies about its number must not cost memory for each
 
 PREFIX_BYTES = _LEAD.size + _FIELDS.size
 """Bytes that each chunk has besides its share of the message."""
@@ -122,6 +123,8 @@ def peek(chunk: bytes | bytearray | memoryview) -> ChunkHeader:
     if xxhash.xxh32_intdigest(memoryview(chunk).cast("B")[_LEAD.size : PREFIX_BYTES]) != checksum:
         raise MessageCorrupt("the chunk's prefix was changed on the way: its checksum is wrong")
     worker, incarnation, sequence, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
+    if worker >= MAX_WORKERS:
+        raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
     if index >= count:
         raise MessageCorrupt(f"chunk {index} of {count} chunks")
     if (count - 1) * _chunk_size(total_bytes, count) >= total_bytes:

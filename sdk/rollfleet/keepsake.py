@@ -6,6 +6,8 @@ from nats.aio.msg import Msg
 
 from rollfleet.link import Link
 
+MAX_CLAIMS, MAX_CLAIM_BYTES = 1 << 16, 1 << 12  # more than any job has, whoever writes them
+
 
 class Keepsake:
     """The last word on what a learner or a worker that starts anew has to know: claims, control, the learner's status.
@@ -26,8 +28,14 @@ class Keepsake:
 
     async def _subscribe(self, link: Link) -> None:
         subjects = link.subjects
-        for subject in (subjects.control, subjects.learner, subjects.claims):
+        for subject in (subjects.control, subjects.learner):
             await link.client.subscribe(subject, cb=self._keep)
+        await link.client.subscribe(subjects.claims, cb=self._keep_claim)
+
+    async def _keep_claim(self, message: Msg) -> None:
+        known = message.subject in self._kept or len(self._kept) < MAX_CLAIMS
+        if known and len(message.data) <= MAX_CLAIM_BYTES:
+            await self._keep(message)
 
     async def _keep(self, message: Msg) -> None:
         self._kept[message.subject] = message.data

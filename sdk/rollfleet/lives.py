@@ -2,6 +2,7 @@
 
 WINDOW = 4096  # batches of one life of a worker among which the order may differ from the one they were sent in
 LIVES = 4  # of one worker that are remembered
+_ALL = (1 << WINDOW) - 1
 
 
 class Lives:
@@ -33,13 +34,15 @@ class Lives:
 class _Life:
     """The sequence numbers of one life of a worker that have come, in whatever order.
 
-    Numbers before the first that came are no gap: an earlier learner may have had them.
+    Numbers before the first that came are no gap: an earlier learner may have had them. It takes half a kilobyte,
+    whatever is sent.
     """
+
+    __slots__ = ("_count", "_first", "_newest", "_seen")
 
     def __init__(self, sequence: int) -> None:
         self._first = self._newest = sequence
-        self._from = self._to = sequence  # all of these have come
-        self._others: set[int] = set()  # that have come besides, among the newest WINDOW
+        self._seen = 1  # bit i: the number i before the newest has come
         self._count = 1
 
     @property
@@ -48,17 +51,14 @@ class _Life:
 
     def add(self, sequence: int) -> bool:
         """False: it has come before, or so long after its successors that nobody knows any more."""
-        if self._from <= sequence <= self._to or sequence in self._others or sequence <= self._newest - WINDOW:
+        age = self._newest - sequence
+        if age >= WINDOW or (age >= 0 and self._seen >> age & 1):
             return False
+        if age < 0:
+            self._seen = (self._seen << -age | 1) & _ALL if -age < WINDOW else 1
+            self._newest = sequence
+        else:
+            self._seen |= 1 << age
+            self._first = min(self._first, sequence)
         self._count += 1
-        self._first, self._newest = min(self._first, sequence), max(self._newest, sequence)
-        self._others.add(sequence)
-        while self._to + 1 in self._others:
-            self._to += 1
-            self._others.discard(self._to)
-        while self._from - 1 in self._others:
-            self._from -= 1
-            self._others.discard(self._from)
-        if len(self._others) >= 2 * WINDOW:
-            self._others = {each for each in self._others if each > self._newest - WINDOW}
         return True

@@ -1,5 +1,7 @@
 """Which batches reach the learner: each once, none that is too old, one of each worker in a round."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,9 +9,12 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rollfleet.admission import Admission
-from rollfleet.lives import LIVES, WINDOW
+from rollfleet.lives import LIVES, WINDOW, Lives
 from rollfleet.transports.transport import Arrival
 from rollfleet_api.messages import BatchMeta
+
+if TYPE_CHECKING:
+    from tests.sdk.conftest import AllocatesAtMost
 
 SESSION = 5
 
@@ -118,6 +123,18 @@ def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_not_admitted() -
         assert admission.admit(arrival(2, incarnation=incarnation), version=1)
     assert not admission.admit(arrival(3 * WINDOW), version=1)
     assert counts(admission) == {"repeated": 2}
+
+
+def test_gaps_cost_no_memory_however_many_and_however_wide(allocates_at_most: "AllocatesAtMost") -> None:
+    lives = Lives()
+    with allocates_at_most(20_000):
+        for number in range(2 * WINDOW):
+            assert lives.add(0, 0, 2 * number)
+        assert lives.missed == 2 * WINDOW - 1
+        assert lives.add(0, 0, 2**64 - 1)
+        assert not lives.add(0, 0, 2**64 - 1)
+        assert lives.add(0, 0, 2**64 - WINDOW)
+        assert not lives.add(0, 0, 2**64 - 1 - WINDOW)
 
 
 def test_workers_are_counted_apart() -> None:

@@ -23,7 +23,7 @@ FIELDS = struct.Struct("<IIQIIQ")
 relaxed = settings(deadline=None)
 identities = st.builds(
     Identity,
-    worker=st.integers(0, 2**32 - 1),
+    worker=st.integers(0, 2**16 - 1),
     incarnation=st.integers(0, 2**32 - 1),
     sequence=st.integers(0, 2**64 - 1),
 )
@@ -208,6 +208,11 @@ def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int
 
 
 # Hostile senders.
+
+
+def test_chunk_of_a_worker_that_no_job_can_have_is_corrupt() -> None:
+    with pytest.raises(MessageCorrupt, match="worker 65536: a job has at most 65,536 workers"):
+        peek(forged(sent_by(2**16), index=0, count=1, total_bytes=1, share=b"x"))
 
 
 def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocates_at_most: "AllocatesAtMost") -> None:

@@ -53,6 +53,40 @@ def test_what_cannot_be_read_is_passed_over_and_sessions_and_versions_count_on(
         assert worker.error is None
 
 
+def test_a_learner_that_returns_with_older_weights_is_noticed(
+    server: "Server", connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_worker(server.provision(**SYNC | {"workers": 1}), 0)
+    policy = actor_critic()
+    first = connect(policy)
+    next(first)
+    state = first.state_dict()
+    checkpoint = {name: value.clone() for name, value in policy.state_dict().items()}
+    nn.init.ones_(next(policy.parameters()))
+    next(first)
+    first.detach()
+
+    second = connect(policy)
+    next(second)
+    second.detach()
+    assert "weights" not in caplog.text  # it goes on from the newest
+
+    policy.load_state_dict(checkpoint)
+    third = connect(policy)
+    next(third)
+    assert "version 4, the first of this learner, has other weights than version 3" in caplog.text
+    next(third)
+    assert caplog.text.count("other weights") == 1
+    third.detach()
+
+    fourth = connect(policy)
+    fourth.load_state_dict(state)
+    assert "restored at version 1, while workers have had version 5" in caplog.text
+    next(fourth)
+    assert fourth.version == 6
+    fourth.shutdown()
+
+
 def test_a_heartbeat_that_cannot_be_read_keeps_nobody_from_connecting(server: "Server", connect: Connect) -> None:
     server.provision(**SYNC)
     admin = server.link()

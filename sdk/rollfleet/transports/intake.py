@@ -14,8 +14,8 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from rollfleet.batch import to_batch
-from rollfleet.chunking import Assembled, Assembler, Identity, peek
-from rollfleet.errors import WireError
+from rollfleet.chunking import MAX_WORKERS, Assembled, Assembler, Identity, peek
+from rollfleet.errors import MessageCorrupt, WireError
 from rollfleet.link import RETRY_WAIT_S, Link
 from rollfleet.transports.fragments import unpack_fragment
 from rollfleet.transports.transport import Arrival
@@ -53,8 +53,10 @@ class Intake:
     ) -> None:
         self._link, self._device, self._no_cuda_sync, self._on_room = link, device, no_cuda_sync, on_room
         self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes)
+        self._most_steps = 0  # T of a share: the others of its round are padded to it; 0: whatever comes
         self.follow(job)
-        self._acknowledge_at: dict[Identity, list[str]] = {}  # every chunk of what is not taken yet
+        # Every chunk of what is not taken yet: where in the stream it is, and how its newest delivery is answered.
+        self._acknowledge_at: dict[Identity, dict[int, tuple[int, str]]] = {}
         self._complete: set[Identity] = set()
         self._taken: dict[Identity, None] = {}  # the last ones, in their order
         self._lives: dict[int, int] = {}  # worker -> the newest life that has begun
@@ -109,10 +111,17 @@ class Intake:
     def follow(self, job: CollectorJob) -> None:
         """Have room for as many workers as the job has now."""
         workers = job.spec.workers
+        if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
+            self._most_steps = max(self._most_steps, job.spec.steps_among(1))
         self._assembler.max_pending = 2 * workers + 2
         self._most_waiting = 2 * workers if job.spec.mode is Mode.SYNC else READY_ASYNC
         # Of what was taken, no more can come once more than was in the queue at a time.
         self._remembered = 2 * workers * (job.spec.delivery.max_batches_ahead + 1)
+
+    def forget_deliveries(self) -> None:
+        """NATS has lost its stream: nothing is to be acknowledged, and in a new one other messages have the places."""
+        for held in self._acknowledge_at.values():
+            held.clear()
 
     def full(self) -> bool:
         """Whether enough waits to be received."""
@@ -141,23 +150,35 @@ class Intake:
         header = peek(message.data)
         identity, assembled = header.identity, None
         late = identity.incarnation < self._lives.get(identity.worker, 0)
-        if identity in self._complete:
+        held = self._acknowledge_at.get(identity, {})
+        if identity in self._complete and (header.index in held or not held):
             pass  # it came again, since it was not acknowledged in time
-        elif late or (identity in self._taken and header.count > 1):
+        elif late or identity in self._complete or (identity in self._taken and header.count > 1):
             # A piece that was sent again, and of which the others may never come; or of a worker that was replaced.
             self._link.begin(self._acknowledge([message.reply]))
             return None
         else:
             assembled = self._assembler.add(message.data)
-        self._acknowledge_at.setdefault(identity, []).append(message.reply)
+        self._hold(identity, header.index, message)
         return assembled
+
+    def _hold(self, identity: Identity, index: int, message: Msg) -> None:
+        """A chunk is acknowledged with its batch. Where it was stored twice, the older message may go at once."""
+        held = self._acknowledge_at.setdefault(identity, {})
+        stored, before = message.metadata.sequence.stream, held.get(index)
+        held[index] = (stored, message.reply)
+        if before and before[0] != stored:
+            self._link.begin(self._acknowledge([before[1]]))
 
     def _begin_life(self, message: Msg) -> None:
         """What earlier lives of a worker left half sent will never be whole, and would block its subjects.
 
         The queue keeps its order: whatever of it is whole has come before.
         """
-        worker, life = int(message.subject.split(".")[-2]), unpack(Claim, message.data).incarnation
+        name, life = message.subject.split(".")[-2], unpack(Claim, message.data).incarnation
+        if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
+            raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
+        worker = int(name)
         self._lives[worker] = max(life, self._lives.get(worker, 0))
         self._assembler.give_up(worker, before_incarnation=life)
         self._link.begin(self._end_lives(self._assembler.take_given_up(), message.reply))
@@ -171,15 +192,14 @@ class Intake:
         """Tell NATS now and then that what waits here is being worked on, so that it does not come again."""
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
-            for replies in list(self._acknowledge_at.values()):
-                for reply in replies:
-                    await self._link.tell(reply, b"+WPI")
+            for reply in [reply for held in self._acknowledge_at.values() for _, reply in held.values()]:
+                await self._link.tell(reply, b"+WPI")
 
     async def _let_go(self, identity: Identity) -> None:
         until = time.monotonic() + ACKNOWLEDGE_FOR_S
-        while replies := self._acknowledge_at.pop(identity, []):
-            if not await self._acknowledge(replies) and time.monotonic() < until:
-                self._acknowledge_at.setdefault(identity, replies)  # unless it has come again: then that is what counts
+        while held := self._acknowledge_at.pop(identity, {}):
+            if not await self._acknowledge([reply for _, reply in held.values()]) and time.monotonic() < until:
+                self._acknowledge_at.setdefault(identity, held)  # unless it has come again: then that is what counts
         self._complete.discard(identity)
         self._taken[identity] = None
         if len(self._taken) > self._remembered:
@@ -219,6 +239,8 @@ class Intake:
     def _arrival(self, assembled: Assembled) -> Arrival:
         meta, fragment = unpack_fragment(assembled.buffer)
         batch: Any = to_batch(fragment)
+        if batch.shape[1] > self._most_steps > 0:
+            raise MessageCorrupt(f"a share of {batch.shape[1]:,} steps, where the job has {self._most_steps:,} at most")
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.identity

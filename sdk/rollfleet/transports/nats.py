@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
+import xxhash
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
@@ -88,6 +89,7 @@ class NatsTransport:
         self._others = Others(rank)
         self._lead = Lead(link, rank, self._consumer.owner)
         self._status: LearnerStatus | None = None
+        self._found: Manifest | None = None  # of the newest weights, as long as nothing was sent from here
         self._roster = Roster(job.spec.workers)
         self._told: set[int] = set()  # the workers that are in trouble, and were said to be
         self._intake = Intake(
@@ -128,6 +130,8 @@ class NatsTransport:
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
         """See `Transport`."""
         self._intake.check()
+        if workers is None:
+            self._compare(version, snapshot)
         self._outbox.weights(version, snapshot, workers)
 
     def spent(self) -> list[Snapshot]:
@@ -217,6 +221,7 @@ class NatsTransport:
         learner = await self._read(subjects.learner, LearnerStatus)
         if control and not self._rank.leads:
             self._lead.hear(control, joining=True)
+        self._found = manifest
         return Resumed(
             session=self._rank.leads + max((each.session for each in (manifest, control, learner) if each), default=0),
             version=max((each.version for each in (manifest, control, learner) if each), default=0),
@@ -225,6 +230,18 @@ class NatsTransport:
             frames=learner.frames if learner and self._rank == ALONE else 0,
             batches=learner.batches if learner and self._rank == ALONE else 0,
         )
+
+    def _compare(self, version: int, snapshot: Snapshot) -> None:
+        """Tell of a learner that does not go on from the weights that workers have, but from a checkpoint."""
+        found, self._found = self._found, None
+        if found and found.checksum != xxhash.xxh3_64_hexdigest(snapshot.data.numpy().data):
+            log.warning(
+                "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
+                "before it: what that one had learned since its last checkpoint is gone",
+                self._job.key,
+                version,
+                found.version,
+            )
 
     async def _read(self, subject: str, kind: type[M]) -> M | None:
         """What the state stream holds; None: nothing, or nothing that can be read."""
@@ -261,6 +278,7 @@ class NatsTransport:
             if newer or owner not in (Gone.CONSUMER, self._consumer.owner):
                 raise self._replaced()
             if owner is Gone.CONSUMER:
+                self._intake.forget_deliveries()
                 await self._consumer.make()
                 log.warning("NATS has lost what it had stored of %s; going on", self._job.key)
                 self._outbox.send_again()
