@@ -1,11 +1,13 @@
 """`rollfleet record`: beside a job, killed, and started again."""
 
+import resource
 import signal
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sdk.test_delivery import of, publish
 from typer.testing import CliRunner
 
 from rollfleet import Collector, CollectorJob, Recording
@@ -70,6 +72,27 @@ def test_a_recorder_that_is_stopped_says_what_it_wrote(
     assert program.wait() == code
     assert "recorded 0 batches" in program.output
     assert "Traceback" not in program.output
+
+
+def test_a_disk_that_is_full_ends_a_recorder_and_what_was_written_stays(
+    workplace: "Workplace", server: "Server"
+) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
+    folder = workplace.folder / "seen"
+    program = workplace.start("record", "default/test", "--to", "seen", environ={URL: server.url(Role.LEARNER)})
+    program.wait_for("recording default/test to seen")
+    link = server.link(Role.WORKER)
+    publish(link, 1.0, of(0, 0))
+    while not segments_in(folder) or len(Recording(folder)) < 1:
+        pass
+    (file,) = segments_in(folder)
+    room = file.stat().st_size + 100  # for the beginning of another batch
+    resource.prlimit(program.process.pid, resource.RLIMIT_FSIZE, (room, room))
+    publish(link, 2.0, of(0, 1))
+    assert program.wait() == 1
+    assert "File too large" in program.output
+    assert "Traceback" not in program.output
+    assert [float(batch["observation"].mean()) for batch in Recording(folder)] == [1.0]
 
 
 def test_a_recorder_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch, server: "Server") -> None:
