@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -46,6 +47,17 @@ def test_every_link_within_the_repository_leads_to_a_file(pages: dict[Path, str]
     }
     assert links
     assert [f"{path.name}: {target}" for path, target in links if not (path.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site(repository: Path) -> None:
+    def listed(part: Any) -> list[str]:
+        if isinstance(part, str):
+            return [part]
+        return [page for each in (part.values() if isinstance(part, dict) else part) for page in listed(each)]
+
+    named = listed(yaml.safe_load((repository / "mkdocs.yml").read_text())["nav"])
+    written = [str(path.relative_to(repository / "docs")) for path in (repository / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(written)
 
 
 def test_every_command_of_ours_that_is_shown_exists(pages: dict[Path, str]) -> None:

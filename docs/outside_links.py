@@ -1,0 +1,19 @@
+"""For the site: a link to a file of the repository that is no page becomes the name of that file."""
+
+import posixpath
+import re
+from typing import Any
+
+_LINK = re.compile(r"\[([^\]\n]+)\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """What mkdocs calls with each page's text."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def written(link: re.Match[str]) -> str:
+        file = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+        inside = file.startswith("docs/")
+        return link[0] if inside else f"{link[1]} (`{file}`)"
+
+    return _LINK.sub(written, markdown)
