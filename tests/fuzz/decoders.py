@@ -38,7 +38,7 @@ with instrumented():
 
     from rollfleet.batch import join, to_batch
     from rollfleet.chunking import PREFIX_BYTES, Assembler, Identity, split
-    from rollfleet.codec import decode, encode
+    from rollfleet.codec import Key, decode, encode
     from rollfleet.errors import WireError
     from rollfleet.transports.fragments import unpack_fragment
     from rollfleet.weight_chunks import WeightAssembler, manifest_of
@@ -111,21 +111,11 @@ def write_seeds(folder: Path) -> None:
     """Messages that are well."""
     folder.mkdir(exist_ok=True)
     encoded = encode(b'{"session":1}', {("steps", "reward"): torch.ones(2, 3), ("final", "done"): torch.zeros(2) > 0})
-    flags = torch.zeros(1, 2, 1, dtype=torch.bool)
-    fragment = encode(
-        pack(BatchMeta(session=1, round=0, version=1, frames=2)),
-        {
-            ("steps", "observation"): torch.ones(1, 2, 1),
-            ("steps", "action"): torch.zeros(1, 2, dtype=torch.int64),
-            ("steps", "next", "reward"): torch.ones(1, 2, 1),
-            ("steps", "next", "terminated"): flags,
-            ("steps", "next", "truncated"): flags,
-            ("steps", "collector", "traj_ids"): torch.zeros(1, 2, dtype=torch.int64),
-            ("final", "observation"): torch.ones(1, 1),
-            ("episodes", "returns"): torch.ones(1, dtype=torch.float64),
-            ("episodes", "lengths"): torch.ones(1, dtype=torch.int64),
-        },
-    )
+    whole: dict[Key, torch.Tensor] = {
+        ("steps", "observation"): torch.ones(1, 2, 1),
+        ("final", "observation"): torch.ones(1, 1),
+    }
+    stacks = [_stacks(last=last) for last in (False, True)]
     data = memoryview(bytes(range(100)))
     manifest = manifest_of(1, 1, (), data, max_chunk_bytes=64)
     spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
@@ -137,7 +127,9 @@ def write_seeds(folder: Path) -> None:
     )
     seeds = {
         "codec": b"0" + b"".join(encoded.parts),
-        "fragment": b"1" + b"".join(fragment.parts),
+        "fragment": b"1" + _fragment(whole),
+        "stacks": b"1" + _fragment(stacks[0]),
+        "stacks_last": b"1" + _fragment(stacks[1]),
         "chunk": b"2" + next(split(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256)),
         "weights": b"3" + next(split_weights(manifest, data)),
         "manifest": b"4" + pack(manifest),
@@ -151,6 +143,32 @@ def write_seeds(folder: Path) -> None:
     }
     for name, seed in seeds.items():
         (folder / name).write_bytes(seed)
+
+
+def _stacks(*, last: bool) -> dict[Key, torch.Tensor]:
+    """Two frames of two images each, of which they share one."""
+    return {
+        ("folded images", "observation"): torch.arange(9, dtype=torch.uint8).view(3, 3),
+        ("folded begins", "observation"): torch.tensor([[True, False]]),
+        ("folded form", "observation"): torch.tensor([2, int(last)]),
+        ("final", "observation"): torch.zeros((1, 3, 2) if last else (1, 2, 3), dtype=torch.uint8),
+    }
+
+
+def _fragment(observations: dict[Key, torch.Tensor]) -> bytes:
+    """A batch of one environment and two frames."""
+    flags = torch.zeros(1, 2, 1, dtype=torch.bool)
+    others: dict[Key, torch.Tensor] = {
+        ("steps", "action"): torch.zeros(1, 2, dtype=torch.int64),
+        ("steps", "next", "reward"): torch.ones(1, 2, 1),
+        ("steps", "next", "terminated"): flags,
+        ("steps", "next", "truncated"): flags,
+        ("steps", "collector", "traj_ids"): torch.zeros(1, 2, dtype=torch.int64),
+        ("episodes", "returns"): torch.ones(1, dtype=torch.float64),
+        ("episodes", "lengths"): torch.ones(1, dtype=torch.int64),
+    }
+    meta = pack(BatchMeta(session=1, round=0, version=1, frames=2))
+    return b"".join(encode(meta, observations | others).parts)
 
 
 if __name__ == "__main__":

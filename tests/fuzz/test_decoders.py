@@ -7,6 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.decoders import MESSAGES, one, write_seeds
 
+from rollfleet.batch import to_batch
+from rollfleet.transports.fragments import unpack_fragment
+
 CORPUS = Path(__file__).parent / "corpus"
 DECODERS = {*MESSAGES, b"0", b"1", b"2", b"3", b"j"}
 
@@ -19,6 +22,12 @@ def test_the_corpus_has_something_for_each_decoder(tmp_path: Path) -> None:
     assert {file.read_bytes()[:1] for file in CORPUS.iterdir()} >= DECODERS
     write_seeds(tmp_path)
     assert {file.read_bytes()[:1] for file in tmp_path.iterdir()} == DECODERS
+
+
+@pytest.mark.parametrize("name", ["fragment", "stacks", "stacks_last"])
+def test_the_seeds_are_batches_that_are_well(name: str) -> None:
+    message = bytearray((CORPUS / name).read_bytes()[1:])
+    assert to_batch(unpack_fragment(message)[1]).shape == (1, 2)
 
 
 def test_what_was_kept_ends_in_errors_of_ours() -> None:
