@@ -17,6 +17,7 @@ class Memory:
         secrets: Those of the job as they are mounted now; the operator has no right to watch Secrets.
         provisioned: The generation whose spec NATS was told; None: unknown.
         doubted: NATS may have lost what it was told.
+        released: The job is over, and what NATS had of it was taken away.
         heard: The last heartbeats, for when NATS is away.
         source_digest: Of the job's ConfigMap, when it was last there.
         written_s: When status was last written.
@@ -28,6 +29,7 @@ class Memory:
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     provisioned: int | None = None
     doubted: bool = False
+    released: bool = False
     heard: Heartbeats = field(default_factory=Heartbeats)
     source_digest: str = ""
     written_s: float = 0.0

@@ -26,7 +26,7 @@ from rollfleet_operator.memory import Memory
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.plan import plan, shrinks
 from rollfleet_operator.release import releases
-from rollfleet_operator.retention import expires_in_s, lingers_for_s
+from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.sighting import Sighting
 from rollfleet_operator.status import Sight, invalid, is_transition, ours, status
@@ -105,7 +105,7 @@ class Reconciler:
 
     async def _look(self, job: CollectorJob, memory: Memory) -> Look:
         now_s, refused = self._clock(), ""
-        problem = await self._listen(job, memory)
+        problem = await self._listen(job, memory, now_s)
         try:
             if not ended(job):  # what an ended job was made from may be gone
                 await self._sighting.read_source(job, memory)
@@ -142,9 +142,9 @@ class Reconciler:
             again_s = min(self._settings.refresh_s, math.inf if again_s is None else again_s)
         return Look(again_s, problem)
 
-    async def _listen(self, job: CollectorJob, memory: Memory) -> OperatorError | None:
+    async def _listen(self, job: CollectorJob, memory: Memory, now_s: float) -> OperatorError | None:
         """Hear what there is to hear. Returns what stood in the way: the cluster is looked after all the same."""
-        if job.status is None or not _belongs_on_nats(job, memory):  # NATS does not know it yet
+        if job.status is None or not _belongs_on_nats(job, memory, now_s):  # NATS does not know it
             return None
         try:
             memory.heard = await self._wire.heartbeats(job)
@@ -168,7 +168,7 @@ class Reconciler:
         wanted = desired(job, inputs)
         actions = plan(wanted, observed, anew=found.stage is Stage.AGAIN, ended=found.ended)
         known = memory.provisioned == job.metadata.generation
-        publish = not found.ended and _belongs_on_nats(job, memory) and (memory.doubted or not known)
+        publish = not found.ended and _belongs_on_nats(job, memory, now_s) and (memory.doubted or not known)
         # A worker that finds itself one too many gives up for good: its pod goes before it could find that out.
         last = shrinks(actions, observed)
         away = await self._publish(job, memory) if publish and not last else None
@@ -182,6 +182,9 @@ class Reconciler:
             away = await self._publish(job, memory)
         if away:
             raise away
+        if is_over(job, now_s) and not memory.released:
+            await wire.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
+            memory.released = True
 
     async def _publish(self, job: CollectorJob, memory: Memory) -> WireUnavailable | None:
         """Tell NATS of the job. Returns what stood in the way."""
@@ -270,10 +273,11 @@ class Reconciler:
         return None
 
 
-def _belongs_on_nats(job: CollectorJob, memory: Memory) -> bool:
-    """Whether NATS is to know a job: not one that was suspended before it ever ran, since it takes its room at once."""
+def _belongs_on_nats(job: CollectorJob, memory: Memory, now_s: float) -> bool:
+    """Whether NATS is to know a job, which takes its room at once: not before it may ever run, nor after its end."""
     started = job.status is not None and job.status.start_time is not None
-    return not job.spec.suspend or started or memory.provisioned is not None
+    waits = job.spec.suspend and not started and memory.provisioned is None
+    return not waits and not is_over(job, now_s)
 
 
 def _mounted(job: CollectorJob, role: Role, memory: Memory) -> bytes | None:

@@ -1,7 +1,9 @@
 """How long a job stays after its end."""
 
 from rollfleet_api.job import CollectorJob, CollectorJobStatus
+from rollfleet_api.status import ConditionType
 from rollfleet_operator.clock import parse_time
+from rollfleet_operator.verdict import held
 
 LINGER_S = 30.0
 """Workers leave by themselves when a job is complete; one that has not left by then is stopped."""
@@ -19,3 +21,12 @@ def lingers_for_s(job: CollectorJob, now_s: float) -> float:
     """Seconds that workers of a complete job may still take to leave; the end is counted from its first look."""
     ended = job.status.completion_time if job.status else None
     return LINGER_S if ended is None else max(0.0, parse_time(ended) + LINGER_S - now_s)
+
+
+def is_over(job: CollectorJob, now_s: float) -> bool:
+    """Whether nobody will come back to a complete job: its learner was a pod of it, and its workers had time to leave.
+
+    A learner that is somewhere else may start again, and has to find that its job is complete.
+    """
+    complete = held(job, ConditionType.COMPLETE) is not None
+    return complete and job.spec.learner is not None and lingers_for_s(job, now_s) == 0

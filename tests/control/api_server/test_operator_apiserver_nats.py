@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rollfleet_api.job import KIND
+from rollfleet_api.messages import Phase
 from rollfleet_api.permissions import Role
-from rollfleet_operator import names
+from rollfleet_operator import names, retention
 
 if TYPE_CHECKING:
     from tests.control.api_server.conftest import Lab
@@ -46,6 +48,34 @@ def test_a_job_that_is_suspended_later_stays_there_and_its_edits_are_told(runnin
     running.apply(suspend=True, workers=5)
     running.wait_condition("Suspended", "Suspended")
     wait_for(lambda: running.wire.published[running.key].spec.workers == 5)
+
+
+def test_a_complete_job_whose_learner_was_a_pod_gives_its_room_back(
+    lab: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LINGER_S", 1.0)
+    lab.apply(learner={"template": {}})
+    lab.run("learner")
+    lab.learner_says(Phase.COMPLETE, frames=64)
+    wait_for(lambda: lab.status().get("frames") == 64)
+    lab.end_run("Complete", role="learner")
+    lab.wait_condition("Complete", "LearnerDone")
+    assert lab.key in lab.wire.published, "its workers have to hear of it"
+    wait_for(lambda: lab.key not in lab.wire.published)
+    lab.patch(KIND, "cartpole", {"metadata": {"labels": {"seen": "again"}}})
+    lab.seconds_pass(0.5)
+    assert lab.key not in lab.wire.published
+    assert (lab.status()["frames"], lab.condition("Degraded")["status"]) == (64, "False")
+
+
+def test_a_complete_job_whose_learner_was_elsewhere_tells_it_so(
+    running: "Lab", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LINGER_S", 0.2)
+    running.learner_says(Phase.COMPLETE)
+    running.wait_condition("Complete", "LearnerDone")
+    running.seconds_pass(0.7)
+    assert running.key in running.wire.published
 
 
 def test_a_nats_that_is_back_without_a_job_is_told_of_it_at_once(running: "Lab", wait_for: WaitFor) -> None:
