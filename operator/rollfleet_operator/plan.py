@@ -96,8 +96,10 @@ def _changed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action
     labels = manifest["metadata"]["labels"]
     spec = {key: manifest["spec"][key] for key in _CHANGEABLE if key in manifest["spec"]}
     patch: Manifest = {}
-    if not covers(labels, found["metadata"].get("labels")):
-        patch["metadata"] = {"labels": labels}
+    there = found["metadata"].get("labels") or {}
+    left = {names.QUEUE_NAME: None} if names.QUEUE_NAME in there and names.QUEUE_NAME not in labels else {}
+    if left or not covers(labels, there):  # a label that stayed would have Kueue suspend what we resume
+        patch["metadata"] = {"labels": labels | left}
     if not covers(spec, found["spec"]):
         patch["spec"] = spec
     if patch:

@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from rollfleet.nats_server import find_nats_server
+from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.quantity import parse_bytes
+from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Connection, Server, own_user
 from rollfleet_operator.nats.reachable import greeted
+from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
+from rollfleet_operator.nats.wire import NatsWire
 
 if TYPE_CHECKING:
     from tests.control.chart.conftest import Helm, Rendered
@@ -52,7 +59,7 @@ class Nats:
 
 @pytest.fixture
 def nats_server(helm: "Helm", tmp_path: Path) -> Iterator[Nats]:
-    rendered = helm.render(nats__tls__names=["localhost"], nats__jetstream__fileBytes="1Gi")
+    rendered = helm.render(nats__tls__names=["localhost"], nats__jetstream__fileBytes="2Gi")
     server = Nats(rendered, tmp_path)
     yield server
     server.process.terminate()
@@ -92,6 +99,35 @@ def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: 
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("storage", ["File", "Memory"])
+def test_a_small_job_finds_room_whatever_it_is_stored_in(
+    nats_server: Nats, helm: "Helm", storage: str, repository: Path
+) -> None:
+    values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
+    limits = AccountLimits(state_bytes=parse_bytes(values["nats"]["stateBytes"]))
+    job = parse_job(
+        {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": "a", "uid": "uid-1"},
+            "spec": {
+                "env": {"id": "CartPole-v1"},
+                "policy": {"random": {}},
+                "collect": {"framesPerBatch": 8},
+                "delivery": {"storage": storage, "maxBytes": "256Mi"},
+            },
+        }
+    )
+
+    async def scene() -> None:
+        server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+        wire = NatsWire(NatsSettings(server=server, keys=KEYS, limits=limits))
+        await wire.provision(job)
+        await wire.close()
 
     asyncio.run(scene())
 

@@ -106,6 +106,16 @@ def test_kueue_suspends_and_resumes_undisturbed(scene: MakeScene, planned: Any) 
     assert planned(drifted(before, run_ref(before), {"spec": {"suspend": True}})) == []
 
 
+def test_job_that_leaves_its_queue_is_no_longer_kueues(scene: MakeScene, planned: Any) -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "gpus"}
+    before, after = scene(labels=queue), scene()
+    suspended = drifted(before, run_ref(before), {"spec": {"suspend": True}})
+    (action,) = planned(replace(suspended, job=after.job))
+    assert isinstance(action, Change)
+    assert action.patch["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] is None
+    assert action.patch["spec"]["suspend"] is False
+
+
 def test_changed_template_makes_a_new_run_before_the_old_one_goes(scene: MakeScene, planned: Any) -> None:
     before = scene(image="a:1")
     made, deleted = planned(before.edited(image="a:2"))

@@ -52,6 +52,18 @@ def test_a_job_that_has_its_room_may_change(play: "Play") -> None:
     play(scene)
 
 
+@pytest.mark.parametrize(("first", "then"), [("Block", "DropOldest"), ("DropOldest", "Block")])
+def test_what_a_full_stream_does_may_change(play: "Play", first: str, then: str) -> None:
+    async def scene(site: "Site") -> None:
+        for when in (first, then):
+            await site.wire.provision(job := site.job(delivery={"maxBytes": "4Mi", "whenFull": when}))
+        async with site.administrator(subjects_of(job)) as client:
+            stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
+            assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
+
+    play(scene)
+
+
 def test_provisioning_again_changes_nothing(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
