@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import pytest
 
-from rollfleet import Collector, CollectorJob
+from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.link import Link
 from rollfleet.transports.state import read_state
 from rollfleet_api.messages import LearnerStatus
@@ -92,6 +93,28 @@ def test_learner_tells_how_long_its_loop_has_waited_for_data(
     threading.Timer(2.5, lambda: start_worker(job, 0)).start()
     next(collector)
     waited_s(link, longer_than_s=first_s + 2.0)
+
+
+def test_the_lowest_version_that_is_told_is_that_of_workers_that_are_there(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
+    workers = [start_worker(job, index) for index in range(2)]
+    env, link = gymnasium.make("CartPole-v1"), server.link()
+    collector = connect(ActorCritic(env.observation_space, env.action_space))
+    while set(collector.versions()) != {0, 1}:
+        next(collector)
+    workers[1].leave()
+    while collector.workers != (0,):
+        next(collector)
+    left_at = collector.versions()[1]
+    for _ in range(100):
+        next(collector)
+        status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
+        if status and status.applied_version > left_at:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"worker 1 left at version {left_at}, and the heartbeat is still {status}")
 
 
 def waited_s(link: Link, *, longer_than_s: float) -> float:
