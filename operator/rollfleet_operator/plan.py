@@ -79,6 +79,21 @@ def shrinks(actions: Sequence[Action], observed: Observed) -> bool:
     return any(spec.get("parallelism", pods[which]) < pods[which] for which, spec in wanted.items())
 
 
+def starts(actions: Sequence[Action], observed: Observed) -> bool:
+    """Whether pods will start: they must find their job on NATS."""
+    runs = {Ref("Job", str(run.name)): run for run in observed.runs}
+    for action in actions:
+        match action:
+            case Apply(manifest) if manifest["kind"] == "Job" and not manifest["spec"].get("suspend"):
+                return True
+            case Change(which, {"spec": spec}):
+                run = runs[which]
+                resumed, more = run.suspended and spec.get("suspend") is False, spec.get("parallelism", 0) > run.pods
+                if resumed or (more and not spec.get("suspend")):
+                    return True
+    return False
+
+
 def _mended(manifest: Manifest, observed: Observed, runs: dict[Ref, Run]) -> Iterator[Action]:
     which = ref(manifest)
     found = observed.children.get(which)

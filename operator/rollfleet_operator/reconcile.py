@@ -24,7 +24,7 @@ from rollfleet_operator.errors import ApiError, OperatorError, WireUnavailable
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.memory import Memory
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.plan import plan, shrinks
+from rollfleet_operator.plan import plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.settings import Settings
@@ -172,7 +172,7 @@ class Reconciler:
         # A worker that finds itself one too many gives up for good: its pod goes before it could find that out.
         last = shrinks(actions, observed)
         away = await self._publish(job, memory) if publish and not last else None
-        if away and not (known or job.spec.suspend):  # who starts must find the job there; who stops needs nothing
+        if away and not known and starts(actions, observed):
             raise away
         for made in await self._applier.execute(job, [*actions, *releases(observed)]):
             if made["kind"] == "Secret":

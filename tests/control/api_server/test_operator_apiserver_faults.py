@@ -69,6 +69,25 @@ def test_what_happened_while_the_operator_was_away_is_made_up_for(
     wait_for(lambda: set(lab.wire.published) == {lab.key})
 
 
+def test_an_operator_that_begins_without_nats_mends_what_starts_no_pods(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    policy = names.network_policy("cartpole", Role.WORKER)
+    lab.apply()
+    first = start()
+    wait_for(lambda: lab.status().get("phase"))
+    lab.run()
+    first.stop()
+    with lab.nats_away():
+        lab.delete("NetworkPolicy", policy)
+        start()
+        wait_for(lambda: lab.get("NetworkPolicy", policy))
+        lab.apply(workers=5)
+        wait_for(lambda: lab.status()["observedGeneration"] == 2)
+        assert lab.run()["spec"]["parallelism"] == 2
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
+
+
 def test_deletion_that_no_watch_told_of_is_noticed(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     lab.apply()
     running = start(resync_s=0.5, doubt_s=0.5)

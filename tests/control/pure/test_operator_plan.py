@@ -9,7 +9,7 @@ import pytest
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.plan import Action, Apply, Change, Delete, plan, shrinks
+from rollfleet_operator.plan import Action, Apply, Change, Delete, plan, shrinks, starts
 
 if TYPE_CHECKING:
     from tests.control.pure.conftest import Scene
@@ -79,6 +79,26 @@ def test_fewer_workers_are_known_before_they_are_told(
 ) -> None:
     after = scene(workers=2).edited(workers=workers)
     assert shrinks(planned(after), after.observed) is fewer
+
+
+@pytest.mark.parametrize(
+    ("before", "edit", "start"),
+    [
+        ({}, {"workers": 3}, True),
+        ({}, {"image": "a:2"}, True),
+        ({"suspend": True}, {"suspend": False}, True),
+        ({}, {"suspend": True}, False),
+        ({}, {"suspend": True, "workers": 3}, False),
+        ({"suspend": True}, {"image": "a:2"}, False),
+        ({}, {"collect": {"totalFrames": 1000}}, False),
+    ],
+    ids=str,
+)
+def test_whoever_starts_must_find_the_job_on_nats(
+    scene: MakeScene, planned: Any, before: dict[str, Any], edit: dict[str, Any], start: bool
+) -> None:
+    after = scene(**before).edited(**edit)
+    assert starts(planned(after), after.observed) is start
 
 
 def test_template_of_a_run_is_never_written_again(scene: MakeScene, planned: Any) -> None:
