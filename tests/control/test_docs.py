@@ -10,7 +10,8 @@ import yaml
 
 from rollfleet.cli import app
 from rollfleet_api.documents import read_jobs
-from rollfleet_api.job import KIND
+from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.validation import parse_job
 
 COMMANDS = typer.main.get_command(app)
 
@@ -36,6 +37,22 @@ def test_every_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
     assert "quick-start.md: cartpole" in shown
     for origin, text in shown.items():
         assert read_jobs(text, origin=origin)
+
+
+def test_every_part_of_a_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
+    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    shown = {
+        f"{path.name}: {text}": smallest | part["spec"]
+        for path, page in pages.items()
+        for text in blocks(page, "yaml")
+        for part in yaml.safe_load_all(text)
+        if isinstance(part, dict) and part.keys() == {"spec"}
+    }
+    assert len(shown) > 3
+    for origin, spec in shown.items():
+        assert parse_job(
+            {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "a"}, "spec": spec}, origin=origin
+        )
 
 
 def test_every_link_within_the_repository_leads_to_a_file(pages: dict[Path, str]) -> None:

@@ -57,6 +57,27 @@ def test_pods_pass_pod_security_restricted(lab: "Lab") -> None:
         lab.dry_run_pod(lab.run(role)["spec"]["template"])
 
 
+def test_devices_and_claims_are_asked_for_as_kubernetes_has_it(lab: "Lab") -> None:
+    claim = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+    lab.apply(
+        resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}},
+        template={
+            "spec": {
+                "resourceClaims": [claim],
+                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+                "nodeSelector": {"gpu": "a100"},
+                "containers": [{"name": "worker", "resources": {"claims": [{"name": "gpu"}]}}],
+            }
+        },
+    )
+    template = lab.run()["spec"]["template"]
+    lab.dry_run_pod(template)
+    (worker,) = template["spec"]["containers"]
+    assert template["spec"]["resourceClaims"] == [claim]
+    assert worker["resources"]["claims"] == [{"name": "gpu"}]
+    assert worker["resources"]["limits"] == worker["resources"]["requests"] == {"nvidia.com/mig-1g.10gb": "1"}
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
