@@ -47,7 +47,7 @@ class Watched:
     """A job whose heartbeats are sent by the test."""
 
     def __init__(self, server: "Server") -> None:
-        self.job: CollectorJob = server.provision(collect={"framesPerBatch": 64, "totalFrames": 100_000})
+        self.job: CollectorJob = server.provision(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
         link = server.link()
         self.watch = Watch(link, self.job.spec.workers)
         link.call(link.flush())
