@@ -33,7 +33,7 @@ def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
             "rollfleet",
             str(chart),
             f"--namespace={release.namespace}",
-            "--reuse-values",
+            "--reset-then-reuse-values",
             "--set=worker.image.tag=of-the-next-version",
             "--wait",
             "--timeout=180s",

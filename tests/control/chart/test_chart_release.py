@@ -112,10 +112,12 @@ def test_an_upgrade_leaves_certificate_and_keys_and_an_uninstall_leaves_the_defi
 def test_an_upgrade_from_the_version_before_leaves_nats_alone(site: Site, helm: "Helm", tmp_path: Path) -> None:
     before = shutil.copytree(helm.chart, tmp_path / "rollfleet")
     written = (before / "Chart.yaml").read_text()
+    values = (before / "values.yaml").read_text()
+    (before / "values.yaml").write_text(values.replace("  podAnnotations: {}\n", ""))  # there are values that are new
     (before / "Chart.yaml").write_text(re.sub(r"(?m)^(version|appVersion): .*$", r"\1: 0.0.9", written))
     site.helm("install", "--set=crds.enabled=false", chart_at=before)
     server, operator = site.get("StatefulSet", "rollfleet-nats"), site.get("Deployment", "rollfleet")
-    site.helm("upgrade", "--set=crds.enabled=false")
+    site.helm("upgrade", "--reset-then-reuse-values")
     assert site.get("Deployment", "rollfleet")["spec"] != operator["spec"], "another operator"
     assert site.get("StatefulSet", "rollfleet-nats")["spec"] == server["spec"], "NATS would be restarted"
     site.helm("uninstall")
