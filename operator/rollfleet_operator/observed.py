@@ -93,6 +93,7 @@ class Pod:
         role: Worker or learner.
         index: Of a worker; 0 for a learner.
         running: Its container runs.
+        placed_s: When a node took it; 0: none has.
         unplaced: Why no node takes it; empty: one does, or it was not tried yet.
         waiting: Why its container does not start, as the kubelet's word and its message; None: it does.
         crash: Its container's end, if it was no good one.
@@ -111,6 +112,7 @@ class Pod:
     deleting: bool
     running: bool
     finished: bool
+    placed_s: float
     unplaced: str
     waiting: tuple[str, str] | None
     crash: Crash | None
@@ -140,6 +142,7 @@ class Pod:
             deleting="deletionTimestamp" in metadata,
             running=phase == "Running" and all("running" in state for state in states[-1:]),
             finished=phase in ("Succeeded", "Failed"),
+            placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
             unplaced=placed.get("message", "") if placed.get("status") == "False" else "",
             waiting=(waiting.get("reason", ""), waiting.get("message", "")) if waiting and phase == "Pending" else None,
             crash=_crash(crashed) if crashed else None,
@@ -147,6 +150,10 @@ class Pod:
             devices=dict(_devices(spec)),
             finalizers=tuple(metadata.get("finalizers") or ()),
         )
+
+
+def _since(condition: Manifest) -> float:
+    return parse_time(condition["lastTransitionTime"]) if condition.get("lastTransitionTime") else 0.0
 
 
 def _crash(terminated: Manifest) -> Crash:

@@ -138,7 +138,8 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
     for pod in observed.pods:
         if not (pod.deleting or pod.running or pod.finished):
             cause = why_not_running(pod) or Trouble("Pending", f"{title(pod)} has not started")
-            waits.append((max(pod.created_s, earliest_s), cause))
+            # A node that came late has an image to pull.
+            waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))
     refused, degraded = why_no_pods(observed.refused_pods), held(job, ConditionType.DEGRADED)
     if refused and degraded and degraded.reason == refused.reason:
         waits.append((_since(job, ConditionType.DEGRADED), refused))

@@ -132,5 +132,6 @@ class FailureSpec(Model):
         default=600,
         ge=0,
         le=2**31 - 1,
-        description="Seconds that a worker may wait for a node before the job fails; 0: for ever.",
+        description="Seconds that a worker may wait for a node, and again on it until it starts, before the job fails; "
+        "0: for ever.",
     )

@@ -7,6 +7,7 @@ import pytest
 
 from rollfleet_api.messages import LearnerStatus, Phase
 from rollfleet_api.permissions import Role
+from rollfleet_operator.clock import format_time
 from rollfleet_operator.verdict import Stage
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ def test_job_fails_with_its_learner(scene: MakeScene) -> None:
 @pytest.mark.parametrize(("age_s", "stage"), [(599, Stage.LIVE), (600, Stage.FAILED)])
 def test_pod_that_waits_too_long_for_a_node_fails_the_job(scene: MakeScene, age_s: float, stage: Stage) -> None:
     assert scene().running(0).unplaced(1, why=GPU, age_s=age_s).verdict.stage is stage
+
+
+@pytest.mark.parametrize(("ago_s", "stage"), [(599, Stage.LIVE), (601, Stage.FAILED)])
+def test_pod_that_found_a_node_has_the_same_time_again_to_start(scene: MakeScene, ago_s: float, stage: Stage) -> None:
+    before = scene()
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(before.now_s - ago_s)}
+    assert before.pod(1, age_s=1190, phase="Pending", conditions=[placed]).verdict.stage is stage
 
 
 def test_deadline_names_what_was_missing(scene: MakeScene) -> None:
