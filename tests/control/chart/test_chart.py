@@ -160,6 +160,12 @@ def test_the_operator_may_reach_nats_where_it_is(helm: "Helm", url: str, ports: 
     assert [each["port"] for each in egress[-1]["ports"]] == ports
 
 
+def test_the_operator_may_reach_the_api_server_where_it_is(helm: "Helm") -> None:
+    shown = helm.render(networkPolicy__apiServerPorts=[7443])
+    egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
+    assert {"ports": [{"port": 7443}]} in egress
+
+
 def test_the_server_is_given_no_seed(rendered: "Rendered") -> None:
     pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
     (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
@@ -190,6 +196,7 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"operator__resources": {"request": {}}}, "request"),
         ({"crds__keep": "yes"}, "keep"),
         ({"nats__service__type": "Public"}, "type"),
+        ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(helm: "Helm", values: dict[str, Any], said: str) -> None:

@@ -123,6 +123,16 @@ def test_an_upgrade_from_the_version_before_leaves_nats_alone(site: Site, helm: 
     site.helm("uninstall")
 
 
+def test_a_definition_that_another_release_has_left_is_taken_over_and_left_again(site: Site) -> None:
+    name = "collectorjobs.rollfleet.dev"
+    before = site.get("CustomResourceDefinition", name)["metadata"]["uid"]
+    site.helm("install", "--take-ownership")
+    there = site.get("CustomResourceDefinition", name)["metadata"]
+    assert there["annotations"]["meta.helm.sh/release-namespace"] == site.namespace
+    site.helm("uninstall")
+    assert site.get("CustomResourceDefinition", name)["metadata"]["uid"] == before
+
+
 def adopting(before: set[str]) -> list[str]:
     """Options that leave the definition to whoever has it already."""
     there = "CustomResourceDefinition/collectorjobs.rollfleet.dev" in before
