@@ -121,8 +121,10 @@ class Program:
     def kill_worker(self, index: int) -> None:
         """SIGKILL to a worker, not to what that has started."""
         said = f"ROLLFLEET_WORKER={index}"
-        workers = [pid for pid, command in self.processes().items() if command[-1:] == ["worker"]]
-        os.kill(min(pid for pid in workers if said in _words(Path(f"/proc/{pid}/environ"))), signal.SIGKILL)
+        workers = {pid for pid, command in self.processes().items() if command[-1:] == ["worker"]}
+        mine = {pid for pid in workers if said in _words(Path(f"/proc/{pid}/environ"))}
+        (first,) = (pid for pid in mine if _parent(pid) not in mine)  # the others are forks of it
+        os.kill(first, signal.SIGKILL)
 
     def assert_nothing_runs(self, *, within_s: float = 0.0) -> None:
         """None of its processes is there; it may take so long until then."""
@@ -258,6 +260,14 @@ def _words(file: Path) -> list[str]:
         return file.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
         return []
+
+
+def _parent(pid: int) -> int:
+    """The process that started one; 0: it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _take_terminal() -> None:

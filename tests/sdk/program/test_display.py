@@ -104,7 +104,7 @@ def test_without_a_terminal_there_are_plain_lines(watched: Watched) -> None:
     assert lines == ["loss [0.5] [red]low[/red]", "[worker 1] as it is", "worker 1 ended"]
     assert last == (
         "test: 12,800 frames (0/s), 100 batches, mean return 123.5, version 7, lag 2, dropped 3; "
-        "workers: 0 Collecting, 1 Failed"
+        "workers: 0 Collecting, 1 Failed; worker 1 failed: OSError: gone"
     )
 
 
@@ -117,7 +117,7 @@ def test_a_terminal_shows_a_table_with_a_row_for_each_worker(watched: Watched) -
     watched.send(LEARNER, lambda: watched.watch.learner is not None)
     shown = _shown(watched, terminal=True)
     assert "loss [0.5] [red]low[/red]" in shown
-    *_, head, names, first, second = (line.split() for line in shown.splitlines() if line.strip())
+    *_, head, names, first, second, trouble = (line.split() for line in shown.splitlines() if line.strip())
     assert " ".join(head) == (
         "test 12,800 of 100,000 frames 0 frames/s 100 batches mean return 123.5 version 7 lag 2 dropped 3"
     )
@@ -125,6 +125,7 @@ def test_a_terminal_shows_a_table_with_a_row_for_each_worker(watched: Watched) -
     assert first == ["0", "Collecting", "6", "6,400", "1,234", "-", "1"]
     assert second[:2] == ["1", "Failed"]
     assert second[-2:] == ["-1.5", "5"]
+    assert " ".join(trouble) == "worker 1 failed: OSError: gone"
 
 
 def test_frames_per_second_are_what_the_learner_was_handed_since_earlier_heartbeats(watched: Watched) -> None:
