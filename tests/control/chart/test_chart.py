@@ -174,6 +174,14 @@ def test_the_server_is_given_no_seed(rendered: "Rendered") -> None:
     assert "data" not in rendered.of("Secret")["rollfleet-nats-keys"], "keys are never Helm's to write"
 
 
+@pytest.mark.parametrize("limit", ["1500M", "1.5Gi", 2147483648])
+def test_the_server_is_told_its_memory_in_bytes(helm: "Helm", limit: object) -> None:
+    shown = helm.render(nats__resources={"limits": {"memory": limit}, "requests": {"cpu": "1", "memory": "1Gi"}})
+    (container,) = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
+    (bound,) = container["env"]
+    assert bound == {"name": "GOMEMLIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}
+
+
 def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
     shown = helm.render(imageRegistry="registry.example/team/")
     images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
