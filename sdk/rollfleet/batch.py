@@ -33,6 +33,7 @@ NO_TRAJECTORY = -1
 RESERVED = ("action", "next", "reward", "done", "terminated", "truncated", "collector", "step_count", "is_init")
 """What a batch has at its root besides observations, what the policy put out, and its hidden state."""
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _FIXED: dict[Key, tuple[torch.dtype, int]] = {  # dtype and dimensions of what every fragment has
     REWARD: (torch.float32, 3),
     TERMINATED: (torch.bool, 3),
@@ -212,11 +213,18 @@ def _next(
             f"final {key} is {final.dtype} {tuple(final.shape)}; its flags say {now.dtype} {(count, *now.shape[2:])}"
         )
     following = empty_like(now)
-    following[:, :-1] = now[:, 1:]
-    following[ends] = final
+    writing = indexable(following)
+    writing[:, :-1] = indexable(now)[:, 1:]
+    writing[ends] = indexable(final)
     if mask is not None:
-        following[~mask] = 0
+        writing[~mask] = 0
     return following
+
+
+def indexable(tensor: Tensor) -> Tensor:
+    """The same memory, where torch cannot index its dtype: these bits are only copied."""
+    signed = _SIGNED.get(tensor.dtype)
+    return tensor if signed is None else tensor.view(signed)
 
 
 def pad(batch: "TensorDict", time: int) -> "TensorDict":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rollfleet.batch import MASK, NO_TRAJECTORY, TRAJECTORY
+from rollfleet.batch import MASK, NO_TRAJECTORY, TRAJECTORY, indexable
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -36,7 +36,7 @@ def split_trajectories(batch: "TensorDict") -> "TensorDict":
 
     def spread(value: Tensor) -> Tensor:
         wide = torch.zeros((rows, longest, *value.shape[1:]), dtype=value.dtype, device=value.device)
-        wide[row, column] = value[taken]
+        indexable(wide)[row, column] = indexable(value)[taken]
         return wide
 
     split = flat.apply(spread, batch_size=[rows, longest])

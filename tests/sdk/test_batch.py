@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tensordict import TensorDict
+from tests.sdk.test_codec_corrupt import DTYPES
 from torch import Tensor
 
 from rollfleet.batch import IS_INIT, MASK, STEP_COUNT, Fragment, Key, join, to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt
+from rollfleet.splitting import split_trajectories
 
 OBSERVATION, FLAG = ("observation",), ("next", "terminated")
 
@@ -39,6 +42,21 @@ def test_next_observations_are_rebuilt_from_the_following_frame_and_the_final_on
     batch = to_batch(fragment())
     assert batch["next", "observation"].squeeze(-1).tolist() == [[1, -1, 3, -2], [11, 12, 13, -3]]
     assert batch["next", "done"].squeeze(-1).tolist() == [[False, True, False, False], [False, False, False, True]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_observations_of_every_dtype_that_travels_make_batches(dtype: torch.dtype) -> None:
+    def of(change: Callable[[Tensor], Tensor]) -> TensorDict:
+        whole = fragment()
+        steps = {**whole.steps, OBSERVATION: change(whole.steps[OBSERVATION])}
+        return to_batch(replace(whole, steps=steps, final={OBSERVATION: change(whole.final[OBSERVATION].abs())}))
+
+    batch, expected = of(lambda value: value.to(dtype)), of(lambda value: value.to(dtype).to(torch.complex128))
+    assert batch["next", "observation"].dtype == dtype
+    assert torch.equal(batch["next", "observation"].to(torch.complex128), expected["next", "observation"])
+    split = split_trajectories(join([batch, batch]))
+    assert split["next", "observation"].dtype == dtype
+    assert split.shape == (4, 4)
 
 
 def test_a_batch_has_torchrls_layout() -> None:
