@@ -3,11 +3,24 @@
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.decoders import MESSAGES, one, write_seeds
+from tests.sdk.test_codec_corrupt import DTYPES
 
-from rollfleet.batch import to_batch
+from rollfleet.batch import (
+    IS_INIT,
+    MASK,
+    REWARD,
+    STEP_COUNT,
+    TERMINATED,
+    TRAJECTORY,
+    TRUNCATED,
+    VERSION,
+    to_batch,
+)
+from rollfleet.codec import Key, decode, encode
 from rollfleet.transports.fragments import unpack_fragment
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -16,6 +29,33 @@ DECODERS = {*MESSAGES, b"0", b"1", b"2", b"3", b"j"}
 kept = st.sampled_from(sorted(CORPUS.iterdir())).map(Path.read_bytes)
 places, bytes_, more = st.integers(0, 1 << 12), st.binary(max_size=9), st.sampled_from([0, 0, 0, 1, 5])
 changes = st.lists(st.tuples(places, bytes_, more), max_size=6)
+PARTS = [
+    *(
+        ("steps", *key)
+        for key in (
+            ("observation",),
+            ("action",),
+            REWARD,
+            TERMINATED,
+            TRUNCATED,
+            TRAJECTORY,
+            VERSION,
+            MASK,
+            STEP_COUNT,
+            IS_INIT,
+        )
+    ),
+    *((part, "observation") for part in ("final", "folded images", "folded begins", "folded form")),
+    ("steps", "other"),
+    ("episodes", "returns"),
+    ("episodes", "lengths"),
+]
+shapes = st.sampled_from([(1, 2), (1, 2, 1), (1, 1), (1, 2, 3, 2), (3, 3)]) | st.lists(st.integers(0, 3), max_size=4)
+tensors = st.dictionaries(
+    st.sampled_from(PARTS),
+    st.builds(lambda shape, dtype: torch.ones(shape, dtype=dtype), shapes, st.sampled_from(DTYPES)),
+    max_size=4,
+)
 
 
 def test_the_corpus_has_something_for_each_decoder(tmp_path: Path) -> None:
@@ -46,3 +86,13 @@ def test_what_was_kept_and_changed_ends_in_errors_of_ours(data: bytes, changes: 
         at = 1 + place % len(changed)
         changed[at : at + len(instead) + more] = instead
     one(bytes(changed))
+
+
+@given(st.sampled_from(["fragment", "stacks", "stacks_last"]), tensors, st.booleans())
+@settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_a_batch_of_whatever_tensors_ends_in_errors_of_ours(
+    name: str, instead: dict[Key, torch.Tensor], leave: bool
+) -> None:
+    meta, whole = decode(bytearray((CORPUS / name).read_bytes()[1:]))
+    sent = {key: whole[key] for key in whole.keys() - instead.keys()} if leave else dict(whole) | instead
+    one(b"1" + b"".join(encode(meta, sent).parts))
