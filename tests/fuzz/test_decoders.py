@@ -50,6 +50,7 @@ PARTS = [
     ("episodes", "returns"),
     ("episodes", "lengths"),
 ]
+OBSERVED = {(part, "observation") for part in ("steps", "final", "folded images")}
 shapes = st.sampled_from([(1, 2), (1, 2, 1), (1, 1), (1, 2, 3, 2), (3, 3)]) | st.lists(st.integers(0, 3), max_size=4)
 tensors = st.dictionaries(
     st.sampled_from(PARTS),
@@ -88,11 +89,12 @@ def test_what_was_kept_and_changed_ends_in_errors_of_ours(data: bytes, changes: 
     one(bytes(changed))
 
 
-@given(st.sampled_from(["fragment", "stacks", "stacks_last"]), tensors, st.booleans())
+@given(st.sampled_from(["fragment", "stacks", "stacks_last"]), st.sampled_from(DTYPES), tensors, st.booleans())
 @settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_batch_of_whatever_tensors_ends_in_errors_of_ours(
-    name: str, instead: dict[Key, torch.Tensor], leave: bool
+    name: str, dtype: torch.dtype, instead: dict[Key, torch.Tensor], leave: bool
 ) -> None:
     meta, whole = decode(bytearray((CORPUS / name).read_bytes()[1:]))
+    whole |= {key: whole[key].to(dtype) for key in OBSERVED & whole.keys()}
     sent = {key: whole[key] for key in whole.keys() - instead.keys()} if leave else dict(whole) | instead
     one(b"1" + b"".join(encode(meta, sent).parts))
