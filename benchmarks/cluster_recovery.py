@@ -67,7 +67,8 @@ def main() -> None:
 
 def longest_pause_s(lab: Lab, since: datetime) -> float:
     """Between batches, as the learner's log tells; all of the time, if none has come."""
-    log = lab.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps")
+    # A pod that is not there yet has no log.
+    log = lab.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps", check=False)
     times = [datetime.fromisoformat(line.split()[0]) for line in log.splitlines() if line.endswith("environments")]
     moments = [since, *(each for each in times if each > since)]
     if len(moments) == 1:

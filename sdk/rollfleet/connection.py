@@ -8,6 +8,7 @@ import torch
 
 from rollfleet.collector import Collector
 from rollfleet.errors import ConnectionFailed, JobInvalid
+from rollfleet.first_process import heed_sigterm
 from rollfleet.link import Link
 from rollfleet.options import LearnerOptions, check_learner_options, check_names, device_of
 from rollfleet.transports.nats import NatsTransport
@@ -36,7 +37,8 @@ def connect(
 
     Whatever is not said by argument is read from the environment (`ROLLFLEET_JOB`, `ROLLFLEET_NATS_URL`,
     `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. A learner that was
-    connected before is told that it was replaced.
+    connected before is told that it was replaced. As the first process of a container it ends at SIGTERM from now on,
+    by SystemExit.
 
     Several processes of one learner, such as those of torch.distributed, share a job: each connects with its `rank`,
     and each batch goes to one of them, worker `w`'s to rank `w % ranks`. Rank 0 alone sends weights, opens rounds and
@@ -80,6 +82,7 @@ def connect(
         raise ConnectionFailed(str(error)) from error
     except ValueError as error:
         raise JobInvalid(str(error)) from error
+    heed_sigterm()
     link = Link(where, role=Role.LEARNER, timeout_s=timeout_s)
     try:
         known = link.call(read_job(link, timeout_s=timeout_s))

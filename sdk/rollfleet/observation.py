@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from rollfleet.errors import ConnectionFailed, JobInvalid
+from rollfleet.first_process import heed_sigterm
 from rollfleet.link import Link
 from rollfleet.observer import MEMORY_BYTES, Observer, check_may_observe
 from rollfleet.options import device_of
@@ -60,6 +61,7 @@ def observe(
         raise ConnectionFailed(str(error)) from error
     except ValueError as error:
         raise JobInvalid(str(error)) from error
+    heed_sigterm()
     link = Link(where, role=Role.LEARNER, timeout_s=timeout_s)
     try:
         link.call(check_may_observe(link), timeout_s=timeout_s)
