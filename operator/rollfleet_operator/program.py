@@ -26,7 +26,7 @@ from rollfleet_operator.work_queue import WorkQueue
 log = logging.getLogger(__name__)
 
 CANARY: Final = JobKey("", "")
-"""Goes through the queue like a job, so that a probe sees whether jobs get through."""
+"""Goes through the queue like a job, so that a probe sees whether jobs get through, also where there are none."""
 
 CANARY_INTERVAL_S: Final = 5.0
 STUCK_S: Final = 60.0
@@ -51,7 +51,7 @@ class Operator:
         self.server = Server(self.settings.port, self.metrics, self.alive, lambda: self._listed)
         self._tasks: list[asyncio.Task[None]] = []
         self._listed = False
-        self._seen_canary_s = time.monotonic()
+        self._progress_s = time.monotonic()
         self._api: Api | None = None
         self._wire: Wire | None = None
 
@@ -92,16 +92,16 @@ class Operator:
 
     def alive(self) -> bool:
         """Whether what is put into the queue comes out of it."""
-        return time.monotonic() - self._seen_canary_s < STUCK_S
+        return time.monotonic() - self._progress_s < STUCK_S
 
     async def _keep_looking(self, reconciler: Reconciler) -> None:
         while True:
             key = await self.queue.take()
             if key == CANARY:
-                self._seen_canary_s = time.monotonic()
                 self.queue.done(key)
-                continue
-            await self._look(reconciler, key)
+            else:
+                await self._look(reconciler, key)
+            self._progress_s = time.monotonic()
 
     async def _look(self, reconciler: Reconciler, key: JobKey) -> None:
         with self.metrics.timed() as outcome:

@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
@@ -35,6 +35,10 @@ from rollfleet_operator.wire import JobKey, Wire
 from rollfleet_operator.workloads import queued
 
 log = logging.getLogger(__name__)
+
+AWAY_S: Final = 15.0
+"""The most between two attempts to reach NATS for a job that runs: workers and learner end the job after 60 s, if its
+streams are gone."""
 
 
 class Look(NamedTuple):
@@ -117,7 +121,7 @@ class Reconciler:
         found = verdict(job, observed, memory.heard, now_s)
         if problem is None or isinstance(problem, WireUnavailable):
             try:
-                await self._make(job, memory, observed, found, now_s)
+                await self._make(job, memory, observed, found, now_s, heard=problem is None)
                 await self._scale(job, memory, found, now_s)
             except SeenAnew:
                 return Look(again_s=0.0)
@@ -138,13 +142,17 @@ class Reconciler:
         wait_s = await self._write(job, now, memory)
         again_s = await self._next(job, now, found, wait_s)
         live = not found.ended and not job.spec.suspend
-        if live and not isinstance(problem, WireUnavailable):  # each question to a NATS that is away takes its time
-            again_s = min(self._settings.refresh_s, math.inf if again_s is None else again_s)
+        if live:
+            # Each question to a NATS that is away takes its time; when it is back, it may have lost the job.
+            soon_s = AWAY_S if isinstance(problem, WireUnavailable) else self._settings.refresh_s
+            again_s = min(soon_s, math.inf if again_s is None else again_s)
         return Look(again_s, problem)
 
     async def _listen(self, job: CollectorJob, memory: Memory, now_s: float) -> OperatorError | None:
         """Hear what there is to hear. Returns what stood in the way: the cluster is looked after all the same."""
         if job.status is None or not _belongs_on_nats(job, memory, now_s):  # NATS does not know it
+            return None
+        if memory.doubted:  # to tell it again comes first, and shows whether it is there
             return None
         try:
             memory.heard = await self._wire.heartbeats(job)
@@ -153,8 +161,13 @@ class Reconciler:
             return error
         return None
 
-    async def _make(self, job: CollectorJob, memory: Memory, observed: Observed, found: Verdict, now_s: float) -> None:
-        """Make what should be there, on NATS and on the cluster."""
+    async def _make(
+        self, job: CollectorJob, memory: Memory, observed: Observed, found: Verdict, now_s: float, *, heard: bool
+    ) -> None:
+        """Make what should be there, on NATS and on the cluster.
+
+        A NATS that was not heard is not told again in the same look: it may take seconds to find that it is away.
+        """
         wire = self._wire
         credentials = {role: await wire.credentials(job, role, _mounted(job, role, memory)) for role in Role}
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
@@ -168,7 +181,7 @@ class Reconciler:
         wanted = desired(job, inputs)
         actions = plan(wanted, observed, anew=found.stage is Stage.AGAIN, ended=found.ended)
         known = memory.provisioned == job.metadata.generation
-        publish = not found.ended and _belongs_on_nats(job, memory, now_s) and (memory.doubted or not known)
+        publish = not found.ended and _belongs_on_nats(job, memory, now_s) and ((memory.doubted and heard) or not known)
         # A worker that finds itself one too many gives up for good: its pod goes before it could find that out.
         last = shrinks(actions, observed)
         away = await self._publish(job, memory) if publish and not last else None

@@ -8,7 +8,7 @@ import pytest
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import Phase
 from rollfleet_api.permissions import Role
-from rollfleet_operator import names, retention
+from rollfleet_operator import names, reconcile, retention
 
 if TYPE_CHECKING:
     from tests.control.api_server.conftest import Lab
@@ -83,6 +83,23 @@ def test_a_nats_that_is_back_without_a_job_is_told_of_it_at_once(running: "Lab",
         del running.wire.published[running.key]
         running.wait_condition("Degraded", "NatsUnavailable")
     wait_for(lambda: running.key in running.wire.published)
+    running.wait_condition("Degraded", "AsExpected", "False")
+
+
+def test_a_nats_that_stays_away_is_tried_again_and_again_for_a_job_that_runs(
+    running: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What has lost its streams is given up after a minute by those who wait for them: the queue's own delays grow so long.
+    monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
+    tried, check = [], running.wire._check
+
+    def counted() -> None:
+        tried.append(running.wire.away)
+        check()
+
+    monkeypatch.setattr(running.wire, "_check", counted)
+    with running.nats_away():
+        wait_for(lambda: tried.count(True) > 15)
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
