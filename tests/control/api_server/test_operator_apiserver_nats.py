@@ -89,7 +89,7 @@ def test_a_nats_that_is_back_without_a_job_is_told_of_it_at_once(running: "Lab",
 def test_a_nats_that_stays_away_is_tried_again_and_again_for_a_job_that_runs(
     running: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What has lost its streams is given up after a minute by those who wait for them: the queue's own delays grow so long.
+    # Workers and learner give a job up whose streams are gone for a minute; the queue's own delays grow as long.
     monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
     tried, check = [], running.wire._check
 
