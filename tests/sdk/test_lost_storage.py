@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import pytest
+from tests.sdk.test_delivery import META, fragment, of, values
 from torch import nn
 
 from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.chunking import split
 from rollfleet.errors import JobEnded
 from rollfleet.keepsake import Keepsake
 from rollfleet.link import Link
 from rollfleet.provision import deprovision, provision
 from rollfleet.transports import worker_port
+from rollfleet.transports.fragments import pack_fragment
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -75,6 +78,40 @@ def test_a_nats_that_has_lost_all_it_stored_is_gone_on_with(
         worker.join()
         assert worker.error is None
         assert worker.port.incarnation == 0
+
+
+def test_what_was_delivered_before_a_loss_acknowledges_nothing_that_was_stored_after_it(
+    server: "Server", connect: Connect
+) -> None:
+    keep_provisioned(server, server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}))
+    link = server.link(Role.WORKER)
+
+    def send(worker: int, first: int) -> None:
+        for sequence in range(3):
+            encoded = pack_fragment(fragment(float(first + sequence)), META)
+            (chunk,) = split(encoded, of(worker, sequence), max_chunk_bytes=1 << 16)
+            link.call(link.store(link.subjects.batch_chunk(worker, 0), chunk), timeout_s=20)
+
+    send(0, 0)
+    collector = connect()
+    wait_until_delivered(server, 3)
+    lose_everything(server)
+    send(1, 10)  # where the others were in the stream
+    assert values(collector, 2) == [0.0, 1.0]
+    wait_until_delivered(server, 3)
+    assert values(collector, 1) == [2.0]
+    collector.detach()
+    assert values(connect(), 3) == [10.0, 11.0, 12.0]
+
+
+def wait_until_delivered(server: "Server", messages: int) -> None:
+    """Until the learner has so many messages that it has not acknowledged."""
+    admin = server.link()
+    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    until = time.monotonic() + 20
+    while admin.call(admin.js.consumer_info(queue, learner), timeout_s=5).num_ack_pending != messages:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_after_a_loss_a_new_learner_and_a_new_worker_count_on(
