@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import WireUnavailable
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
@@ -26,6 +26,7 @@ M = TypeVar("M")
 
 NO_RESPONDERS = "503"  # the status of what nobody answers
 ASKED_AT_ONCE = 1000  # NATS answers for at most 1,024 subjects at a time
+MAX_OF_WORKER_BYTES = 1 << 16  # of what a worker says of itself, its last error included
 
 
 class Ear:
@@ -43,6 +44,8 @@ class Ear:
         self._before: dict[str, bytes] = {}  # what was heard by earlier connections
         self._uid: str | None = None  # of the job that all of it is of
         self._told: set[str] = set()  # subjects of which something came since we listen: it is newer than any answer
+        self._workers = 0  # the most that the job has had
+        self._limits: dict[str, int] = {}  # bytes, by subject that is kept: whoever may publish some may make up others
         self._asking = asyncio.Lock()
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
@@ -53,9 +56,12 @@ class Ear:
         """
         async with self._asking:
             if job.metadata.uid != self._uid:
-                self._uid, self._listening = job.metadata.uid, None
+                self._uid, self._listening, self._workers = job.metadata.uid, None, 0
                 self._last.clear()
                 self._before.clear()
+            if job.spec.workers > self._workers:
+                self._workers = job.spec.workers
+                self._limits = _limits(job, self._workers)
             client = await self._account.client()
             if client is not self._listening:  # a new connection: what was said in between was missed
                 await self._listen(client, job)
@@ -92,9 +98,7 @@ class Ear:
             raise
 
     async def _ask_for_all(self, client: Client, job: CollectorJob) -> None:
-        subjects = subjects_of(job)
-        wanted = [subjects.learner, subjects.control]
-        wanted += [told(index) for told in (subjects.worker, subjects.claim) for index in range(job.spec.workers)]
+        subjects, wanted = subjects_of(job), [*_limits(job, job.spec.workers)]
         try:
             for first in range(0, len(wanted), ASKED_AT_ONCE):
                 await self._ask(client, subjects.state_stream, wanted[first : first + ASKED_AT_ONCE])
@@ -110,13 +114,20 @@ class Ear:
             await client.publish(f"$JS.API.DIRECT.GET.{stream}", request, reply=inbox)
             async for headers, data in _until_status(answers):
                 if (subject := headers["Nats-Subject"]) not in self._told:
-                    self._last[subject] = data
+                    self._keep(subject, data)
         finally:
             await answers.unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
-        self._last[message.subject] = message.data
-        self._told.add(message.subject)
+        if self._keep(message.subject, message.data):
+            self._told.add(message.subject)
+
+    def _keep(self, subject: str, data: bytes) -> bool:
+        """Unless nobody would read it: the operator's memory is all jobs'."""
+        kept = len(data) <= self._limits.get(subject, -1)
+        if kept:
+            self._last[subject] = data
+        return kept
 
     def _decoded(self, job: CollectorJob) -> Heartbeats:
         subjects = subjects_of(job)
@@ -132,6 +143,14 @@ class Ear:
             learner=_read(LearnerStatus, self._last.get(subjects.learner)),
             control=_read(Control, self._last.get(subjects.control)),
         )
+
+
+def _limits(job: CollectorJob, workers: int) -> dict[str, int]:
+    """The subjects of all that is said of a job with so many workers, and the most bytes that each may have."""
+    subjects = subjects_of(job)
+    own = (told(index) for told in (subjects.worker, subjects.claim) for index in range(workers))
+    both = (subjects.learner, subjects.control)
+    return dict.fromkeys(both, MAX_MESSAGE_BYTES) | dict.fromkeys(own, MAX_OF_WORKER_BYTES)
 
 
 async def _until_status(answers: Subscription) -> AsyncIterator[tuple[dict[str, str], bytes]]:

@@ -1,7 +1,9 @@
 """What an identity that the operator minted opens on a real nats-server, and what it does not."""
 
 import asyncio
+import gc
 import json
+import tracemalloc
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from rollfleet.errors import RollfleetError
 from rollfleet.link import Link
 from rollfleet.transports.state import read_job
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Phase, pack
+from rollfleet_api.messages import Control, Phase, WorkerStatus, pack
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.ranks import Rank
 from rollfleet_api.streams import subjects_of
@@ -295,5 +297,29 @@ def test_no_secret_is_shown_where_keys_are_printed(play: "Play") -> None:
         configuration = (site.server.folder / "trust.conf").read_text()
         assert site.server.keys.operator.seed not in configuration
         assert json.dumps(site.server.keys.system_account().seed) not in configuration
+
+    play(scene)
+
+
+def test_what_a_hostile_worker_says_costs_the_operator_bounded_memory(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=2)
+        subjects = subjects_of(job)
+        await site.wire.provision(job)
+        await site.wire.heartbeats(job)
+        async with site.guest(job, Role.WORKER) as worker:
+            tracemalloc.start()
+            try:
+                for index in (0, *range(2, 62)):  # worker 0, and workers that there are none of
+                    await worker.client.publish(subjects.worker(index), bytes(500_000))
+                    await worker.flush()
+                await worker.client.publish(subjects.worker(1), pack(WorkerStatus.starting(1, 0)))
+                async with asyncio.timeout(10):
+                    while 1 not in (await site.wire.heartbeats(job)).workers:
+                        await worker.flush()
+                gc.collect()
+                assert tracemalloc.get_traced_memory()[0] < 5_000_000
+            finally:
+                tracemalloc.stop()
 
     play(scene)
