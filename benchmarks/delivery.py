@@ -22,9 +22,9 @@ import torch
 
 import rollfleet
 from rollfleet.batch import Fragment
-from rollfleet.link import Link
-from rollfleet.nats_server import NatsServer, start_nats_server
-from rollfleet.provision import deprovision, provision
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import NatsServer, start_nats_server
+from rollfleet.joining.provision import deprovision, provision
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet_api.environment import Address
 from rollfleet_api.messages import BatchMeta

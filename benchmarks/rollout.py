@@ -17,9 +17,9 @@ from gymnasium.vector import SyncVectorEnv
 from rollfleet.envs import make_env
 from rollfleet.policies import ActorCritic
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
-from rollfleet.spaces import supported
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
+from rollfleet.vectors.spaces import supported
 from rollfleet_api.job import EnvSpec
 
 STEPS = 128

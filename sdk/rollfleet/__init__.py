@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollfleet.actor_critic import ActorCritic
+    from rollfleet.acting.actor_critic import ActorCritic
     from rollfleet.collector import Collector
     from rollfleet.connection import connect
     from rollfleet.envs import make_env
     from rollfleet.errors import RollfleetError
     from rollfleet.exploration import Exploration, exploring
-    from rollfleet.observation import observe, record
     from rollfleet.policies import RandomPolicy, make_policy
     from rollfleet.progress import LearningCurve
-    from rollfleet.recording import Recording
     from rollfleet.replay import ReplayBuffer
     from rollfleet.splitting import split_trajectories
     from rollfleet.stats import Stats
+    from rollfleet.watching.observation import observe, record
+    from rollfleet.watching.recording import Recording
     from rollfleet_api.job import CollectorJob
 
 __all__ = [
@@ -45,13 +45,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ActorCritic": "rollfleet.actor_critic",
+    "ActorCritic": "rollfleet.acting.actor_critic",
     "Collector": "rollfleet.collector",
     "CollectorJob": "rollfleet_api.job",
     "Exploration": "rollfleet.exploration",
     "LearningCurve": "rollfleet.progress",
     "RandomPolicy": "rollfleet.policies",
-    "Recording": "rollfleet.recording",
+    "Recording": "rollfleet.watching.recording",
     "ReplayBuffer": "rollfleet.replay",
     "RollfleetError": "rollfleet.errors",
     "Stats": "rollfleet.stats",
@@ -59,8 +59,8 @@ _HOMES = {
     "exploring": "rollfleet.exploration",
     "make_env": "rollfleet.envs",
     "make_policy": "rollfleet.policies",
-    "observe": "rollfleet.observation",
-    "record": "rollfleet.observation",
+    "observe": "rollfleet.watching.observation",
+    "record": "rollfleet.watching.observation",
     "split_trajectories": "rollfleet.splitting",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollfleet import kubectl_commands
+from rollfleet.commands import kubectl_commands
 
 if TYPE_CHECKING:
     from rollfleet.local import LocalRun
@@ -43,7 +43,7 @@ def run(
     """Run a job on this machine: nats-server, workers and, where one is named, the learner."""
     from rich.console import Console
 
-    from rollfleet.display import Display
+    from rollfleet.commands.display import Display
     from rollfleet.errors import RollfleetError
     from rollfleet.local import EXIT_FAILURE, LocalRun
     from rollfleet_api.validation import JobErrors
@@ -115,7 +115,7 @@ def validate(
     files: Annotated[list[str], typer.Argument(help="YAML files with one or more jobs each; `-` is standard input.")],
 ) -> None:
     """Check jobs. Says for each mistake where it is, what is wrong, and what to write; exits with 1 if there is any."""
-    from rollfleet.validate import validate as check
+    from rollfleet.commands.validate import validate as check
 
     raise typer.Exit(check(files, stdin=sys.stdin, out=sys.stdout))
 
@@ -129,7 +129,7 @@ def worker(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
     """Work for a job, from any machine that reaches its NATS server. The environment says what is not said here."""
-    from rollfleet.worker_program import EXIT_HOPELESS, main
+    from rollfleet.commands.worker_program import EXIT_HOPELESS, main
     from rollfleet_api.environment import Address, EnvironmentIncomplete, worker_index
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -159,7 +159,7 @@ def record(
 
     `rollfleet.Recording(FOLDER)` iterates over them. The environment says what is not said here.
     """
-    from rollfleet.record_program import EXIT_FAILURE, main
+    from rollfleet.watching.record_program import EXIT_FAILURE, main
     from rollfleet_api.environment import Address, EnvironmentIncomplete
     from rollfleet_api.quantity import parse_bytes
 

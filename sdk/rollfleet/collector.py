@@ -10,17 +10,17 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from rollfleet.construction import start
 from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
-from rollfleet.filling import Filling
-from rollfleet.following import gatherer_over
-from rollfleet.membership import Membership
+from rollfleet.learning.construction import start
+from rollfleet.learning.filling import Filling
+from rollfleet.learning.following import gatherer_over
+from rollfleet.learning.membership import Membership
+from rollfleet.learning.options import LearnerOptions, Options
+from rollfleet.learning.outcome import Outcome
+from rollfleet.learning.tally import Tally
+from rollfleet.learning.told import Told
 from rollfleet.models import named_states, one_source
-from rollfleet.options import LearnerOptions, Options
-from rollfleet.outcome import Outcome
 from rollfleet.stats import Stats
-from rollfleet.tally import Tally
-from rollfleet.told import Told
 from rollfleet.transports.patience import Patient
 from rollfleet.transports.transport import Stores, Transport
 from rollfleet_api.job import CollectorJob

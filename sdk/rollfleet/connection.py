@@ -9,8 +9,8 @@ import torch
 from rollfleet.collector import Collector
 from rollfleet.errors import ConnectionFailed, JobInvalid
 from rollfleet.first_process import heed_sigterm
-from rollfleet.link import Link
-from rollfleet.options import LearnerOptions, check_learner_options, check_names, device_of
+from rollfleet.joining.link import Link
+from rollfleet.learning.options import LearnerOptions, check_learner_options, check_names, device_of
 from rollfleet.transports.nats import NatsTransport
 from rollfleet.transports.state import read_job
 from rollfleet_api.environment import Address, EnvironmentIncomplete

@@ -13,12 +13,12 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from rollfleet.entrypoints import load
-from rollfleet.env_pool import EnvPoolVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
-from rollfleet.process_env import ProcessVectorEnv
-from rollfleet.serial import SerialVectorEnv
-from rollfleet.spaces import supported
-from rollfleet.tensor_env import TensorEnv, TensorVectorEnv
+from rollfleet.vectors.env_pool import EnvPoolVectorEnv
+from rollfleet.vectors.process_env import ProcessVectorEnv
+from rollfleet.vectors.serial import SerialVectorEnv
+from rollfleet.vectors.spaces import supported
+from rollfleet.vectors.tensor_env import TensorEnv, TensorVectorEnv
 from rollfleet_api.job import Backend, Vectorization
 
 if TYPE_CHECKING:

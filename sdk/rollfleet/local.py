@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollfleet.children import Child, describe_exit, spawn
+from rollfleet.commands.children import Child, describe_exit, spawn
+from rollfleet.commands.display import Display
+from rollfleet.commands.watch import Watch
 from rollfleet.cpus import available_cpus
-from rollfleet.display import Display
-from rollfleet.keepsake import Keepsake
-from rollfleet.link import Link
-from rollfleet.nats_server import NatsServer, start_nats_server
-from rollfleet.provision import deprovision, provision
-from rollfleet.watch import Watch
+from rollfleet.joining.keepsake import Keepsake
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import NatsServer, start_nats_server
+from rollfleet.joining.provision import deprovision, provision
 from rollfleet_api.environment import THREADS, WORKER, Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -163,7 +163,7 @@ class _Children:
             await self._server.start_again()
 
     async def _run_learner(self) -> int:
-        command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.consumer"))]
+        command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.commands.consumer"))]
         return await self._wait(await self._start("learner", command, self._environ(Role.LEARNER)))
 
     async def _keep_worker(self, index: int) -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from torch import nn
 
-from rollfleet.actor import Policy
-from rollfleet.actor_critic import ActorCritic
+from rollfleet.acting.actor import Policy
+from rollfleet.acting.actor_critic import ActorCritic
+from rollfleet.acting.uniform import UniformActions
 from rollfleet.entrypoints import load
 from rollfleet.errors import PolicyInvalid
-from rollfleet.space_tree import Space, SpaceTree
-from rollfleet.spaces import supported
-from rollfleet.uniform import UniformActions
+from rollfleet.vectors.space_tree import Space, SpaceTree
+from rollfleet.vectors.spaces import supported
 
 if TYPE_CHECKING:
     from rollfleet_api.job import PolicySpec

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from rollfleet.batch import nested
-from rollfleet.columns import Columns, Key
+from rollfleet.buffering.columns import Columns, Key
+from rollfleet.buffering.ring import Ring
 from rollfleet.errors import JobInvalid
-from rollfleet.ring import Ring
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

@@ -8,21 +8,21 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from rollfleet.actor import Actor, Array, Policy
+from rollfleet.acting.actor import Actor, Array, Policy
+from rollfleet.acting.uniform import UniformActions
 from rollfleet.batch import IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, Fragment, Key
 from rollfleet.envs import VectorEnv, check
-from rollfleet.episodes import EpisodeCounts
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.even_lanes import EvenLanes
 from rollfleet.exploration import exploring
-from rollfleet.lanes import UnevenLanes
-from rollfleet.participants import Harvest, Participants
-from rollfleet.seeding import Seeds, TorchStream
-from rollfleet.settings import RolloutSettings
-from rollfleet.storage import Layout, Storage
+from rollfleet.stepping.episodes import EpisodeCounts
+from rollfleet.stepping.even_lanes import EvenLanes
+from rollfleet.stepping.lanes import UnevenLanes
+from rollfleet.stepping.participants import Harvest, Participants
+from rollfleet.stepping.seeding import Seeds, TorchStream
+from rollfleet.stepping.settings import RolloutSettings
+from rollfleet.stepping.storage import Layout, Storage
+from rollfleet.stepping.whole_trajectories import WholeTrajectories
 from rollfleet.trajectories import TrajectoryIds
-from rollfleet.uniform import UniformActions
-from rollfleet.whole_trajectories import WholeTrajectories
 
 __all__ = ["Rollout", "RolloutSettings"]
 

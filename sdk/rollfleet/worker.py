@@ -13,13 +13,13 @@ import torch
 
 from rollfleet.batch import TRAJECTORY, Fragment
 from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
+from rollfleet.learning.workload import Workload
 from rollfleet.receivers import receivers_of
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
-from rollfleet.settings import RolloutSettings
+from rollfleet.stepping.seeding import Seeds
+from rollfleet.stepping.settings import RolloutSettings
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet.transports.port import Inbox, Port, Sending
-from rollfleet.workload import Workload
 from rollfleet_api.job import CollectSpec, Mode
 from rollfleet_api.messages import BatchMeta, Control, Phase, WorkerState, WorkerStatus
 

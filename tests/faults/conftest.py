@@ -20,10 +20,10 @@ import pytest
 from nats.errors import Error as NatsError
 
 from rollfleet.errors import Timeout
-from rollfleet.keepsake import Keepsake
-from rollfleet.link import Link
-from rollfleet.nats_server import CONFIG, NatsServer, start_nats_server
-from rollfleet.provision import provision
+from rollfleet.joining.keepsake import Keepsake
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import CONFIG, NatsServer, start_nats_server
+from rollfleet.joining.provision import provision
 from rollfleet.transports.state import read_bytes
 from rollfleet_api.environment import Address
 from rollfleet_api.job import API_VERSION, KIND

@@ -16,12 +16,12 @@ import pytest
 
 import rollfleet
 from rollfleet import Collector
-from rollfleet.link import Link
-from rollfleet.nats_server import NatsServer, start_nats_server
-from rollfleet.provision import provision
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import NatsServer, start_nats_server
+from rollfleet.joining.provision import provision
+from rollfleet.learning.workload import Workload
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet.worker import Worker
-from rollfleet.workload import Workload
 from rollfleet_api.environment import Address
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import WorkerState

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rollfleet.envs import make_env
 from rollfleet.errors import LearnerReplaced, RollfleetError, WorkerFailed
+from rollfleet.learning.workload import Workload
 from rollfleet.schemes import Whole
 from rollfleet.transports.inline import InlineTransport
 from rollfleet.transports.nats import NatsTransport
@@ -18,7 +19,6 @@ from rollfleet.transports.transport import Arrival, Transport
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet.weights import POLICY, WeightLayout, state_of
 from rollfleet.worker import Worker
-from rollfleet.workload import Workload
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, Phase, WorkerState
 from rollfleet_api.permissions import Role

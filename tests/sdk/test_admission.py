@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rollfleet.admission import Admission
-from rollfleet.lives import LIVES, WINDOW, Lives
+from rollfleet.joining.lives import LIVES, WINDOW, Lives
+from rollfleet.learning.admission import Admission
 from rollfleet.transports.transport import Arrival
 from rollfleet_api.messages import BatchMeta
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rollfleet.children import LAST_LINES, Child, describe_exit, spawn
+from rollfleet.commands.children import LAST_LINES, Child, describe_exit, spawn
 
 ENVIRON = dict(os.environ)
 
@@ -215,7 +215,7 @@ def test_grandchild_that_holds_the_output_open_does_not_hold_us_up() -> None:
 def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent_program = (
         "import asyncio, os, sys\n"
-        "from rollfleet.children import spawn\n"
+        "from rollfleet.commands.children import spawn\n"
         "async def go():\n"
         f"    command = [sys.executable, '-u', '-c', {STUBBORN!r}]\n"
         "    ready = asyncio.Event()\n"

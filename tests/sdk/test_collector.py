@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import rollfleet
 from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.errors import JobEnded, JobInvalid, LearnerReplaced, MessageTooLarge, NoWeights, WeightMismatch
-from rollfleet.provision import deprovision
+from rollfleet.joining.provision import deprovision
 from rollfleet.trajectories import split
 
 if TYPE_CHECKING:

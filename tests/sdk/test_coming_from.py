@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollfleet.options import Options
+from rollfleet.learning.options import Options
 
 PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "slurm.md"]
 BIN = Path(sys.executable).parent

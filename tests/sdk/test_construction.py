@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import rollfleet
 from rollfleet import Collector, ReplayBuffer
-from rollfleet.construction import construct
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
-from rollfleet.options import SPEC_PATHS, Options
+from rollfleet.learning.construction import construct
+from rollfleet.learning.options import SPEC_PATHS, Options
 from rollfleet_api.job import CollectorJob
 
 

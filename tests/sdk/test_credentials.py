@@ -13,11 +13,11 @@ import nkeys
 import pytest
 
 import rollfleet
-from rollfleet.children import spawn
+from rollfleet.commands.children import spawn
 from rollfleet.errors import ConnectionFailed
-from rollfleet.link import Link
-from rollfleet.nats_server import find_nats_server
-from rollfleet.provision import provision
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import find_nats_server
+from rollfleet.joining.provision import provision
 from rollfleet_api.environment import Address
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.subjects import Subjects

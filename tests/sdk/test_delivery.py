@@ -15,7 +15,7 @@ from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.batch import Fragment
 from rollfleet.chunking import Identity, split
 from rollfleet.errors import JobEnded
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet_api.messages import BatchMeta, Control, Phase, WorkerState, WorkerStatus, pack

@@ -9,13 +9,13 @@ import torch
 from tensordict import TensorDict
 
 from rollfleet.batch import to_batch
-from rollfleet.env_pool import EnvPoolVectorEnv
 from rollfleet.envs import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies import RandomPolicy
 from rollfleet.rollout import Rollout, RolloutSettings
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
+from rollfleet.vectors.env_pool import EnvPoolVectorEnv
 from rollfleet_api.job import Backend, EnvSpec
 
 LIMIT = 45  # so that episodes end both ways

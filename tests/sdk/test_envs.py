@@ -7,7 +7,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollfleet.envs import VectorEnv, make_env
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.process_env import ProcessVectorEnv
+from rollfleet.vectors.process_env import ProcessVectorEnv
 from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
 
 AnyEnv = gymnasium.Env[object, object]

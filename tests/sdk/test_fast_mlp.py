@@ -11,13 +11,13 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import nn
 
-from rollfleet.actor_critic import ActorCritic
+from rollfleet.acting.actor_critic import ActorCritic
+from rollfleet.acting.fast_mlp import BLOCK, FastMlp, fast
 from rollfleet.envs import make_env
 from rollfleet.exploration import Exploration, exploring
-from rollfleet.fast_mlp import BLOCK, FastMlp, fast
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
-from rollfleet.settings import RolloutSettings
+from rollfleet.stepping.seeding import Seeds
+from rollfleet.stepping.settings import RolloutSettings
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet_api.job import EnvSpec
 

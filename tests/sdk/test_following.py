@@ -12,7 +12,7 @@ from tests.sdk.senders import Sender
 
 from rollfleet import ActorCritic, Collector, CollectorJob, following
 from rollfleet.errors import JobEnded
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.state import read_state
 from rollfleet_api.messages import Control, LearnerStatus, Phase, pack
 

@@ -9,7 +9,7 @@ from tests.sdk.test_delivery import META, fragment, of, publish, values
 
 from rollfleet import Collector, CollectorJob
 from rollfleet.chunking import split
-from rollfleet.keepsake import MAX_CLAIM_BYTES, Keepsake
+from rollfleet.joining.keepsake import MAX_CLAIM_BYTES, Keepsake
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet.transports.nats import NatsTransport
 from rollfleet.transports.worker_port import WorkerPort

@@ -18,7 +18,7 @@ from tensordict.nn.probabilistic import interaction_type
 from torch.distributions import Normal
 
 from rollfleet import Collector, Exploration
-from rollfleet.interaction import interacting
+from rollfleet.acting.interaction import interacting
 
 
 @pytest.fixture(autouse=True)

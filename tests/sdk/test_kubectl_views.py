@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from rollfleet.description import description
-from rollfleet.diagnosis import ADVICE, UNSEEN, diagnose, stale
+from rollfleet.commands.description import description
+from rollfleet.commands.diagnosis import ADVICE, UNSEEN, diagnose, stale
+from rollfleet.commands.kubectl_objects import EventSeen, JobSeen, PodSeen, age, one_line
+from rollfleet.commands.top import jobs_table, last_error, newest_pods, picture, show, workers_table
 from rollfleet.errors import KubectlFailed
-from rollfleet.kubectl_objects import EventSeen, JobSeen, PodSeen, age, one_line
-from rollfleet.top import jobs_table, last_error, newest_pods, picture, show, workers_table
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.subscription import Subscription
 
 from rollfleet.errors import ConnectionFailed, Timeout
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.state import read_bytes, read_job
 from rollfleet_api.environment import Address
 from rollfleet_api.permissions import Role
@@ -77,7 +77,7 @@ def test_error_of_a_call_is_raised_where_it_was_called(server: "Server") -> None
 
 
 def test_nats_that_is_killed_and_comes_back_is_only_a_wait(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "rollfleet.link")
+    caplog.set_level(logging.DEBUG, "rollfleet.joining.link")
     server.provision()
     worker, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
     subject = server.subjects.control

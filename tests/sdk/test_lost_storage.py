@@ -14,9 +14,9 @@ from torch import nn
 from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.chunking import split
 from rollfleet.errors import JobEnded
-from rollfleet.keepsake import Keepsake
-from rollfleet.link import Link
-from rollfleet.provision import deprovision, provision
+from rollfleet.joining.keepsake import Keepsake
+from rollfleet.joining.link import Link
+from rollfleet.joining.provision import deprovision, provision
 from rollfleet.transports import worker_port
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet.transports.worker_port import WorkerPort

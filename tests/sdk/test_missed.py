@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 from rollfleet import ActorCritic, Collector, CollectorJob
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports import nats
 from rollfleet.transports.nats import NatsTransport
 from rollfleet.transports.state import read_state

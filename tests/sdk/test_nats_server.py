@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rollfleet import nats_server
 from rollfleet.errors import ConnectionFailed, NatsServerMissing, RollfleetError
-from rollfleet.link import Link
-from rollfleet.nats_server import ADMIN, NatsServer, find_nats_server, start_nats_server
+from rollfleet.joining import nats_server
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import ADMIN, NatsServer, find_nats_server, start_nats_server
 from rollfleet_api.environment import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects

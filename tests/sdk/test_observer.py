@@ -13,10 +13,10 @@ import rollfleet
 from rollfleet import Collector, CollectorJob, observer
 from rollfleet.chunking import split
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
-from rollfleet.observer import Observer
-from rollfleet.provision import deprovision
+from rollfleet.joining.provision import deprovision
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet.transports.worker_port import WorkerPort
+from rollfleet.watching.observer import Observer
 from rollfleet_api.messages import Control, Phase, pack
 from rollfleet_api.permissions import Role
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import AffineTransform, TanhTransform
 
-from rollfleet.actor_critic import PRE_TANH_LIMIT
+from rollfleet.acting.actor_critic import PRE_TANH_LIMIT
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.exploration import Exploration, exploration, exploring
 from rollfleet.policies import ActorCritic, RandomPolicy, make_policy

@@ -17,8 +17,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 
 from rollfleet.envs import VectorEnv, make_env
 from rollfleet.errors import EnvironmentFailed
-from rollfleet.process_env import ProcessVectorEnv
-from rollfleet.serial import SerialVectorEnv
+from rollfleet.vectors.process_env import ProcessVectorEnv
+from rollfleet.vectors.serial import SerialVectorEnv
 from rollfleet_api.job import EnvSpec, Vectorization
 
 SPACE = Dict(
@@ -201,7 +201,7 @@ PROGRAM = """
 import multiprocessing, os, signal, sys
 from functools import partial
 import gymnasium
-from rollfleet.process_env import ProcessVectorEnv
+from rollfleet.vectors.process_env import ProcessVectorEnv
 
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[1])
@@ -240,5 +240,5 @@ def test_the_processes_end_with_the_one_that_started_them(method: str, end: str,
 
 
 def test_the_program_of_a_process_does_not_import_torch() -> None:
-    program = "import sys, rollfleet.process_env; sys.exit('torch' in sys.modules)"
+    program = "import sys, rollfleet.vectors.process_env; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=60).returncode == 0

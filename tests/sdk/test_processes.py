@@ -21,11 +21,11 @@ from tests.sdk.rigs import ENVS, PATIENCE_S, STEPS, Marked
 
 from rollfleet.envs import VectorEnv, make_env
 from rollfleet.errors import JobInvalid, WorkerFailed
+from rollfleet.learning.workload import Workload
 from rollfleet.schemes import Whole
 from rollfleet.transports.processes import ProcessesTransport
 from rollfleet.transports.transport import Arrival, Elastic
 from rollfleet.weights import POLICY, WeightLayout
-from rollfleet.workload import Workload
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, Phase, WorkerState
 from rollfleet_api.validation import parse_job

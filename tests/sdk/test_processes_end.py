@@ -20,8 +20,8 @@ import pytest
 import rollfleet
 from rollfleet import Collector
 from rollfleet.errors import JobEnded
+from rollfleet.learning.workload import Workload
 from rollfleet.transports.processes import ProcessesTransport
-from rollfleet.workload import Workload
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import Control, Phase
 from rollfleet_api.validation import parse_job

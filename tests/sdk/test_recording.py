@@ -18,9 +18,9 @@ from rollfleet import ActorCritic, Collector, CollectorJob, Recording
 from rollfleet.chunking import Identity
 from rollfleet.codec import Encoded, empty_buffer
 from rollfleet.errors import JobInvalid, RecordingDamaged
-from rollfleet.recorder import Recorder
-from rollfleet.segments import Description, Record, SegmentWriter, scan, segments_in
 from rollfleet.transports.fragments import pack_fragment
+from rollfleet.watching.recorder import Recorder
+from rollfleet.watching.segments import Description, Record, SegmentWriter, scan, segments_in
 from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job

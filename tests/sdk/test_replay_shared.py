@@ -19,11 +19,11 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rollfleet.account import Account
-from rollfleet.columns import Key
+from rollfleet.buffering.account import Account
+from rollfleet.buffering.columns import Key
+from rollfleet.buffering.ring import Ring
 from rollfleet.errors import JobInvalid
 from rollfleet.replay import ReplayBuffer
-from rollfleet.ring import Ring
 
 FORK = multiprocessing.get_context("fork")
 PATIENCE_S = 30.0

@@ -21,9 +21,9 @@ from tests.sdk.conftest import Server, WorkerThread
 import rollfleet
 from rollfleet import ActorCritic, CollectorJob
 from rollfleet.errors import JetStreamRefused, Timeout
-from rollfleet.link import Link
-from rollfleet.nats_server import MAX_FILE_BYTES, find_nats_server
-from rollfleet.provision import provision
+from rollfleet.joining.link import Link
+from rollfleet.joining.nats_server import MAX_FILE_BYTES, find_nats_server
+from rollfleet.joining.provision import provision
 from rollfleet.trajectories import split
 from rollfleet_api.environment import Address
 from rollfleet_api.job import API_VERSION, KIND

@@ -12,15 +12,15 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
+from rollfleet.acting.uniform import UniformActions
 from rollfleet.batch import Fragment, to_batch
 from rollfleet.envs import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import Exploration
 from rollfleet.policies import ActorCritic, Policy, RandomPolicy
 from rollfleet.rollout import Rollout, RolloutSettings
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
-from rollfleet.uniform import UniformActions
 from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)

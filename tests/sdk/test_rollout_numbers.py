@@ -17,13 +17,13 @@ from torch import Tensor
 
 from rollfleet.batch import to_batch
 from rollfleet.envs import VectorEnv
-from rollfleet.process_env import ProcessVectorEnv
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
-from rollfleet.serial import SerialVectorEnv
-from rollfleet.space_tree import SpaceTree
-from rollfleet.spaces import observation_keys
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
+from rollfleet.vectors.process_env import ProcessVectorEnv
+from rollfleet.vectors.serial import SerialVectorEnv
+from rollfleet.vectors.space_tree import SpaceTree
+from rollfleet.vectors.spaces import observation_keys
 
 FRAMES, LANES = 10_000, 2
 Key = tuple[str, ...]

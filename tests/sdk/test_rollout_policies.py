@@ -19,7 +19,7 @@ from rollfleet.errors import PolicyInvalid
 from rollfleet.exploration import Exploration
 from rollfleet.policies import ActorCritic, Policy
 from rollfleet.rollout import Rollout, RolloutSettings
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet_api.job import EnvSpec
 

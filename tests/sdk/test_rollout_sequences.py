@@ -16,7 +16,7 @@ from torch import Tensor
 from rollfleet.batch import to_batch
 from rollfleet.envs import VectorEnv, make_env
 from rollfleet.rollout import Rollout, RolloutSettings
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet_api.job import EnvSpec, Vectorization
 

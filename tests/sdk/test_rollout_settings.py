@@ -16,9 +16,9 @@ from rollfleet.batch import to_batch
 from rollfleet.envs import VectorEnv
 from rollfleet.errors import EnvironmentInvalid, JobInvalid
 from rollfleet.rollout import Rollout, RolloutSettings
-from rollfleet.seeding import Seeds
-from rollfleet.serial import SerialVectorEnv
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
+from rollfleet.vectors.serial import SerialVectorEnv
 
 
 class Countdown(gymnasium.Env[Any, Any]):

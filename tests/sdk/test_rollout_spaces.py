@@ -13,18 +13,18 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import Tensor
 
+from rollfleet.acting.uniform import UniformActions
 from rollfleet.batch import to_batch
 from rollfleet.envs import VectorEnv
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.policies import ActorCritic, RandomPolicy
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
-from rollfleet.serial import SerialVectorEnv
-from rollfleet.space_tree import SpaceTree
-from rollfleet.spaces import supported
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet.transports.fragments import pack_fragment, unpack_fragment
-from rollfleet.uniform import UniformActions
+from rollfleet.vectors.serial import SerialVectorEnv
+from rollfleet.vectors.space_tree import SpaceTree
+from rollfleet.vectors.spaces import supported
 from rollfleet_api.messages import BatchMeta
 
 OBSERVATIONS = Dict(

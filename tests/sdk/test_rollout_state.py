@@ -12,7 +12,7 @@ from rollfleet.batch import Fragment, to_batch
 from rollfleet.envs import make_env
 from rollfleet.policies import RandomPolicy
 from rollfleet.rollout import Rollout, RolloutSettings
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet_api.job import EnvSpec
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from rollfleet.batch import Fragment, to_batch
 from rollfleet.envs import make_env
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet_api.job import EnvSpec, Vectorization
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from rollfleet.batch import Fragment, to_batch
 from rollfleet.envs import VectorEnv
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
-from rollfleet.serial import SerialVectorEnv
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
+from rollfleet.vectors.serial import SerialVectorEnv
 
 
 class Countdown(gymnasium.Env[Any, Any]):

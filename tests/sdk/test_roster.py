@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollfleet.roster import HEARTBEATS_MISSED, Roster
+from rollfleet.joining.roster import HEARTBEATS_MISSED, Roster
 from rollfleet_api.messages import WorkerState, WorkerStatus
 
 

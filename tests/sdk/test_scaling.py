@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from rollfleet import ActorCritic, Collector, CollectorJob
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.state import read_state
 from rollfleet_api.messages import LearnerStatus
 

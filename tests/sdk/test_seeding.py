@@ -2,7 +2,7 @@
 
 import torch
 
-from rollfleet.seeding import Seeds, TorchStream
+from rollfleet.stepping.seeding import Seeds, TorchStream
 
 CPU = torch.device("cpu")
 

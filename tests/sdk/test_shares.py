@@ -6,7 +6,7 @@ from tensordict import TensorDict
 
 from rollfleet.batch import MASK, TRAJECTORY
 from rollfleet.errors import JobInvalid
-from rollfleet.shares import together
+from rollfleet.learning.shares import together
 from rollfleet_api.job import CatResults
 
 

@@ -17,8 +17,8 @@ from rollfleet.envs import make_env
 from rollfleet.errors import MessageCorrupt
 from rollfleet.policies import RandomPolicy
 from rollfleet.rollout import Rollout
-from rollfleet.seeding import Seeds
 from rollfleet.stacks import Folded, fold, unfold
+from rollfleet.stepping.seeding import Seeds
 from rollfleet.trajectories import TrajectoryIds
 from rollfleet.transports.fragments import pack_fragment, unpack_fragment
 from rollfleet_api.job import EnvSpec

@@ -24,10 +24,10 @@ from tests.sdk.rigs import (
 )
 
 from rollfleet.errors import NoWeights
+from rollfleet.learning.workload import Workload
 from rollfleet.schemes import Whole
 from rollfleet.transports.inline import InlineTransport
 from rollfleet.weights import POLICY, Snapshot, WeightLayout, state_of
-from rollfleet.workload import Workload
 from rollfleet_api.messages import Control, Phase, WorkerState
 
 MakeRig = Callable[..., Rig]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollfleet.validate import validate
+from rollfleet.commands.validate import validate
 
 JOB = """\
 apiVersion: rollfleet.dev/v1alpha1

@@ -8,7 +8,7 @@ from typing import Self
 from nats.js.errors import APIError
 
 from rollfleet.errors import JobEnded
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.state import read_message
 from rollfleet_api.messages import Claim, pack, unpack
 

@@ -9,11 +9,12 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from rollfleet.account import Account
-from rollfleet.children import describe_exit
+from rollfleet.buffering.account import Account
+from rollfleet.buffering.ring import Ring
+from rollfleet.commands.children import describe_exit
 from rollfleet.cpus import available_cpus
 from rollfleet.errors import JobEnded, JobInvalid, MessageCorrupt, WorkerFailed
-from rollfleet.ring import Ring
+from rollfleet.learning.workload import Workload
 from rollfleet.transports.arena import Arena
 from rollfleet.transports.board import Notice, Posted
 from rollfleet.transports.frames import Announced, Stored
@@ -22,7 +23,6 @@ from rollfleet.transports.seat import Seat
 from rollfleet.transports.shared_weights import Shelf
 from rollfleet.transports.starting import Process, StartMethod, signal_group
 from rollfleet.weights import Snapshot
-from rollfleet.workload import Workload
 from rollfleet_api.job import CollectorJobSpec, Mode
 from rollfleet_api.messages import Control, WorkerState, WorkerStatus
 

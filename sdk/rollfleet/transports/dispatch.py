@@ -11,7 +11,7 @@ from rollfleet.batch import Fragment
 from rollfleet.chunking import PREFIX_BYTES, Identity, split
 from rollfleet.codec import Encoded
 from rollfleet.errors import JobEnded, JobInvalid
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import BatchMeta, Claim, pack

@@ -8,12 +8,12 @@ import torch
 
 from rollfleet.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
+from rollfleet.learning.workload import Workload
 from rollfleet.schemes import Layout
 from rollfleet.transports.port import Sending, Weights
 from rollfleet.transports.transport import Arrival, Resumed
 from rollfleet.weights import Snapshot
 from rollfleet.worker import Worker
-from rollfleet.workload import Workload
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, Phase, WorkerStatus
 

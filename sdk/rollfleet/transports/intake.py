@@ -16,7 +16,7 @@ from nats.errors import Error as NatsError
 from rollfleet.batch import to_batch
 from rollfleet.chunking import MAX_WORKERS, Assembled, Assembler, Identity, peek
 from rollfleet.errors import MessageCorrupt, WireError
-from rollfleet.link import RETRY_WAIT_S, Link
+from rollfleet.joining.link import RETRY_WAIT_S, Link
 from rollfleet.transports.fragments import unpack_fragment
 from rollfleet.transports.transport import Arrival
 from rollfleet_api.job import CollectorJob, Mode

@@ -26,9 +26,9 @@ from pydantic import ValidationError
 
 from rollfleet.chunking import Identity
 from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, RollfleetError
-from rollfleet.learner_consumer import Gone, LearnerConsumer
-from rollfleet.link import RETRY_WAIT_S, Link, insist, now_s
-from rollfleet.roster import Roster
+from rollfleet.joining.learner_consumer import Gone, LearnerConsumer
+from rollfleet.joining.link import RETRY_WAIT_S, Link, insist, now_s
+from rollfleet.joining.roster import Roster
 from rollfleet.transports.intake import Intake
 from rollfleet.transports.others import Lead, Others
 from rollfleet.transports.outbox import Outbox

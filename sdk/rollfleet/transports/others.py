@@ -3,8 +3,8 @@
 import threading
 from dataclasses import replace
 
-from rollfleet.link import Link
-from rollfleet.roster import HEARTBEATS_MISSED
+from rollfleet.joining.link import Link
+from rollfleet.joining.roster import HEARTBEATS_MISSED
 from rollfleet.transports.transport import Elsewhere
 from rollfleet_api.messages import Control, Phase, RankStatus, pack
 from rollfleet_api.ranks import Rank

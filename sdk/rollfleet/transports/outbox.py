@@ -8,7 +8,7 @@ import asyncio
 import threading
 
 from rollfleet.errors import MessageTooLarge
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.weight_chunks import manifest_of, split
 from rollfleet.weights import Snapshot
 from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, Phase, pack

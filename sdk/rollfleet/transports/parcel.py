@@ -13,7 +13,7 @@ import gymnasium
 from rollfleet.errors import JobInvalid
 
 if TYPE_CHECKING:
-    from rollfleet.workload import Workload
+    from rollfleet.learning.workload import Workload
 
 
 def wrap(workload: "Workload") -> bytes:

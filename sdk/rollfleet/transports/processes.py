@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from rollfleet.account import Account
 from rollfleet.batch import to_batch
+from rollfleet.buffering.account import Account
+from rollfleet.buffering.ring import Ring
 from rollfleet.errors import JobInvalid, WireError
-from rollfleet.ring import Ring
-from rollfleet.roster import stuck
+from rollfleet.joining.roster import stuck
+from rollfleet.learning.workload import Workload
 from rollfleet.transports.crew import Crew
 from rollfleet.transports.fragments import unpack_fragment
 from rollfleet.transports.frames import Announced, Stored
@@ -30,7 +31,6 @@ from rollfleet.transports.seat import Seat
 from rollfleet.transports.starting import START_METHODS
 from rollfleet.transports.transport import Arrival, Resumed
 from rollfleet.weights import Snapshot
-from rollfleet.workload import Workload
 from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
 
 log = logging.getLogger(__name__)

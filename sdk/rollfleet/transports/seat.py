@@ -21,7 +21,7 @@ from rollfleet.transports.worker_process import Assignment
 from rollfleet_api.messages import WorkerState, WorkerStatus
 
 if TYPE_CHECKING:
-    from rollfleet.workload import Workload
+    from rollfleet.learning.workload import Workload
 
 LAST_BYTES = 8000  # of what a worker wrote to standard error
 _LAST_STATES = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)

@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.account import Account
 from rollfleet.batch import Fragment, frames_in
+from rollfleet.buffering.account import Account
 from rollfleet.codec import Encoded
 from rollfleet.errors import JobEnded
 from rollfleet.schemes import Layout

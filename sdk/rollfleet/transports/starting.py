@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 from rollfleet.transports.worker_process import Assignment, run
 
 if TYPE_CHECKING:
-    from rollfleet.workload import Workload
+    from rollfleet.learning.workload import Workload
 
 StartMethod = Literal["spawn", "fork"]
 

@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from rollfleet.errors import JobNotFound
-from rollfleet.link import REQUEST_TIMEOUT_S, RETRY_WAIT_S, Link
+from rollfleet.joining.link import REQUEST_TIMEOUT_S, RETRY_WAIT_S, Link
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import unpack
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rollfleet.account import Account
+    from rollfleet.buffering.account import Account
     from rollfleet.weights import Snapshot
 
 

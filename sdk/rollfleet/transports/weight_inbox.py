@@ -8,7 +8,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from rollfleet.errors import RollfleetError, WeightMismatch, WireError
-from rollfleet.link import RETRY_WAIT_S, Link, insist
+from rollfleet.joining.link import RETRY_WAIT_S, Link, insist
 from rollfleet.schemes import Layout
 from rollfleet.transports.port import Weights
 from rollfleet.transports.state import read_bytes, read_state

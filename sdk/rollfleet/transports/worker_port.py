@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from rollfleet.batch import Fragment
 from rollfleet.chunking import Identity
 from rollfleet.errors import JobEnded
-from rollfleet.link import Link, insist, now_s
+from rollfleet.joining.link import Link, insist, now_s
 from rollfleet.schemes import Layout
 from rollfleet.transports.claim import Place
 from rollfleet.transports.dispatch import Dispatch

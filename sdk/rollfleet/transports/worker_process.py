@@ -10,12 +10,12 @@ import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rollfleet.children import die_with
+from rollfleet.commands.children import die_with
 from rollfleet.quiet import be_quiet
 from rollfleet.transports.forks import close_in_children
 
 if TYPE_CHECKING:
-    from rollfleet.workload import Workload
+    from rollfleet.learning.workload import Workload
 
 EXIT_COMPLETE, EXIT_FAILED = 0, 1
 
@@ -77,9 +77,9 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
 
     import torch
 
-    from rollfleet.account import Account
+    from rollfleet.buffering.account import Account
+    from rollfleet.buffering.ring import Ring
     from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
-    from rollfleet.ring import Ring
     from rollfleet.transports.arena import Arena
     from rollfleet.transports.board import Board
     from rollfleet.transports.parcel import unwrap

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rollfleet.cli import app
+from rollfleet.commands.kubectl import Kubectl
+from rollfleet.commands.kubectl_objects import JobSeen
 from rollfleet.errors import KubectlFailed
-from rollfleet.kubectl import Kubectl
-from rollfleet.kubectl_objects import JobSeen
 from rollfleet_api.job import KIND
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from rollfleet.nats_server import find_nats_server
+from rollfleet.joining.nats_server import find_nats_server
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client
 
-from rollfleet.nats_server import find_nats_server
+from rollfleet.joining.nats_server import find_nats_server
 from rollfleet_api.environment import Address
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import pack

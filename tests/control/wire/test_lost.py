@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Claim, Control, LearnerStatus, Phase, pack
 from rollfleet_api.permissions import Role

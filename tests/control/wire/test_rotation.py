@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollfleet import rotation
-from rollfleet.link import Link
+from rollfleet.joining import rotation
+from rollfleet.joining.link import Link
 from rollfleet_api.environment import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of

@@ -15,7 +15,7 @@ from nats.js.errors import APIError
 
 import rollfleet
 from rollfleet.errors import RollfleetError
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet.transports.state import read_job
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, Phase, WorkerStatus, pack

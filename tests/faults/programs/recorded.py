@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 import rollfleet
-from rollfleet import gathering, worker_program
 from rollfleet.chunking import Identity
+from rollfleet.commands import worker_program
 from rollfleet.envs import make_env
+from rollfleet.learning import gathering
 from rollfleet.policies import make_policy
 from rollfleet.transports.dispatch import Dispatch
 from rollfleet.transports.intake import Intake

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from rollfleet import Collector
-from rollfleet.construction import construct
-from rollfleet.link import Link
-from rollfleet.options import LearnerOptions
-from rollfleet.provision import deprovision, provision
+from rollfleet.joining.link import Link
+from rollfleet.joining.provision import deprovision, provision
+from rollfleet.learning.construction import construct
+from rollfleet.learning.options import LearnerOptions
+from rollfleet.learning.workload import Workload
 from rollfleet.transports.nats import NatsTransport
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet.worker import Worker
-from rollfleet.workload import Workload
 from rollfleet_api.job import CollectorJob, Metadata
 from rollfleet_api.permissions import Role
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, WorkerFailed
-from rollfleet.told import Told
+from rollfleet.learning.told import Told
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:

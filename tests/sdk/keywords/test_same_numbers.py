@@ -14,7 +14,7 @@ from tests.sdk.keywords.conftest import FORKED
 from torch import Tensor
 
 from rollfleet import ActorCritic, Collector
-from rollfleet.seeding import Seeds
+from rollfleet.stepping.seeding import Seeds
 
 if TYPE_CHECKING:
     from tests.sdk.keywords.conftest import Collect

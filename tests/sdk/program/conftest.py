@@ -25,7 +25,7 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet_api.environment import Address
 
 MARK = "ROLLFLEET_TEST_MARK"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from rollfleet.display import Display
-from rollfleet.link import Link
-from rollfleet.watch import Watch
+from rollfleet.commands.display import Display
+from rollfleet.commands.watch import Watch
+from rollfleet.joining.link import Link
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role

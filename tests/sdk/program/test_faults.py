@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 
 if TYPE_CHECKING:
     from tests.sdk.program.conftest import Workplace

@@ -25,10 +25,10 @@ def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: "Wor
     workplace.write(
         "learner.py",
         """
-        import rollfleet.consumer
+        import rollfleet.commands.consumer
 
         print("a line of the learner, [as] it is", flush=True)
-        rollfleet.consumer.main()
+        rollfleet.commands.consumer.main()
         """,
     )
     program = workplace.run("--learner", "learner.py", terminal=True)

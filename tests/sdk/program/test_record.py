@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rollfleet import Collector, CollectorJob, Recording
 from rollfleet.cli import app
-from rollfleet.segments import segments_in
+from rollfleet.watching.segments import segments_in
 from rollfleet_api.environment import JOB, URL
 from rollfleet_api.permissions import Role
 

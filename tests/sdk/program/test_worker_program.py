@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from typer.testing import CliRunner
 
 from rollfleet.cli import app
-from rollfleet.link import Link
+from rollfleet.joining.link import Link
 from rollfleet_api.environment import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
 from rollfleet_api.messages import Control, Phase, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role

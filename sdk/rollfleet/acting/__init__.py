@@ -1,0 +1,1 @@
+"""How policies are called, and the built-in ones: observations in, actions out."""

@@ -1,0 +1,1 @@
+"""What the `rollfleet` command does, on this machine and, by kubectl, on a cluster."""

@@ -1,0 +1,1 @@
+"""A job on NATS: connections, credentials, streams, who is there."""

@@ -1,0 +1,1 @@
+"""What a rollout is made of: lanes of environments, episodes, memory, seeds."""
