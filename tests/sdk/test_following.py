@@ -10,9 +10,10 @@ import pytest
 from tests.sdk.at_once import at_once
 from tests.sdk.senders import Sender
 
-from rollfleet import ActorCritic, Collector, CollectorJob, following
+from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.errors import JobEnded
 from rollfleet.joining.link import Link
+from rollfleet.learning import following
 from rollfleet.transports.state import read_state
 from rollfleet_api.messages import Control, LearnerStatus, Phase, pack
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.sdk.test_delivery import of, publish, values
 
-from rollfleet import ActorCritic, Collector, CollectorJob, roster
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.joining import roster
 from rollfleet.worker import SOON_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState

@@ -10,12 +10,13 @@ import pytest
 from tests.sdk.test_delivery import META, fragment, of, publish, values
 
 import rollfleet
-from rollfleet import Collector, CollectorJob, observer
+from rollfleet import Collector, CollectorJob
 from rollfleet.chunking import split
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
 from rollfleet.joining.provision import deprovision
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet.transports.worker_port import WorkerPort
+from rollfleet.watching import observer
 from rollfleet.watching.observer import Observer
 from rollfleet_api.messages import Control, Phase, pack
 from rollfleet_api.permissions import Role
