@@ -76,9 +76,12 @@ def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running
         now = running.pods("worker")
         assert now <= staying or staying <= now, "who was there and is still wanted was not started anew"
     assert running.pods("learner") == learner
-    # A batch of a Sync job holds what all of its workers have collected, four environments each.
+    # A batch of a Sync job holds what all of its workers have collected, four environments each. Those that are added
+    # take part once they are heard of, one perhaps a round before the other.
     sizes = [int(size) for size in re.findall(r"frames, (\d+) environments", lab.logs("learner"))]
-    assert [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before] == [8, 16, 4, 8]
+    assert set(sizes) <= {4, 8, 12, 16}
+    in_order = iter(sizes)
+    assert all(size in in_order for size in (8, 16, 4, 8)), sizes
 
 
 def test_an_unchanged_job_applied_again_touches_nothing(running: Running) -> None:
