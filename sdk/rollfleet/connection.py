@@ -1,23 +1,18 @@
 """Connects a learner to a job."""
 
-import os
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 
 from rollfleet.collector import Collector
-from rollfleet.errors import ConnectionFailed, JobInvalid
-from rollfleet.first_process import heed_sigterm
-from rollfleet.joining.link import Link
+from rollfleet.errors import JobInvalid
+from rollfleet.joining.opening import open_link
 from rollfleet.learning.options import LearnerOptions, check_learner_options, check_names, device_of
 from rollfleet.transports.nats import NatsTransport
 from rollfleet.transports.state import read_job
-from rollfleet_api.environment import Address, EnvironmentIncomplete
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.permissions import Role
 from rollfleet_api.ranks import Rank
-from rollfleet_api.subjects import Subjects
 
 
 def connect(
@@ -73,17 +68,11 @@ def connect(
     there = None if device is None else device_of(device, "device")
     if no_cuda_sync and there is None:
         raise JobInvalid("`no_cuda_sync` is about copies to `device`, and there is none; name a device, or remove it")
-    name = job.key if isinstance(job, CollectorJob) else job
     try:
-        where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
-        Subjects.parse(where.job)
         place = Rank(rank, ranks)
-    except EnvironmentIncomplete as error:
-        raise ConnectionFailed(str(error)) from error
     except ValueError as error:
         raise JobInvalid(str(error)) from error
-    heed_sigterm()
-    link = Link(where, role=Role.LEARNER, timeout_s=timeout_s)
+    link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
     try:
         known = link.call(read_job(link, timeout_s=timeout_s))
         if ranks > (workers := known.spec.workers):

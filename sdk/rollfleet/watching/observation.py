@@ -1,21 +1,16 @@
 """Connects evaluators and recorders to a job: they see all of its batches, and take none from its learner."""
 
-import os
 from pathlib import Path
 
 import torch
 
-from rollfleet.errors import ConnectionFailed, JobInvalid
-from rollfleet.first_process import heed_sigterm
-from rollfleet.joining.link import Link
+from rollfleet.errors import JobInvalid
+from rollfleet.joining.opening import open_link
 from rollfleet.learning.options import device_of
 from rollfleet.transports.state import read_job
 from rollfleet.watching.observer import MEMORY_BYTES, Observer, check_may_observe
 from rollfleet.watching.recorder import SEGMENT_BYTES, Recorder
-from rollfleet_api.environment import Address, EnvironmentIncomplete
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.permissions import Role
-from rollfleet_api.subjects import Subjects
 
 
 def observe(
@@ -53,16 +48,7 @@ def observe(
     if memory_bytes < 1:
         raise JobInvalid(f"`memory_bytes` is 1 or more, not {memory_bytes}")
     there = None if device is None else device_of(device, "device")
-    name = job.key if isinstance(job, CollectorJob) else job
-    try:
-        where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
-        Subjects.parse(where.job)
-    except EnvironmentIncomplete as error:
-        raise ConnectionFailed(str(error)) from error
-    except ValueError as error:
-        raise JobInvalid(str(error)) from error
-    heed_sigterm()
-    link = Link(where, role=Role.LEARNER, timeout_s=timeout_s)
+    link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
     try:
         link.call(check_may_observe(link), timeout_s=timeout_s)
         known = link.call(read_job(link, timeout_s=timeout_s))
