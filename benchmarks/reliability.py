@@ -5,6 +5,7 @@
 `rollfleet run` with two workers, one learner, file storage. Kills are SIGKILL. "Lost" are gaps in a worker's sequence
 of batches that were handed over, "repeated" batches that one learner was handed twice, "again" those that a learner
 which was killed had been handed, and its successor was handed once more.
+What is given 0 rounds or 0 seconds is left out.
 """
 
 import argparse
@@ -191,29 +192,40 @@ def main() -> None:
         try:
             run.wait_for(0)
             run.wait_for(1)
-            print("| killed | to the next batch, s: median | least | most |\n|---|---|---|---|")
-            for name in ("worker 0", "nats-server", "learner"):
-                took = []
-                for _ in range(rounds):
-                    took.append(recover(run, name))
-                    run.wait_for(0, time.monotonic())
-                    run.wait_for(1, time.monotonic())
-                print(f"| {name} | {statistics.median(took):.2f} | {min(took):.2f} | {max(took):.2f} |", flush=True)
-            print(f"\n| asleep for {asleep_s:g} s | MiB when it fell asleep | the most since |\n|---|---|---|")
-            before, most = _resident(run), Counter[str]()
-            run.asleep.touch()
-            until = time.monotonic() + asleep_s
-            while time.monotonic() < until:
-                time.sleep(0.5)
-                most |= Counter(_resident(run))
-            run.asleep.unlink()
-            for name, resident in sorted(before.items()):
-                print(f"| {name} | {resident >> 20} | {most[name] >> 20} |", flush=True)
-            print("\n| soak | killed | batches | lost | repeated | again |\n|---|---|---|---|---|---|")
-            print(soak(run, soak_s, every_s), flush=True)
+            if rounds:
+                _recoveries(run, rounds)
+            if asleep_s:
+                _asleep(run, asleep_s)
+            if soak_s:
+                print("\n| soak | killed | batches | lost | repeated | again |\n|---|---|---|---|---|---|")
+                print(soak(run, soak_s, every_s), flush=True)
         finally:
             os.kill(run.process.pid, signal.SIGTERM)
             run.process.wait(30)
+
+
+def _recoveries(run: Run, rounds: int) -> None:
+    print("| killed | to the next batch, s: median | least | most |\n|---|---|---|---|")
+    for name in ("worker 0", "nats-server", "learner"):
+        took = []
+        for _ in range(rounds):
+            took.append(recover(run, name))
+            run.wait_for(0, time.monotonic())
+            run.wait_for(1, time.monotonic())
+        print(f"| {name} | {statistics.median(took):.2f} | {min(took):.2f} | {max(took):.2f} |", flush=True)
+
+
+def _asleep(run: Run, seconds: float) -> None:
+    print(f"\n| asleep for {seconds:g} s | MiB when it fell asleep | the most since |\n|---|---|---|")
+    before, most = _resident(run), Counter[str]()
+    run.asleep.touch()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.5)
+        most |= Counter(_resident(run))
+    run.asleep.unlink()
+    for name, resident in sorted(before.items()):
+        print(f"| {name} | {resident >> 20} | {most[name] >> 20} |", flush=True)
 
 
 def _resident(run: Run) -> dict[str, int]:
