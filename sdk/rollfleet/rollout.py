@@ -16,11 +16,11 @@ from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.stepping.episodes import EpisodeCounts
 from rollfleet.stepping.even_lanes import EvenLanes
-from rollfleet.stepping.lanes import UnevenLanes
 from rollfleet.stepping.participants import Harvest, Participants
 from rollfleet.stepping.seeding import Seeds, TorchStream
 from rollfleet.stepping.settings import RolloutSettings
 from rollfleet.stepping.storage import Layout, Storage
+from rollfleet.stepping.uneven_lanes import UnevenLanes
 from rollfleet.stepping.whole_trajectories import WholeTrajectories
 from rollfleet.trajectories import TrajectoryIds
 
@@ -246,7 +246,7 @@ class Rollout:
         self._storages = [Storage(layout, envs, self._steps) for _ in range(2)]
         participants = Participants(self._env, self._actor, self._episodes, self._trajectories, settings)
         if uneven:
-            self._lanes = UnevenLanes(participants, Storage(layout, envs, 2 * self._steps + 1))
+            self._lanes = UnevenLanes(participants, layout, self._steps)
         else:
             self._lanes = EvenLanes(participants, self._mode)
         return self._lanes
@@ -258,7 +258,7 @@ class Rollout:
         envs = self._env.num_envs
         self._storages = [Storage(self._layout, envs, steps) for _ in range(2)]
         if isinstance(self._lanes, UnevenLanes):
-            self._lanes.make_room(Storage(self._layout, envs, 2 * steps + 1))
+            self._lanes.make_room(steps)
 
     def _track(self, steps: dict[Key, Tensor]) -> None:
         """Turn the count of steps, which is all that was recorded, into what was asked for."""

@@ -12,24 +12,25 @@ Array: TypeAlias = NDArray[Any]
 
 
 class EpisodeCounts:
-    """Sums of the episodes under way, over the boundaries of fragments, and those of the episodes that ended."""
+    """Sums of the episodes under way, over the boundaries of fragments, and those of the episodes that ended.
+
+    Attributes:
+        returns: float64 [envs], so far.
+        lengths: int64 [envs], so far.
+        ended: How many have ended since `take`.
+    """
 
     def __init__(self, num_envs: int) -> None:
         """All lanes at the start of an episode."""
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
-        self._ended_returns: list[float] = []
-        self._ended_lengths: list[int] = []
-
-    @property
-    def ended(self) -> int:
-        """How many ended since `take`."""
-        return len(self._ended_lengths)
+        self.ended = 0
+        self._ended: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
 
     def end(self, lanes: NDArray[np.intp]) -> None:
         """The episodes in `lanes` are over; the next frame there is the first of another."""
-        self._ended_returns.extend(self.returns[lanes].tolist())
-        self._ended_lengths.extend(self.lengths[lanes].tolist())
+        self.ended += len(lanes)
+        self._ended.append((self.returns[lanes], self.lengths[lanes]))
         self.forget(lanes)
 
     def forget(self, lanes: NDArray[np.intp] | slice) -> None:
@@ -39,12 +40,10 @@ class EpisodeCounts:
 
     def take(self) -> tuple[Tensor, Tensor]:
         """Returns float64 [m] and lengths int64 [m] of those that ended since the last call, in order of their end."""
-        taken = (
-            torch.tensor(self._ended_returns, dtype=torch.float64),
-            torch.tensor(self._ended_lengths, dtype=torch.int64),
-        )
-        self._ended_returns, self._ended_lengths = [], []
-        return taken
+        returns = np.concatenate([np.zeros(0), *(returns for returns, _ in self._ended)])
+        lengths = np.concatenate([np.zeros(0, dtype=np.int64), *(lengths for _, lengths in self._ended)])
+        self.ended, self._ended = 0, []
+        return torch.from_numpy(returns), torch.from_numpy(lengths)
 
 
 class FinalObservations:
