@@ -212,7 +212,8 @@ def test_whatever_breaks_nothing_is_lost_and_nothing_comes_twice(seed: int, star
     def goes_on() -> bool:
         since = [each for each in fleet.events("handed over") if each["s"] > healed_s]
         heard = {share["identity"].split(".")[0] for each in since for share in each["shares"]}
-        return len(since) >= 5 and len(heard) == workers
+        alive = {process.pid for process in fleet.workers.values()}  # what is heard may be of the life before
+        return len(since) >= 5 and len(heard) == workers and alive <= {each["pid"] for each in fleet.events("stored")}
 
     fleet.wait_for(goes_on, "batches of every worker after all was mended", RECOVERS_WITHIN_S)
     for process in fleet.workers.values():
