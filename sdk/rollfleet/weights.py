@@ -6,13 +6,14 @@ What lies where is said by a tuple of `Parameter`; both sides compare theirs and
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rollfleet.copying import copy_all
 from rollfleet.errors import WeightMismatch
 from rollfleet_api.job import Precision
 from rollfleet_api.messages import Parameter
@@ -50,10 +51,12 @@ class Snapshot:
     Attributes:
         parameters: What lies in the bytes.
         data: uint8 `[total_bytes]`, on the CPU. Belongs to the layout that made it, which reuses it after `release`.
+        views: The parameters as views of `data`, kept for when it is used again; empty: not made yet.
     """
 
     parameters: tuple[Parameter, ...]
     data: Tensor
+    views: tuple[Tensor, ...] = ()
 
 
 class WeightLayout:
@@ -78,7 +81,7 @@ class WeightLayout:
                 offset += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         self.parameters = tuple(parameter for parameter, _, _ in self._entries)
         self.total_bytes = offset
-        self._free: deque[Tensor] = deque(maxlen=2)
+        self._free: deque[Snapshot] = deque(maxlen=2)
 
     def snapshot(self, models: Mapping[str, State]) -> Snapshot:
         """Copy the models' tensors, wherever they are, into one buffer.
@@ -87,16 +90,18 @@ class WeightLayout:
             WeightMismatch: Names, shapes or dtypes are not those of this layout.
         """
         sources = self._tensors(models)
-        try:
-            data = self._free.popleft()
-        except IndexError:
-            data = torch.zeros(self.total_bytes, dtype=torch.uint8)
-        _copy(self._views(data), sources)
-        return Snapshot(self.parameters, data)
+        if self._free:
+            snapshot = self._free.popleft()
+        else:
+            snapshot = Snapshot(self.parameters, torch.zeros(self.total_bytes, dtype=torch.uint8))
+        if not snapshot.views:
+            snapshot = replace(snapshot, views=tuple(self._views(snapshot.data)))
+        copy_all(snapshot.views, sources)
+        return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
         """Give a snapshot's buffer back: its bytes were sent."""
-        self._free.append(snapshot.data)
+        self._free.append(snapshot)
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
         """Copy a version's bytes (uint8 `[total_bytes]`) into the models' tensors, in place.
@@ -107,7 +112,7 @@ class WeightLayout:
         targets = self._tensors(models)
         if data.numel() != self.total_bytes:
             raise WeightMismatch(f"{data.numel()} bytes of weights for a layout of {self.total_bytes}")
-        _copy(targets, self._views(data))
+        copy_all(targets, self._views(data))
 
     def states(self, data: Tensor) -> dict[str, State]:
         """The models' tensors as views of a version's bytes, in the precision that these have."""
@@ -172,12 +177,6 @@ class WeightLayout:
                 count *= size
             views.append(data[offset : offset + count * dtype.itemsize].view(dtype).view(parameter.shape))
         return views
-
-
-def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
-    if targets:  # torch refuses lists of nothing
-        with torch.no_grad():
-            torch._foreach_copy_(targets, sources)
 
 
 def _name(parameter: Parameter) -> str:

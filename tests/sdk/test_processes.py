@@ -24,7 +24,7 @@ from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learning.workload import Workload
 from rollfleet.schemes import Whole
 from rollfleet.transports.processes import ProcessesTransport
-from rollfleet.transports.transport import Arrival, Elastic
+from rollfleet.transports.transport import Arrival, Elastic, Lends
 from rollfleet.weights import POLICY, WeightLayout
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, Phase, WorkerState
@@ -198,6 +198,24 @@ def test_weights_that_do_not_fit_are_told_by_the_parameters_name(start: Start) -
     transport.control(Control(session=1, phase=Phase.RUN, round=0, version=1))
     message = str(failure(transport))
     assert "mark: the learner has float32 [2], the policy here has float32 [1]" in message
+
+
+def test_weights_that_are_made_where_workers_read_are_acted_on_and_not_given_back(start: Start) -> None:
+    transport = start()
+    assert isinstance(transport, Lends)
+    begin(transport)
+    assert len(transport.spent()) == 1  # made elsewhere: copied
+    for version in range(2, 6):
+        models = {POLICY: {"mark": torch.full((1,), float(version))}}
+        layout = WeightLayout(models)
+        lent = transport.lend(layout.parameters, layout.total_bytes)
+        assert lent is not None
+        layout.release(lent)
+        transport.send_weights(version, layout.snapshot(models))
+        while (arrival := receive(transport)[0]).meta.version < version:
+            pass
+        assert arrival.batch["mark"].unique().tolist() == [float(version)]
+    assert transport.spent() == []
 
 
 def test_a_worker_that_is_killed_starts_again_where_that_is_allowed(start: Start, started: Started) -> None:

@@ -18,13 +18,11 @@ from rollfleet.batch import Fragment, Key
 from rollfleet.codec import decode, encode
 from rollfleet.errors import JobEnded, MessageCorrupt, MessageTooLarge
 from rollfleet.transports.arena import GRANULARITY, Arena
-from rollfleet.transports.board import Board, Notice, Posted
+from rollfleet.transports.board import Board, Notice
 from rollfleet.transports.fragments import unpack_fragment
 from rollfleet.transports.frames import Announced, Frames, frame
 from rollfleet.transports.recycling import SMALL_BYTES, Recycler
 from rollfleet.transports.shared_port import SharedPort
-from rollfleet.transports.shared_weights import SharedInbox, Shelf
-from rollfleet.weights import POLICY, WeightLayout
 from rollfleet_api.messages import BatchMeta, Control, Phase, WorkerStatus
 
 META = BatchMeta(session=1, round=0, version=1, frames=6)
@@ -103,111 +101,6 @@ def test_a_notice_that_does_not_fit_is_refused() -> None:
     with pytest.raises(MessageTooLarge):
         board.write(Notice(control=long))
     assert Board(Arena(os.dup(board.fileno()))).read().taken == 1
-
-
-# Weights.
-
-
-def layout_of(value: float = 0.0, numbers: int = 3) -> tuple[WeightLayout, dict[str, dict[str, torch.Tensor]]]:
-    models = {POLICY: {"w": torch.full((numbers,), value)}}
-    return WeightLayout(models), models
-
-
-def put(shelf: Shelf, version: int, in_use: list[Posted], numbers: int = 3) -> Posted:
-    layout, models = layout_of(float(version), numbers)
-    return shelf.put(version, layout.snapshot(models), in_use)
-
-
-def test_places_of_weights_are_used_again() -> None:
-    shelf = Shelf()
-    newest = put(shelf, 1, [])
-    places = {newest.data_at}
-    for version in range(2, 50):
-        newest = put(shelf, version, [newest])
-        places.add(newest.data_at)
-    assert len(places) == 2
-    other = put(shelf, 50, [newest], numbers=5000)
-    assert other.data_at not in places
-
-
-def test_a_version_that_a_worker_loads_is_not_written_over() -> None:
-    shelf = Shelf()
-    first = put(shelf, 1, [])
-    holds, go_on = FORK.Event(), FORK.Event()
-    ours, theirs = FORK.Pipe()
-
-    def load() -> None:
-        layout, _ = layout_of()
-        posted = [first]
-        inbox = SharedInbox(shelf.arena, layout, lambda: posted[0])
-        held = inbox.newest()
-        assert held is not None
-        holds.set()
-        go_on.wait(20)
-        theirs.send(held.data.view(np.float32)[:3].tolist())
-        inbox.let_go()
-        theirs.send("let go")
-        go_on.clear()
-        go_on.wait(20)
-
-    worker = FORK.Process(target=load)
-    worker.start()
-    try:
-        assert holds.wait(20)
-        newest, places = first, set()
-        for version in range(2, 20):
-            newest = put(shelf, version, [newest])
-            places.add(newest.data_at)
-        assert first.data_at not in places
-        go_on.set()
-        assert ours.recv() == [1.0, 1.0, 1.0]
-        assert ours.recv() == "let go"
-        for version in range(20, 23):
-            newest = put(shelf, version, [newest])
-            places.add(newest.data_at)
-        assert first.data_at in places
-    finally:
-        worker.kill()
-        worker.join()
-
-
-def test_a_worker_that_dies_while_it_loads_holds_nothing() -> None:
-    shelf = Shelf()
-    first = put(shelf, 1, [])
-    holds = FORK.Event()
-
-    def load() -> None:
-        layout, _ = layout_of()
-        SharedInbox(shelf.arena, layout, lambda: first).newest()
-        holds.set()
-        threading.Event().wait(20)
-
-    worker = FORK.Process(target=load)
-    worker.start()
-    assert holds.wait(20)
-    second = put(shelf, 2, [first])
-    worker.kill()
-    worker.join()
-    assert put(shelf, 3, [second]).data_at == first.data_at
-
-
-def test_a_version_that_was_overtaken_before_it_was_locked_is_not_loaded() -> None:
-    shelf = Shelf()
-    posted = [put(shelf, 1, [])]
-    layout, _ = layout_of()
-    asked = 0
-
-    def newest() -> Posted:
-        nonlocal asked
-        asked += 1
-        if asked == 2:  # between the look and the lock
-            posted[0] = put(shelf, 2, posted)
-        return posted[0]
-
-    weights = SharedInbox(shelf.arena, layout, newest).newest()
-    assert weights is not None
-    assert weights.version == 2
-    assert weights.data.view(np.float32)[:3].tolist() == [2.0, 2.0, 2.0]
 
 
 # Batches.

@@ -9,7 +9,7 @@ from torch import Tensor
 from rollfleet.errors import NoWeights, WeightMismatch
 from rollfleet.models import models_of
 from rollfleet.schemes import Layout, WeightScheme
-from rollfleet.transports.transport import Transport
+from rollfleet.transports.transport import Lends, Transport
 from rollfleet.weights import State, WeightLayout
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Broadcaster:
     ) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
         self._layout: Layout | None = None
-        self._last: Tensor | None = None  # the bytes sent last, of a policy of several models
+        self._last: Tensor | None = None  # the bytes sent last: nobody writes over them before the next are there
         self._for_some: dict[int, int] = {}  # worker -> the newest version, where it was not meant for all
         self._for_all = version
         self._batches: int | None = None  # handed out since the last one; None: nothing was sent yet
@@ -145,9 +145,13 @@ class Broadcaster:
             self._layout = self._scheme.layout(models)
         for snapshot in self._transport.spent():
             self._layout.release(snapshot)
+        if isinstance(self._transport, Lends):
+            lent = self._transport.lend(self._layout.parameters, self._layout.total_bytes)
+            if lent is not None:
+                self._layout.release(lent)
         snapshot = self._layout.snapshot(models)
         if len(models) > 1:
-            self._last = snapshot.data.clone()
+            self._last = snapshot.data
         self._transport.send_weights(version, snapshot, workers=workers)
 
     def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:

@@ -24,7 +24,7 @@ from rollfleet.transports.shared_weights import Shelf
 from rollfleet.transports.starting import Process, StartMethod, signal_group
 from rollfleet.weights import Snapshot
 from rollfleet_api.job import CollectorJobSpec, Mode
-from rollfleet_api.messages import Control, WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, Parameter, WorkerState, WorkerStatus
 
 LEAVE_GRACE_S = 3.0  # to end the environments in order
 TERMINATE_GRACE_S = 1.0
@@ -110,15 +110,23 @@ class Crew:
         for seat in self.seats.values():
             seat.post(control=control)
 
-    def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None) -> None:
-        """Put a version where these workers, or all of them, find it."""
-        in_use = [seat.notice.weights for seat in self.seats.values()]
-        posted = self._shelf.put(version, snapshot, [each for each in (*in_use, self._newest) if each])
+    def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
+        """See `Lends`."""
+        return None if self._closed else self._shelf.lend(parameters, nbytes, self._in_use())
+
+    def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None) -> bool:
+        """Put a version where these workers, or all of them, find it.
+
+        False: it was copied there, and the snapshot itself is no longer needed.
+        """
+        lies_there = self._shelf.is_lent(snapshot)
+        posted = self._shelf.put(version, snapshot, self._in_use())
         if workers is None:
             self._newest = posted
         for index, seat in self.seats.items():
             if workers is None or index in workers:
                 seat.post(weights=posted)
+        return lies_there
 
     def taken(self, worker: int, incarnation: int) -> None:
         """One more batch of a worker is the learner's."""
@@ -159,6 +167,11 @@ class Crew:
             self.account.close()
 
     # --- inside ---
+
+    def _in_use(self) -> list[Posted]:
+        """What a worker may look for, now or when it is started."""
+        told = (seat.notice.weights for seat in self.seats.values())
+        return [posted for posted in (*told, self._newest) if posted]
 
     def _start(self, index: int, incarnation: int, notice: Notice) -> None:
         seat = Seat(self._method, index, incarnation, notice, self._settings, self._workload)

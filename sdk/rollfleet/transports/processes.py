@@ -31,13 +31,13 @@ from rollfleet.transports.seat import Seat
 from rollfleet.transports.starting import START_METHODS
 from rollfleet.transports.transport import Arrival, Resumed
 from rollfleet.weights import Snapshot
-from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import Control, LearnerStatus, Parameter, WorkerStatus
 
 log = logging.getLogger(__name__)
 
 
 class ProcessesTransport:
-    """See `Transport`, `Elastic` and `Patient`. Starts the job's workers, all at once, and ends them.
+    """See `Transport`, `Lends`, `Elastic` and `Patient`. Starts the job's workers, all at once, and ends them.
 
     They end with it: when it is closed, when nobody holds it any more, and when this process ends, however it does.
 
@@ -102,11 +102,15 @@ class ProcessesTransport:
         self._check()
         self._crew.control(control)
 
+    def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
+        """See `Lends`."""
+        return self._crew.lend(parameters, nbytes)
+
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
-        """See `Transport`. The snapshot is spent at once."""
+        """See `Transport`. A snapshot that was not lent is spent at once."""
         self._check()
-        self._crew.weights(version, snapshot, workers)
-        self._spent.append(snapshot)
+        if not self._crew.weights(version, snapshot, workers):
+            self._spent.append(snapshot)
 
     def spent(self) -> list[Snapshot]:
         """See `Transport`."""

@@ -1,8 +1,10 @@
 """Weights in shared memory: written once by the learner, read from there by each worker.
 
-A worker holds a lock on a version while it loads it, and the learner writes only where it gets that lock. The locks are
-the system's (`fcntl`), so that those of a process that dies are gone too. (A process also loses them all when it closes
-any descriptor of the file, which a mapping has too: so nothing is unmapped here.)
+The learner makes a version right there, where it can (`lend`), and copies it there where it cannot. A worker holds a
+lock on a version while it loads it, and the learner writes only where it gets that lock. Nobody waits for a lock: where
+a worker does not get it, there is a newer version elsewhere. The locks are the system's (`fcntl`), so that those of a
+process that dies are gone too. (A process also loses them all when it closes any descriptor of the file, which a
+mapping has too: so nothing is unmapped here.)
 """
 
 import fcntl
@@ -10,8 +12,10 @@ import os
 from collections.abc import Callable, Collection
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from rollfleet.errors import RollfleetError, WeightMismatch
 from rollfleet.schemes import Layout
@@ -35,13 +39,37 @@ class Shelf:
         self.arena = Arena.create()
         self._lists: dict[tuple[Parameter, ...], tuple[int, int]] = {}
         self._places: dict[int, NDArray[np.uint8]] = {}  # by where they begin
+        self._snapshots: dict[int, Snapshot] = {}  # that were made there last
+        self._lent: tuple[int, Tensor] | None = None  # where, and its memory; nobody reads there
+
+    def lend(self, parameters: tuple[Parameter, ...], nbytes: int, in_use: Collection[Posted]) -> Snapshot | None:
+        """A snapshot to be filled, where neither a worker reads nor one of these lies: `put` need not copy it.
+
+        None: what was lent last has not come back yet.
+        """
+        if self._lent is not None:
+            return None
+        place = self._free_place(nbytes, {posted.data_at for posted in in_use})
+        snapshot = self._snapshots.get(place)
+        if snapshot is None or snapshot.parameters != parameters or snapshot.data.numel() != nbytes:
+            snapshot = Snapshot(parameters, torch.from_numpy(self._places[place][:nbytes]))
+        self._lent = place, snapshot.data
+        return snapshot
+
+    def is_lent(self, snapshot: Snapshot) -> bool:
+        """Whether it lies where `lend` said."""
+        return self._lent is not None and self._lent[1] is snapshot.data
 
     def put(self, version: int, snapshot: Snapshot, in_use: Collection[Posted]) -> Posted:
-        """Copy a version to where neither a worker reads nor one of these lies."""
+        """Let workers read a version; one that was made elsewhere is copied to where nobody reads."""
         nbytes = snapshot.data.numel()
         list_at, list_bytes = self._list(snapshot.parameters)
-        place = self._free_place(nbytes, {posted.data_at for posted in in_use})
-        self._places[place][:nbytes] = snapshot.data.numpy()
+        if self._lent is not None and self.is_lent(snapshot):
+            place, self._lent = self._lent[0], None
+            self._snapshots[place] = snapshot
+        else:
+            place = self._free_place(nbytes, {posted.data_at for posted in in_use})
+            self._places[place][:nbytes] = snapshot.data.numpy()
         fcntl.lockf(self.arena, fcntl.LOCK_UN, 1, place)
         return Posted(
             version=version,
@@ -54,6 +82,8 @@ class Shelf:
     def close(self) -> None:
         """Give up the memory."""
         self._places.clear()
+        self._snapshots.clear()
+        self._lent = None
         self.arena.close()
 
     def _list(self, parameters: tuple[Parameter, ...]) -> tuple[int, int]:
@@ -65,20 +95,16 @@ class Shelf:
         return self._lists[parameters]
 
     def _free_place(self, nbytes: int, in_use: set[int]) -> int:
+        if self._lent is not None:
+            in_use = in_use | {self._lent[0]}
         for start, memory in self._places.items():
-            if start not in in_use and 0 <= memory.nbytes - nbytes < GRANULARITY and self._lock(start):
+            fits = 0 <= memory.nbytes - nbytes < GRANULARITY
+            if fits and start not in in_use and _lock(self.arena, start, fcntl.LOCK_EX):
                 return start
         start, _ = self.arena.grow(nbytes)
         self._places[start] = self.arena.map(start, nbytes)
-        self._lock(start)
+        _lock(self.arena, start, fcntl.LOCK_EX)
         return start
-
-    def _lock(self, start: int) -> bool:
-        try:
-            fcntl.lockf(self.arena, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, start)
-        except OSError:
-            return False
-        return True
 
 
 class SharedInbox:
@@ -108,9 +134,9 @@ class SharedInbox:
             raise self._misfit
         while (posted := self._posted()) is not None and posted != self._held:
             self.let_go()
-            fcntl.lockf(self._arena, fcntl.LOCK_SH, 1, posted.data_at)
-            self._held = posted  # unless it was overtaken before we had the lock, which the loop's condition asks
-            self._newest = None
+            if _lock(self._arena, posted.data_at, fcntl.LOCK_SH):  # else the learner writes there: it was overtaken
+                self._held = posted  # unless that was before we had the lock, which the loop's condition asks
+                self._newest = None
         if self._held is None:
             return None
         if self._newest is None:
@@ -135,3 +161,11 @@ class SharedInbox:
         if posted.data_at not in self._places:
             self._places[posted.data_at] = self._arena.map(posted.data_at, posted.data_bytes)
         return self._places[posted.data_at][: posted.data_bytes]
+
+
+def _lock(arena: Arena, start: int, how: int) -> bool:
+    try:
+        fcntl.lockf(arena, how | fcntl.LOCK_NB, 1, start)
+    except OSError:
+        return False
+    return True

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, RankStatus, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, Parameter, RankStatus, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 if TYPE_CHECKING:
@@ -71,6 +71,18 @@ class Elastic(Protocol):
 
     def remove_workers(self, workers: Collection[int]) -> None:
         """Let these leave: each sends what it has so far. They are no members from now on."""
+        ...
+
+
+@runtime_checkable
+class Lends(Protocol):
+    """What a transport can do besides, where workers can reach the learner's memory."""
+
+    def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> "Snapshot | None":
+        """A snapshot in memory that workers read: filled, and given to `send_weights` next, it need not be copied.
+
+        None: what was lent last has not come back yet.
+        """
         ...
 
 
