@@ -129,6 +129,9 @@ def worker(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
     """Work for a job, from any machine that reaches its NATS server. The environment says what is not said here."""
+    from rollfleet.first_process import heed_sigterm
+
+    heed_sigterm()  # before the imports, which take seconds
     from rollfleet.commands.worker_program import EXIT_HOPELESS, main
     from rollfleet_api.environment import Address, EnvironmentIncomplete, worker_index
 

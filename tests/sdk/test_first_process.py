@@ -1,4 +1,4 @@
-"""A learner that is the first process of its container, and whose pod is deleted."""
+"""A learner or a worker that is the first process of its container, and whose pod is deleted."""
 
 import os
 import shutil
@@ -55,5 +55,20 @@ def test_it_ends_at_sigterm_as_it_says_itself_or_else_at_once(
             (learner,) = psutil.Process(outer.pid).children()
             learner.send_signal(signal.SIGTERM)
             assert outer.wait(30) == code
+        finally:
+            outer.kill()
+
+
+def test_a_worker_ends_at_sigterm_while_it_still_imports(alone: list[str]) -> None:
+    told = [sys.executable, "-P", "-X", "importtime", "-m", "rollfleet", "worker", "--index", "0", "--job", "job"]
+    command = [*alone, *told, "--nats", "nats://127.0.0.1:9", "--timeout", "5"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as outer:
+        assert outer.stderr is not None
+        try:
+            next(line for line in outer.stderr if "| " in line and "torch." in line)
+            (worker,) = psutil.Process(outer.pid).children()
+            worker.send_signal(signal.SIGTERM)
+            outer.communicate(timeout=60)
+            assert outer.returncode == 128 + signal.SIGTERM
         finally:
             outer.kill()
