@@ -1,21 +1,26 @@
-"""Large batches from one worker process to one learner, both over NATS on this machine, beside nats-py alone.
+"""Large batches from one worker process to one learner, both over NATS on this machine, beside simpler clients.
 
 `python -P benchmarks/delivery.py [--rounds N] [--quick]`
 
 Rollfleet: a worker's port sends batches of 8 x 128 frames of 84 x 84 x 4 bytes as fast as they are taken; counted are
 the bytes on the wire of the TensorDicts that the iterator yields. nats-py: one process publishes messages of 1 MB to a
-work queue (8 in flight), another fetches and acknowledges them; nothing is done with them. Same server, same storage,
-rounds of both in turn, medians.
+work queue (8 in flight), another fetches and acknowledges them; nothing is done with them. By hand: the same messages
+from one blocking socket to another through the server's core protocol: nothing is stored, acknowledged or decoded. Same
+server, same storage, rounds of all in turn, medians; ratios are medians of the rounds' ratios.
 """
 
 import argparse
 import asyncio
+import json
 import multiprocessing
-import statistics
+import socket
 import tempfile
 import time
+from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
 
 import nats
 import torch
@@ -139,30 +144,94 @@ def nats_py_mb_per_s(server: NatsServer, storage: str, messages: int) -> float:
     return asyncio.run(main())
 
 
+class Blocking:
+    """The shortest client of NATS's core protocol: a socket, subscribed to one subject."""
+
+    def __init__(self, url: str, subject: str) -> None:
+        where = urlsplit(url)
+        self._socket = socket.create_connection((where.hostname, where.port), timeout=60)
+        self._lines = self._socket.makefile("rb")
+        self._lines.readline()  # what the server says of itself
+        who = json.dumps({"user": where.username, "pass": where.password, "verbose": False})
+        self.send(f"CONNECT {who}\r\nSUB {subject} 1\r\nPING\r\n".encode())
+        if (line := self._lines.readline()) != b"PONG\r\n":
+            raise ConnectionError(f"the server answered {line!r}")
+
+    def send(self, commands: bytes) -> None:
+        """Commands as the server reads them."""
+        self._socket.sendall(commands)
+
+    def receive(self, into: bytearray) -> None:
+        """The next message; `into` has room for it and the end of its line."""
+        while not (line := self._lines.readline()).startswith(b"MSG"):
+            if line != b"PING\r\n":
+                raise ConnectionError(f"the server says {line!r}")
+            self.send(b"PONG\r\n")
+        self._lines.readinto(memoryview(into)[: int(line.split()[-1]) + 2])
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._lines.close()
+        self._socket.close()
+
+
+def publish_by_hand(url: str, count: int) -> None:
+    """As many in flight as nats-py's publisher has: each that was received comes back as an empty message."""
+    client, empty = Blocking(url, "room"), bytearray(2)
+    message = b"PUB plain %d\r\n%b\r\n" % (MESSAGE_BYTES, bytes(MESSAGE_BYTES))
+    for sent in range(count):
+        if sent >= IN_FLIGHT:
+            client.receive(empty)
+        client.send(message)
+    for _ in range(IN_FLIGHT):
+        client.receive(empty)
+    client.close()
+
+
+def by_hand_mb_per_s(server: NatsServer, messages: int) -> float:
+    """Megabytes of messages a second, once the first have come."""
+    client, message = Blocking(server.url(None), "plain"), bytearray(MESSAGE_BYTES + 2)
+    publisher = _start(publish_by_hand, server.url(None), messages + IN_FLIGHT)
+    for received in range(messages + IN_FLIGHT):
+        if received == IN_FLIGHT:
+            began = time.perf_counter()
+        client.receive(message)
+        client.send(b"PUB room 0\r\n\r\n")
+    seconds = time.perf_counter() - began
+    publisher.join()
+    client.close()
+    return messages * MESSAGE_BYTES / seconds / 1e6
+
+
 def _start(function: object, url: str, count: int) -> BaseProcess:
     process = multiprocessing.get_context("spawn").Process(target=function, args=(url, count))  # type: ignore[arg-type]
     process.start()
     return process
 
 
+def _ratio(ours: Iterable[float], theirs: Iterable[float]) -> float:
+    return median(here / there for here, there in zip(ours, theirs, strict=True))
+
+
 def main() -> None:
     """Measure in turn and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round of few batches")
+    parser.add_argument("--quick", action="store_true", help="one round of few batches, in memory")
     arguments = parser.parse_args()
-    rounds, batches = (1, 5) if arguments.quick else (arguments.rounds, 20)
+    rounds, batches = (1, 3) if arguments.quick else (arguments.rounds, 20)
     messages = batches * 30  # about as many bytes
-    print("| storage | Rollfleet, MB/s | nats-py, MB/s | ratio |\n|---|---|---|---|")
+    print("| storage | Rollfleet, MB/s | nats-py, MB/s | ratio | by hand, MB/s | ratio |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
         server = runner.run(start_nats_server(subjects_of(job("File")), Path(folder)))
-        for storage in STORAGES:
-            ours, theirs = [], []
+        for storage in STORAGES[: 1 if arguments.quick else None]:
+            ours, theirs, by_hand = [], [], []
             for _ in range(rounds):
                 ours.append(rollfleet_mb_per_s(server, storage, batches))
                 theirs.append(nats_py_mb_per_s(server, storage, messages))
-            here, there = statistics.median(ours), statistics.median(theirs)
-            print(f"| {storage} | {here:,.0f} | {there:,.0f} | {here / there:.2f} |", flush=True)
+                by_hand.append(by_hand_mb_per_s(server, messages))
+            compared = " | ".join(f"{median(each):,.0f} | {_ratio(ours, each):.2f}" for each in (theirs, by_hand))
+            print(f"| {storage} | {median(ours):,.0f} | {compared} |", flush=True)
         runner.run(server.child.stop(2.0))
 
 

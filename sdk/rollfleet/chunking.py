@@ -21,7 +21,7 @@ has the rest (at least one byte): chunk `index` holds the bytes from `index * si
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ import xxhash
 from rollfleet.codec import Encoded, empty_buffer
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 
-__all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", "peek", "split"]
+__all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", "cut", "peek", "split"]
 
 _MAGIC = b"RLFC"
 _LEAD = struct.Struct("<4sI")
@@ -86,10 +86,15 @@ class Assembled:
 
 
 def split(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterator[bytes]:
+    """As `cut`, and each chunk in one piece: a copy that is made when it is asked for."""
+    return (b"".join(pieces) for pieces in cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
+
+
+def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> "Iterator[tuple[bytes | memoryview, ...]]":
     """Cut a message into chunks of at most `max_chunk_bytes` each, prefix included.
 
-    Each chunk is made when it is asked for, by one copy of its share: the tensors behind `encoded` must stay as they
-    are until then.
+    Each chunk is its prefix and pieces of the message where they lie: the tensors behind `encoded` must stay as they
+    are until it is sent.
 
     Raises:
         ValueError: `max_chunk_bytes` has no room for the prefix and one byte, more chunks than a u32 counts would be
@@ -161,12 +166,22 @@ class Assembler:
         pending_bytes: Memory held for incomplete messages.
     """
 
-    def __init__(self, *, max_message_bytes: int, max_pending: int = 64) -> None:
-        """Set the bounds: bytes of one message (chunks' prefixes not counted), and incomplete messages at once."""
+    def __init__(
+        self,
+        *,
+        max_message_bytes: int,
+        max_pending: int = 64,
+        allocate: Callable[[int], npt.NDArray[np.uint8]] = empty_buffer,
+    ) -> None:
+        """Set the bounds: bytes of one message (chunks' prefixes not counted), and incomplete messages at once.
+
+        `allocate` gives the memory of one message, as `empty_buffer` does.
+        """
         if max_message_bytes < 1 or max_pending < 1:
             raise ValueError(f"max_message_bytes={max_message_bytes} and max_pending={max_pending} must be at least 1")
         self._max_message_bytes = max_message_bytes
         self.max_pending = max_pending
+        self._allocate = allocate
         self._pending: dict[Identity, _Pending] = {}  # in the order of their first chunks
         self._given_up: list[Identity] = []
         self.dropped = 0
@@ -232,7 +247,7 @@ class Assembler:
             self._drop(next(iter(self._pending)))
         pending = _Pending(
             count=header.count,
-            buffer=empty_buffer(header.total_bytes),
+            buffer=self._allocate(header.total_bytes),
             seen=np.zeros(header.count, np.bool_),
             missing=header.count,
         )
@@ -268,7 +283,7 @@ def _pack(header: ChunkHeader, index: int) -> bytes:
     return _LEAD.pack(_MAGIC, xxhash.xxh32_intdigest(fields)) + fields
 
 
-def _chunks(encoded: Encoded, header: ChunkHeader) -> Iterator[bytes]:
+def _chunks(encoded: Encoded, header: ChunkHeader) -> "Iterator[tuple[bytes | memoryview, ...]]":
     size = _chunk_size(header.total_bytes, header.count)
     parts = iter(encoded.parts)
     rest = memoryview(b"")
@@ -281,4 +296,4 @@ def _chunks(encoded: Encoded, header: ChunkHeader) -> Iterator[bytes]:
             piece, rest = rest[:room], rest[room:]
             pieces.append(piece)
             room -= piece.nbytes
-        yield b"".join(pieces)
+        yield tuple(pieces)

@@ -58,23 +58,38 @@ def test_a_contender_that_cannot_run_is_reported_and_the_others_are_measured(rep
     assert contenders["imports.rollfleet_api"]["import s"]
 
 
+def test_large_batches_are_measured_beside_plain_clients_with_and_without_jetstream(repository: Path) -> None:
+    done = run(repository, "delivery.py", "--quick")
+    assert done.returncode == 0, done.stderr
+    heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines())
+    assert heads == ["storage", "Rollfleet, MB/s", "nats-py, MB/s", "ratio", "by hand, MB/s", "ratio"]
+    assert all(float(figure.replace(",", "")) > 0 for figure in (row[1], row[2], row[4]))
+
+
 def made_up() -> dict[str, Any]:
-    """Results of a few contenders, with rates that tell a model: 10 us a step, 5 us an environment."""
+    """Results of a few contenders, with costs that tell a model: 10 µs a step, 5 µs an environment."""
 
     def case(name: str, contenders: dict[str, float], measure: str = "rate") -> dict[str, Any]:
         figures = {who: {"frames/s": [rate, rate, rate]} for who, rate in contenders.items()}
         told = {"title": name, "measure": measure, "work": {}, "date": "2026-01-01", "load": 0.1}
         return {**told, "contenders": figures}
 
-    nats = "rollfleet_two.nats_async"
     first = {"rollfleet_here.mlp": 600.0, "sb3_here.rollouts": 100.0, "torchrl_here.serial": 100.0}
     cases = {"cartpole-1": case("CartPole", first)}
     cases["cartpole-1"]["contenders"]["by_hand.list_numpy"] = {"error": "Traceback\nno such thing"}
+
+    def costs(axis: str, at: int, *, of: str, worker: float, wire: float = 100.0) -> None:
+        """What a frame costs: the learner a tenth of a worker's, the server a hundredth."""
+        told = {"frames/s": 1e6 / worker, "worker µs": worker, "learner µs": worker / 10, "server µs": worker / 100}
+        figures = {what: [figure] * 3 for what, figure in (told | {"wire bytes": wire}).items()}
+        cases[f"scaling-{axis}-{at}"] = case(axis, {}, "cost") | {"contenders": {of: figures}}
+
+    nats = "rollfleet_two.nats_async"
     for envs in (1, 8, 64):
-        cases[f"scaling-envs-{envs}"] = case("envs", {nats: envs / (10e-6 + envs * 5e-6)})
+        costs("envs", envs, of=nats, worker=10 / envs + 5)
     for size in (64, 4096):
-        cases[f"scaling-bytes-{size}"] = case("bytes", {nats: 1 / (1e-5 + size * 1e-9)})
-        cases[f"scaling-parameters-{size}"] = case("parameters", {nats: 1024 / (1e-2 + 4 * size * 1e-9)})
+        costs("bytes", size, of=nats, worker=10 + size * 1e-3, wire=size + 20)
+        costs("parameters", size, of="rollfleet_two.nats_sync", worker=(1e3 + 4 * size) / 2048)
     machine = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "system": "Linux", "python": "3", "packages": {}}
     return {"machine": machine, "cases": cases}
 
@@ -93,6 +108,8 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     (against_torchrl,) = re.findall(r"\| cartpole-1 .* SerialEnv .*", benchmarks)
     assert "**not met**" in against_torchrl
     assert "could not run: no such thing" in benchmarks
-    assert "A step costs 10.0 µs and 5.00 µs for each environment; a byte of an observation 1.00 ns" in scaling
+    assert "A worker's step costs 10 µs and 5.0 µs for each environment." in scaling
+    assert "| learner | 128 | 0.50 | 100 | 100,000 |" in scaling  # 10 µs a step of 128, 5 µs a frame; a tenth of it
+    assert "| 10 | 16 bytes | 1,600,000 | 3.17 | 58 | 0.94 | 156 |" in scaling
     assert (docs / "images" / "bench-peers.svg").stat().st_size > 0
     assert (docs / "images" / "bench-scaling.svg").stat().st_size > 0

@@ -13,14 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import nats
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
 from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
+from rollfleet.joining.client import LARGE_BYTES, Client, Pieces
 from rollfleet.joining.rotation import follow_credentials
 from rollfleet_api.environment import Address
 from rollfleet_api.permissions import Role, inbox_prefix
@@ -148,13 +148,16 @@ class Link:
 
     # --- for coroutines on the connection's thread ---
 
-    async def store(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
+    async def store(self, subject: str, data: bytes | Pieces, headers: dict[str, str] | None = None) -> None:
         """Publish a message to a stream, again and again until NATS says that it has it. NATS being away is waited for.
+
+        The memory of `data` must stay as it is until then: a large message is not copied.
 
         Raises:
             APIError: JetStream refused it (and is not merely starting up).
         """
         began_s = time.monotonic()
+        payload = Pieces(data) if not isinstance(data, Pieces) and len(data) >= LARGE_BYTES else data
         while True:
             await self._recovered.wait()
             now = time.monotonic()
@@ -163,7 +166,7 @@ class Link:
                 log.warning("NATS has not stored %s for %.0f s; trying again", subject, now - began_s)
             cut = self._cut
             publishing: asyncio.Future[Any] = asyncio.ensure_future(
-                self.js.publish(subject, data, timeout=REQUEST_TIMEOUT_S, headers=headers)
+                self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S, headers=headers)
             )
             try:
                 # The answer to what was sent before a cut never comes: do not wait for it.

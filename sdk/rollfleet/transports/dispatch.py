@@ -8,9 +8,10 @@ from contextlib import suppress
 from nats.js.errors import APIError
 
 from rollfleet.batch import Fragment
-from rollfleet.chunking import PREFIX_BYTES, Identity, split
+from rollfleet.chunking import PREFIX_BYTES, Identity, cut
 from rollfleet.codec import Encoded
 from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet.joining.client import Pieces
 from rollfleet.joining.link import Link
 from rollfleet.transports.fragments import pack_fragment
 from rollfleet_api.job import CollectorJob, Mode
@@ -91,7 +92,9 @@ class Dispatch:
         encoded = pack_fragment(fragment, meta)
         max_chunk_bytes = min(1 << 20, self._link.max_payload_bytes - HEADER_BYTES)
         self._check_room(encoded, meta.frames, max_chunk_bytes)
-        chunks = enumerate(split(encoded, identity, max_chunk_bytes=max_chunk_bytes))
+        chunks = (
+            (index, Pieces(*each)) for index, each in enumerate(cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
+        )
         await self._publish_chunk(identity, *next(chunks))  # once this one is in, the others have room too
         if not admitted.done():
             admitted.set_result(None)
@@ -123,11 +126,11 @@ class Dispatch:
                 f"`collect.framesPerBatch: {self._job.spec.collect.frames_per_batch}`"
             )
 
-    async def _publish_chunk(self, identity: Identity, index: int, chunk: bytes) -> None:
+    async def _publish_chunk(self, identity: Identity, index: int, chunk: Pieces) -> None:
         message_id = f"{identity.worker}.{identity.incarnation}.{identity.sequence}.{index}"
         await self._store(self._link.subjects.batch_chunk(self._worker, index), chunk, message_id)
 
-    async def _store(self, subject: str, data: bytes, message_id: str) -> None:
+    async def _store(self, subject: str, data: bytes | Pieces, message_id: str) -> None:
         """Store a message once, however often it is asked for; as long as it takes for there to be room."""
         waited_s = 0.0
         while True:

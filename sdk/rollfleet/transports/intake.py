@@ -18,6 +18,7 @@ from rollfleet.chunking import MAX_WORKERS, Assembled, Assembler, Identity, peek
 from rollfleet.errors import MessageCorrupt, WireError
 from rollfleet.joining.link import RETRY_WAIT_S, Link
 from rollfleet.transports.fragments import unpack_fragment
+from rollfleet.transports.recycling import Recycler
 from rollfleet.transports.transport import Arrival
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Claim, MessageInvalid, unpack
@@ -29,6 +30,7 @@ ACKNOWLEDGE_TIMEOUT_S = 2.0
 ACKNOWLEDGE_FOR_S = 60.0  # after that it has come again, and is dropped as repeated
 KEEP_EVERY_S = 10.0  # well within the consumer's ack wait
 READY_ASYNC = 2  # decoded batches that may wait for the learner; in sync mode all of a round may
+IDLE_PIECES, IDLE_PIECE_BYTES = 4, 64 << 20  # memory that is kept for the next: fresh pages cost more than a copy
 
 
 class Intake:
@@ -52,7 +54,8 @@ class Intake:
         on_room: Callable[[], None],
     ) -> None:
         self._link, self._device, self._no_cuda_sync, self._on_room = link, device, no_cuda_sync, on_room
-        self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes)
+        received, self._rebuilt = (Recycler(IDLE_PIECES, most_bytes=IDLE_PIECE_BYTES) for _ in range(2))
+        self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes, allocate=received.take)
         self._most_steps = 0  # T of a share: the others of its round are padded to it; 0: whatever comes
         self.follow(job)
         # Every chunk of what is not taken yet: where in the stream it is, and how its newest delivery is answered.
@@ -238,7 +241,7 @@ class Intake:
 
     def _arrival(self, assembled: Assembled) -> Arrival:
         meta, fragment = unpack_fragment(assembled.buffer)
-        batch: Any = to_batch(fragment)
+        batch: Any = to_batch(fragment, empty_like=self._rebuilt.empty_like)
         if batch.shape[1] > self._most_steps > 0:
             raise MessageCorrupt(f"a share of {batch.shape[1]:,} steps, where the job has {self._most_steps:,} at most")
         if self._device is not None:

@@ -15,17 +15,21 @@ WASTE = 2  # how many times larger than what is asked for a piece of memory may 
 
 
 class Recycler:
-    """Lends memory.
+    """Lends memory, on one thread.
 
     Args:
         most_idle: Pieces that are kept for later.
+        most_bytes: Of a piece that is kept; None: whatever it has.
     """
 
-    def __init__(self, most_idle: int) -> None:
+    def __init__(self, most_idle: int, *, most_bytes: int | None = None) -> None:
         self._idle: deque[NDArray[np.uint8]] = deque(maxlen=most_idle)
+        self._most_bytes = most_bytes
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
         """Uninitialised memory, uint8 `[nbytes]`, aligned as a message is. It comes back when nothing refers to it."""
+        if self._most_bytes is not None and not SMALL_BYTES <= nbytes <= self._most_bytes:
+            return empty_buffer(nbytes)
         whole = self._whole(nbytes)
         # Views of an array refer to the array that owns its memory, not to the one they were made from: so this one
         # is made from something that is no array.
