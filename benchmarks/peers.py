@@ -137,35 +137,23 @@ def cases() -> Iterator[Case]:
 
 def scaling() -> Iterator[Case]:
     """How the cost grows, one thing at a time: docs/scaling.md."""
-    nats = (NATS[1],)
+    two = (NATS[1], PROCESSES[1])
     for num_envs in (1, 2, 4, 8, 16, 32, 64, 128):
-        yield Case(
-            name=f"scaling-envs-{num_envs}",
-            title=f"One worker of {num_envs} CartPole",
-            contenders=(*nats, OURS[0], OURS[1]),
-            work={"workers": 1, "num_envs": num_envs, "critic": True},
-        )
+        work = {"workers": 1, "num_envs": num_envs, "critic": True}
+        yield _point("envs", num_envs, f"One worker of {num_envs} CartPole", (NATS[1], *OURS), work)
     for workers in (1, 2, 4, 8):
-        yield Case(
-            name=f"scaling-workers-{workers}",
-            title=f"{workers} workers of 8 CartPole",
-            contenders=(*nats, PROCESSES[1]),
-            work={"workers": workers, "weights": True},
-        )
+        yield _point("workers", workers, f"{workers} workers of 8 CartPole", two, {"workers": workers, "weights": True})
     for nbytes in (64, 1024, 4096, 16384, 65536):
-        yield Case(
-            name=f"scaling-bytes-{nbytes}",
-            title=f"One worker of 8, observations of {nbytes} bytes",
-            contenders=(*nats, PROCESSES[1]),
-            work={"workers": 1, "env": f"bytes-{nbytes}"},
-        )
+        title = f"One worker of 8, observations of {nbytes} bytes"
+        yield _point("bytes", nbytes, title, two, {"workers": 1, "env": f"bytes-{nbytes}"})
     for parameters in (10_000, 100_000, 1_000_000, 10_000_000):
-        yield Case(
-            name=f"scaling-parameters-{parameters}",
-            title=f"Weights of {parameters:,} numbers to two workers after each batch of 1,024 frames",
-            contenders=(*nats, PROCESSES[1]),
-            work={"workers": 2, "weights": True, "parameters": parameters},
-        )
+        title = f"Weights of {parameters:,} numbers to two workers after each batch of 1,024 frames"
+        work = {"workers": 2, "weights": True, "parameters": parameters}
+        yield _point("parameters", parameters, title, (NATS[0], *two), work)
+
+
+def _point(axis: str, at: int, title: str, contenders: Sequence[str], work: dict[str, Any]) -> Case:
+    return Case(name=f"scaling-{axis}-{at}", title=title, contenders=contenders, measure="cost", work=work)
 
 
 def _here(env: str, num_envs: int, *contenders: str) -> Case:

@@ -22,19 +22,36 @@ def rate(start: Start, work: Work) -> Iterator[Figures]:
     """`frames/s` over so many seconds; `worker MB`, resident, where there are worker processes."""
     with start(work) as running:
 
-        def collect() -> int:
-            _, frames = running.next_batch()
-            if work.weights and running.send_weights:
-                running.send_weights()
-            return frames
+        def figures(seconds: float) -> dict[str, float]:
+            _warm(running, work)
+            frames, elapsed = _collect(running, work, seconds)
+            return {"frames/s": frames / elapsed} | _resident(running)
+
+        yield figures
+
+
+@contextmanager
+def cost(start: Start, work: Work) -> Iterator[Figures]:
+    """`frames/s`, and what a frame costs: `worker µs`, `learner µs`, `server µs` of CPU, and `wire bytes`.
+
+    CPU is that of all processes of a kind together. Unlike `frames/s` it does not depend on how many cores there are.
+    """
+    with start(work) as running:
+        kinds = {"worker": running.worker_pids, "learner": [os.getpid()], "server": running.server_pids}
 
         def figures(seconds: float) -> dict[str, float]:
-            for _ in range(1 + 3 * work.workers):  # what has waited since the last round is not of this one
-                collect()
-            frames, began = 0, time.perf_counter()
-            while (elapsed := time.perf_counter() - began) < seconds:
-                frames += collect()
-            return {"frames/s": frames / elapsed} | _resident(running)
+            _warm(running, work)
+            before, carried = _cpu_s(running), running.wire_bytes() if running.wire_bytes else 0
+            frames, elapsed = _collect(running, work, seconds)
+            after = _cpu_s(running)
+            told = {
+                f"{kind} µs": 1e6 * sum(after[pid] - before[pid] for pid in pids) / frames
+                for kind, pids in kinds.items()
+                if pids
+            }
+            if running.wire_bytes:
+                told["wire bytes"] = (running.wire_bytes() - carried) / frames
+            return {"frames/s": frames / elapsed} | told
 
         yield figures
 
@@ -117,6 +134,27 @@ def imports(start: Callable[[Work], AbstractContextManager[Any]], work: Work) ->
         yield figures
 
 
+def _warm(running: Running, work: Work) -> None:
+    """What has waited since the last round is not of this one."""
+    for _ in range(1 + 3 * work.workers):
+        _next(running, work)
+
+
+def _collect(running: Running, work: Work, seconds: float) -> tuple[int, float]:
+    """Frames, in so many seconds, and those seconds."""
+    frames, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        frames += _next(running, work)
+    return frames, elapsed
+
+
+def _next(running: Running, work: Work) -> int:
+    _, frames = running.next_batch()
+    if work.weights and running.send_weights:
+        running.send_weights()
+    return frames
+
+
 def _acted_at(running: Running, marker: float, workers: int) -> float:
     """When the last of the workers first acted on the weights that have this marker."""
     first: dict[float, float] = {}
@@ -130,7 +168,7 @@ def _acted_at(running: Running, marker: float, workers: int) -> float:
 
 
 def _cpu_s(running: Running) -> dict[int, float]:
-    times = {pid: psutil.Process(pid).cpu_times() for pid in (*running.worker_pids, os.getpid())}
+    times = {pid: psutil.Process(pid).cpu_times() for pid in (*running.worker_pids, *running.server_pids, os.getpid())}
     return {pid: each.user + each.system for pid, each in times.items()}
 
 
@@ -142,6 +180,7 @@ def _resident(running: Running) -> dict[str, float]:
 
 MEASURES: Mapping[str, Callable[[Any, Work], AbstractContextManager[Figures]]] = {
     "rate": rate,
+    "cost": cost,
     "first_batch": first_batch,
     "weights": weights,
     "idle": idle,

@@ -1,6 +1,6 @@
 """How the cost grows, and a model fitted to that: of the cases `scaling-*`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,70 +13,109 @@ from numpy.typing import NDArray
 from documents import save
 from tables import NAMES
 
-NATS = "rollfleet_two.nats_async"
+NATS, ROUNDS = "rollfleet_two.nats_async", "rollfleet_two.nats_sync"
 AXES = {
     "envs": "environments of one worker (CartPole)",
     "workers": "workers of 8 CartPole on this machine, weights after each batch",
     "bytes": "bytes of an observation, one worker of 8",
     "parameters": "parameters sent to two workers after each batch of 1,024 frames",
 }
-STEPS = 128
+STEPS, ENVS = 128, 8
+BATCH = STEPS * ENVS
+PARTS = ("worker", "learner", "server")
 FLEETS = (10, 100, 1000)
+OBSERVATIONS = {16: "16 bytes", 84 * 84 * 4: "84 x 84 x 4 bytes"}
+WEIGHTS_BYTES, INTERVAL = 1_000_000, 10  # of the fleets: bytes of a version, batches of a worker between two
 
 Curve = dict[float, float]
-"""Frames a second by what the axis counts."""
+"""Figures by what the axis counts."""
+Lines = dict[str, "Line"]
+"""By part."""
 
 
-def curves(cases: Mapping[str, Any], axis: str) -> dict[str, Curve]:
-    """Of each contender."""
+def curves(cases: Mapping[str, Any], axis: str, figure: str = "frames/s") -> dict[str, Curve]:
+    """Of each contender, medians."""
     found: dict[str, Curve] = {}
     for name, case in cases.items():
         if name.startswith(f"scaling-{axis}-"):
             for contender, figures in case["contenders"].items():
-                if figures.get("frames/s"):
-                    found.setdefault(contender, {})[float(name.rpartition("-")[2])] = median(figures["frames/s"])
+                if figures.get(figure):
+                    found.setdefault(contender, {})[float(name.rpartition("-")[2])] = median(figures[figure])
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What costs `constant`, and `slope` for each of something; CPU in µs."""
+
+    constant: float
+    slope: float
+
+    def at(self, count: float) -> float:
+        """For so many."""
+        return self.constant + count * self.slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What things cost, in seconds; see docs/scaling.md.
+    """What things cost in µs of CPU; see docs/scaling.md.
 
     Attributes:
-        step: A step of any number of environments, with what a batch costs spread over its steps.
-        frame: One environment's step.
-        carry: One byte of a batch, from the worker to the learner, both of which are waited for.
-        weight: One byte of the weights, in all that both workers and the learner do.
+        step: A worker's step, by its environments.
+        frame: Of each part, one frame in batches of 1,024, by the bytes of an observation.
+        batch: Of each part, one batch, by its frames.
+        version: Of each part, a version of the weights for two workers, by its bytes.
+        overhead: Bytes on the wire of a frame but for its observation.
     """
 
-    step: float
-    frame: float
-    carry: float
-    weight: float
+    step: Line
+    frame: Lines
+    batch: Lines
+    version: Lines
+    overhead: float
 
-    def frames_per_s(self, envs: int, observation_bytes: float) -> float:
-        """Of one worker on a core of its own."""
-        return envs / (self.step + envs * (self.frame + self.carry * observation_bytes))
+    def frames_per_s(self, size: float) -> float:
+        """Of one worker of 8 environments on a core of its own."""
+        carried = self.frame["worker"].slope * (size - 16)
+        return 1e6 / (self.step.at(ENVS) / ENVS + carried)
+
+    def cores(self, part: str, frames_per_s: float, size: float, versions_per_s: float, workers: int) -> float:
+        """That the learner or the server needs."""
+        version = self.version[part].slope * WEIGHTS_BYTES * (workers / 2 if part == "server" else 1)
+        return 1e-6 * (frames_per_s * self.frame[part].at(size) + versions_per_s * version)
 
 
 def fit(cases: Mapping[str, Any]) -> Model | None:
     """By least squares of the relative error; None: not all curves were measured."""
-    envs, nbytes, parameters = (curves(cases, axis).get(NATS, {}) for axis in ("envs", "bytes", "parameters"))
-    if min(map(len, (envs, nbytes, parameters))) < 2:
+
+    def lines(axis: str, contender: str, at: Callable[[float], float], frames: Callable[[float], float]) -> Lines:
+        """For each part, CPU of so many frames at `at`."""
+        found = {part: curves(cases, axis, f"{part} µs").get(contender, {}) for part in PARTS}
+        return {
+            part: _line({at(count): frames(count) * cost for count, cost in curve.items()})
+            for part, curve in found.items()
+            if len(curve) > 1
+        }
+
+    step = lines("envs", NATS, lambda envs: envs, lambda envs: envs)
+    batch = lines("envs", NATS, lambda envs: STEPS * envs, lambda envs: STEPS * envs)
+    frame = lines("bytes", NATS, lambda size: size, lambda _: 1)
+    # A round is a batch of each of two workers, and one version.
+    version = lines("parameters", ROUNDS, lambda count: 4 * count, lambda _: 2 * BATCH)
+    wire = curves(cases, "bytes", "wire bytes").get(NATS)
+    if not wire or any(len(each) < len(PARTS) for each in (step, batch, frame, version)):
         return None
-    step, frame = _line({count: count / rate for count, rate in envs.items()})
-    _, carry = _line({size: 1 / rate for size, rate in nbytes.items()})
-    # Seconds a batch of 1,024 frames, by the bytes of the weights.
-    _, weight = _line({4 * count: 8 * STEPS / rate for count, rate in parameters.items()})
-    return Model(step=step, frame=frame, carry=carry, weight=weight)
+    return Model(
+        step=step["worker"], frame=frame, batch=batch, version=version, overhead=min(wire.values()) - min(wire)
+    )
 
 
-def _line(points: Curve) -> tuple[float, float]:
-    """Constant and slope, neither below zero, of values that count by their size."""
+def _line(points: Curve) -> Line:
+    """Through values that count by their size; neither its constant nor its slope is below zero."""
     at, value = (np.array(list(each)) for each in (points.keys(), points.values()))
     columns: NDArray[Any] = np.stack([np.ones_like(at), at], -1) / value[:, None]
     (constant, slope), *_ = np.linalg.lstsq(columns, np.ones_like(at))
-    return max(0.0, float(constant)), max(0.0, float(slope))
+    return Line(max(0.0, float(constant)), max(0.0, float(slope)))
 
 
 def model_text(model: Model | None) -> str:
@@ -84,24 +123,42 @@ def model_text(model: Model | None) -> str:
     if model is None:
         return "Not all curves were measured."
     lines = [
-        f"A step costs {1e6 * model.step:.1f} µs and {1e6 * model.frame:.2f} µs for each environment; a byte of an "
-        f"observation {1e9 * model.carry:.2f} ns, a byte of the weights {1e9 * model.weight:.2f} ns.",
+        f"A worker's step costs {model.step.constant:.0f} µs and {model.step.slope:.1f} µs for each environment. What "
+        "else there is, in µs of CPU:",
         "",
-        "Workers of 8 environments on a core each, weights of 1 MB after every 10 batches of a worker:",
+        "| | a batch | each of its frames | 1 MB of observations | 1 MB of weights to two workers |",
+        "|---|---|---|---|---|",
+    ]
+    for part, title in zip(PARTS, ("workers", "learner", "nats-server"), strict=True):
+        batch, frame, version = model.batch[part], model.frame[part], model.version[part]
+        told = ("in the step",) * 2 if part == "worker" else (f"{batch.constant:,.0f}", f"{batch.slope:.2f}")
+        lines.append(f"| {title} | {' | '.join(told)} | {1e6 * frame.slope:,.0f} | {1e6 * version.slope:,.0f} |")
+    lines += [
         "",
-        "| Workers | Observation | Frames/s | Learner: MB/s in | Learner: cores | NATS: MB/s of weights out |",
-        "|---|---|---|---|---|---|",
+        f"Workers of {ENVS} environments on a core each, batches of {BATCH:,} frames, weights of "
+        f"{WEIGHTS_BYTES / 1e6:.0f} MB after every {INTERVAL} batches of a worker:",
+        "",
+        "| workers | observation | frames/s | learner: cores | learner: MB/s in | nats-server: cores | "
+        "nats-server: MB/s of weights out |",
+        "|---|---|---|---|---|---|---|",
     ]
     for count in FLEETS:
-        for size, what in ((16, "16 bytes"), (84 * 84 * 4, "84 x 84 x 4 bytes")):
-            rate = count * model.frames_per_s(8, size)
-            ingress = rate * (size + 40)  # and action, reward, flags, ids
-            # One version after ten batches of the whole fleet's mean worker: each of them goes to all.
-            egress = count * 1e6 * rate / count / (10 * 8 * STEPS)
+        for size, what in OBSERVATIONS.items():
+            rate = count * model.frames_per_s(size)
+            versions = rate / count / (INTERVAL * BATCH)
+            learner, server = (model.cores(part, rate, size, versions, count) for part in ("learner", "server"))
+            ingress, egress = rate * (size + model.overhead), count * WEIGHTS_BYTES * versions
             lines.append(
-                f"| {count:,} | {what} | {rate:,.0f} | {ingress / 1e6:,.0f} | {ingress * model.carry / 2:,.1f} | "
+                f"| {count:,} | {what} | {rate:,.0f} | {learner:,.2f} | {ingress / 1e6:,.0f} | {server:,.2f} | "
                 f"{egress / 1e6:,.0f} |"
             )
+    lines.append("")
+    for size, what in OBSERVATIONS.items():
+        most = 1e6 / model.frame["learner"].at(size)
+        lines.append(
+            f"- A learner's one core is full at {most:,.0f} frames/s of {what}: "
+            f"{most / model.frames_per_s(size):,.0f} such workers."
+        )
     return "\n".join(lines)
 
 

@@ -51,6 +51,26 @@ SMALLER_IS_BETTER = {"start s", "call ms", "acted ms", "worker MB", "import s", 
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """What a figure may be at most."""
+
+    case: str
+    ours: str
+    most: float
+    figure: str
+
+
+def bounds() -> Iterator[Bound]:
+    """All of them."""
+    for ours in ("rollfleet_two.processes_async", "rollfleet_two.nats_async", "rollfleet_two.nats_sync"):
+        yield Bound("weights-4MB", ours, 1, "call ms")
+        yield Bound("weights-400MB", ours, 40, "call ms")
+    for ours in ("processes_sync", "processes_async", "nats_sync", "nats_async"):
+        yield Bound("idle", f"rollfleet_two.{ours}", 1, "idle CPU %")
+        yield Bound("idle", f"rollfleet_two.{ours}", 1, "learner idle CPU %")
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A ratio to reach: at least, or where less is better at most.
 
@@ -140,6 +160,14 @@ def target_table(cases: Cases) -> str:
             f"| {target.case}{what} | {NAMES[target.ours].removeprefix('Rollfleet, ')} | {against} | {found:.2f} | "
             f"{'≤' if less else '≥'} {target.ratio:g} | {'met' if met else '**not met**'} |"
         )
+    rows += ["", "| Work | Rollfleet | Figure | Bound | |", "|---|---|---|---|---|"]
+    for bound in sorted(bounds(), key=lambda each: (each.figure, each.case)):
+        if values := _values(cases, bound.case, bound.ours, bound.figure):
+            middle = median(values)
+            rows.append(
+                f"| {bound.case}, {bound.figure} | {NAMES[bound.ours].removeprefix('Rollfleet, ')} | {middle:.2f} | "
+                f"≤ {bound.most:g} | {'met' if middle <= bound.most else '**not met**'} |"
+            )
     return "\n".join(rows)
 
 

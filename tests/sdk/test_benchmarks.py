@@ -90,6 +90,8 @@ def made_up() -> dict[str, Any]:
     for size in (64, 4096):
         costs("bytes", size, of=nats, worker=10 + size * 1e-3, wire=size + 20)
         costs("parameters", size, of="rollfleet_two.nats_sync", worker=(1e3 + 4 * size) / 2048)
+    waiting = {"rollfleet_two.nats_async": {"idle CPU %": [0.5, 1.5, 2.0], "learner idle CPU %": [0.1, 0.2, 3.0]}}
+    cases["idle"] = case("idle", {}, "idle") | {"contenders": waiting}
     machine = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "system": "Linux", "python": "3", "packages": {}}
     return {"machine": machine, "cases": cases}
 
@@ -108,6 +110,8 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     (against_torchrl,) = re.findall(r"\| cartpole-1 .* SerialEnv .*", benchmarks)
     assert "**not met**" in against_torchrl
     assert "could not run: no such thing" in benchmarks
+    assert "| idle, idle CPU % | NATS, async | 1.50 | ≤ 1 | **not met** |" in benchmarks
+    assert "| idle, learner idle CPU % | NATS, async | 0.20 | ≤ 1 | met |" in benchmarks
     assert "A worker's step costs 10 µs and 5.0 µs for each environment." in scaling
     assert "| learner | 128 | 0.50 | 100 | 100,000 |" in scaling  # 10 µs a step of 128, 5 µs a frame; a tenth of it
     assert "| 10 | 16 bytes | 1,600,000 | 3.17 | 58 | 0.94 | 156 |" in scaling
