@@ -6,7 +6,7 @@ mix with its successor's. A version counts only when its manifest has come and i
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,10 +77,11 @@ class WeightAssembler:
     Args:
         total_bytes: What a version must have: the receiver knows its own policy. Others are passed over, since their
             manifest will be refused by name.
+        take: Memory for a version, uint8 of so many bytes; None: fresh one each time.
     """
 
-    def __init__(self, total_bytes: int) -> None:
-        self._total_bytes = total_bytes
+    def __init__(self, total_bytes: int, take: Callable[[int], NDArray[np.uint8]] | None = None) -> None:
+        self._total_bytes, self._take = total_bytes, take or _fresh
         self._pending: dict[_Key, _Pending] = {}
 
     def add(self, chunk: bytes) -> None:
@@ -159,6 +160,10 @@ class WeightAssembler:
         self._pending.pop(key, None)
         while len(self._pending) >= MAX_PENDING:
             del self._pending[min(self._pending)]
-        pending = _Pending(np.empty(self._total_bytes, np.uint8), chunk_bytes, np.ones(count, np.bool_))
+        pending = _Pending(self._take(self._total_bytes), chunk_bytes, np.ones(count, np.bool_))
         self._pending[key] = pending
         return pending
+
+
+def _fresh(nbytes: int) -> NDArray[np.uint8]:
+    return np.empty(nbytes, np.uint8)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rollfleet.errors import MessageCorrupt
-from rollfleet.weight_chunks import CHUNK_BYTES, MAX_CHUNKS, WeightAssembler, manifest_of, split
+from rollfleet.transports.recycling import Recycler
+from rollfleet.weight_chunks import CHUNK_BYTES, MAX_CHUNKS, MAX_PENDING, WeightAssembler, manifest_of, split
 from rollfleet_api.messages import Manifest
 
 if TYPE_CHECKING:
@@ -45,6 +47,32 @@ def test_chunks_in_any_order_and_repeated_make_the_version(nbytes: int, each: in
         assembler.add(chunk)
     assert assembler.missing(manifest) == []
     assert assembler.finish(manifest).tobytes() == data
+
+
+def test_memory_is_used_again_but_not_while_a_version_in_it_is_being_loaded() -> None:
+    assembler = WeightAssembler(100, Recycler(MAX_PENDING).take)
+
+    def came(number: int) -> NDArray[np.uint8]:
+        manifest, _, chunks = version(number)
+        for chunk in chunks:
+            assembler.add(chunk)
+        return assembler.finish(manifest)
+
+    held, newest, places = came(1), came(2), set()
+    loaded = held[:50].view(np.int16)  # as a worker does, of an earlier version than the newest
+    del held
+    for number in range(3, 10):
+        newest = came(number)
+        assert newest.tobytes() == version(number)[1]
+        places.add(newest.ctypes.data)
+    assert loaded.tobytes() == version(1)[1][:50]
+    assert len(places) == 2
+    at = loaded.ctypes.data
+    assert at not in places
+    del loaded
+    newest = came(10)
+    assert newest.ctypes.data in {at} | places
+    assert newest.tobytes() == version(10)[1]
 
 
 @given(st.lists(st.sampled_from([1, 2]), min_size=14, max_size=14))

@@ -11,8 +11,9 @@ from rollfleet.errors import RollfleetError, WeightMismatch, WireError
 from rollfleet.joining.link import RETRY_WAIT_S, Link, insist
 from rollfleet.schemes import Layout
 from rollfleet.transports.port import Weights
+from rollfleet.transports.recycling import Recycler
 from rollfleet.transports.state import read_bytes, read_state
-from rollfleet.weight_chunks import WeightAssembler
+from rollfleet.weight_chunks import MAX_PENDING, WeightAssembler
 from rollfleet_api.messages import Manifest, MessageInvalid, unpack
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class WeightInbox:
     def __init__(self, link: Link, worker: int, layout: Layout, changed: threading.Condition) -> None:
         self._link, self._layout, self._changed = link, layout, changed
         self._places = (link.subjects.weights_of(None), link.subjects.weights_of(worker))
-        self._assembler = WeightAssembler(layout.total_bytes)
+        # Memory is used again once the version in it was overtaken, by another that came, and is not being loaded.
+        self._assembler = WeightAssembler(layout.total_bytes, Recycler(MAX_PENDING).take)
         self._manifests: asyncio.Queue[Manifest] = asyncio.Queue()
         self._newest: Weights | None = None
         self._misfit: RollfleetError | None = None
