@@ -117,3 +117,11 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     assert "| 10 | 16 bytes | 1,600,000 | 3.17 | 58 | 0.94 | 156 |" in scaling
     assert (docs / "images" / "bench-peers.svg").stat().st_size > 0
     assert (docs / "images" / "bench-scaling.svg").stat().st_size > 0
+
+
+def test_what_a_frame_costs_is_told_for_each_part(repository: Path, tmp_path: Path) -> None:
+    written = results(repository, tmp_path, "scaling-bytes-64:rollfleet_two.nats_async")
+    figures = written["cases"]["scaling-bytes-64"]["contenders"]["rollfleet_two.nats_async"]
+    assert set(figures) == {"frames/s", "worker µs", "learner µs", "server µs", "wire bytes"}
+    assert max(figures["worker µs"]) > 0
+    assert min(figures["wire bytes"]) > 64
