@@ -1,15 +1,19 @@
 """Room for batches: what can never fit is told with figures, what is dropped to make room is counted."""
 
+import queue
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from nats.aio.msg import Msg
 
 from rollfleet import Collector
 from rollfleet.batch import Fragment
 from rollfleet.errors import JetStreamRefused, JobInvalid
+from rollfleet.transports.dispatch import FULL_WAIT_S
 from rollfleet.transports.state import read_state
 from rollfleet.transports.worker_port import WorkerPort
 from rollfleet_api.messages import BatchMeta, LearnerStatus
@@ -101,3 +105,25 @@ def test_what_was_dropped_while_there_was_no_learner_is_not_waited_for(server: "
     assert [float(batch["observation"].mean()) for batch in islice(collector, 2)] == [6.0, 7.0]
     port.send(fragment(100, 8.0), META).stored.result(10)
     assert float(next(collector)["observation"].mean()) == 8.0
+
+
+def test_a_worker_that_is_ahead_of_its_learner_asks_for_room_ever_more_seldom(
+    server: "Server", connect: Connect
+) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
+    link, asked = server.link(), queue.SimpleQueue[float]()
+
+    async def note(_: Msg) -> None:
+        asked.put(time.monotonic())
+
+    link.call(link.client.subscribe(server.subjects.batch_chunk(0, 0), cb=note))
+    link.call(link.flush())
+    port = WorkerPort(server.link(Role.WORKER), 0)
+    port.send(fragment(100, 0.0), META).stored.result(10)
+    waiting = port.send(fragment(100, 1.0), META)
+    _, *times = [asked.get(timeout=20) for _ in range(6)]
+    assert times[-1] - times[0] > 5 * FULL_WAIT_S  # each time twice as long: 15 of them, and load makes it more
+    collector = connect()
+    next(collector)
+    waiting.stored.result(20)
+    assert float(next(collector)["observation"].mean()) == 1.0

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 8 << 20
 HEADER_BYTES = 512  # of a message's NATS headers, which count towards the server's limit
-FULL_WAIT_S = 0.25  # how long to wait for word of room in the queue before asking again
+FULL_WAIT_S = 0.25  # how long to wait for word of room in the queue before asking again, with a whole chunk
+BEHIND_WAIT_S = 4.0  # the same, at most, where the learner tells this worker as soon as there is
 TELL_AFTER_S = 30.0  # of waiting for room that the learner alone cannot make
 _FULL = 10077  # JetStream's error code: too many bytes or messages in the stream, or no room on its disk
 _NO_RESOURCES = (10002, 10023, 10028, 10047)  # the account's limits, the server's memory or disk
@@ -132,7 +133,7 @@ class Dispatch:
 
     async def _store(self, subject: str, data: bytes | Pieces, message_id: str) -> None:
         """Store a message once, however often it is asked for; as long as it takes for there to be room."""
-        waited_s = 0.0
+        waited_s, wait_s = 0.0, FULL_WAIT_S
         while True:
             self._room.clear()
             try:
@@ -141,11 +142,12 @@ class Dispatch:
                 if error.err_code != _FULL and error.err_code not in _NO_RESOURCES:
                     raise
                 if _BEHIND not in (error.description or ""):
-                    waited_s = self._tell(waited_s, error)
+                    waited_s, wait_s = self._tell(waited_s, error), FULL_WAIT_S
                 if self.complete:
                     raise JobEnded("the job is complete: nobody will take this batch") from error
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.wait(), FULL_WAIT_S)
+                    await asyncio.wait_for(self._room.wait(), wait_s)
+                wait_s = min(2 * wait_s, BEHIND_WAIT_S)
             else:
                 return
 
