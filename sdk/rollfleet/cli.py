@@ -132,7 +132,7 @@ def worker(
     from rollfleet.first_process import heed_sigterm
 
     heed_sigterm()  # before the imports, which take seconds
-    from rollfleet.commands.worker_program import EXIT_HOPELESS, main
+    from rollfleet.joining.lean import import_nats
     from rollfleet_api.environment import Address, EnvironmentIncomplete, worker_index
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -140,8 +140,13 @@ def worker(
         address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
         number = worker_index(os.environ) if index is None else index
     except EnvironmentIncomplete as error:
+        from rollfleet.commands.worker_program import EXIT_HOPELESS
+
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_HOPELESS) from None
+    import_nats(address.url)  # before whatever else would
+    from rollfleet.commands.worker_program import main
+
     raise typer.Exit(main(address, number, timeout_s=timeout))
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import random
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -147,3 +149,14 @@ def test_a_payload_that_is_over_the_servers_limit_is_refused_before_it_is_sent(s
         await client.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("url", "needed"), [("nats://a:1,tls://b:2", False), ("nats://a:1,wss://b:2", True)])
+def test_aiohttp_is_imported_where_a_server_is_reached_through_a_websocket_only(url: str, needed: bool) -> None:
+    program = (
+        "import sys; from rollfleet.joining.lean import import_nats; import_nats(sys.argv[1]); import nats;"
+        "from rollfleet.transports import worker_port; print('aiohttp' in sys.modules); import aiohttp"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program, url], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(needed)
