@@ -17,11 +17,14 @@ _NOT_FOR_WORKERS: Final[dict[str, Any]] = {
     "learner": True,
     "ttl_seconds_after_finished": True,
     "autoscale": True,
-    "failure": {"pending_deadline_seconds"},
+    "failure": {"pending_deadline_seconds", "suspect_after_seconds"},
     "collect": {"total_frames", "init_random_frames", "cat_results"},
     "weights": {"interval"},
 }
-_FOR_LEARNER: Final = {"learner", "mode", "env", "policy", "source", "collect", "weights", "stragglers"}
+_FOR_LEARNER: Final[dict[str, Any]] = {
+    **dict.fromkeys(("learner", "mode", "env", "policy", "source", "collect", "weights", "stragglers"), True),
+    "failure": {"suspect_after_seconds"},
+}
 
 
 def workers_revision(job: CollectorJob, source_digest: str = "") -> str:

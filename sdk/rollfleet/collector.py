@@ -61,7 +61,7 @@ class Collector:
           `env`.
         - `workers` (0: collect in this process and thread), `mode` ("sync", or "async"), `start_method` ("spawn"),
           `max_restarts_per_worker` (0), `quiet` (True: workers' warnings are not shown), `max_batches_ahead` (1),
-          `stragglers_threshold` (1.0): about worker processes.
+          `stragglers_threshold` (1.0), `suspect_after_s` (10: see a job's `failure`): about worker processes.
         - `policy_factory`: called on the worker as `factory(observation_space, action_space)`; a list: one for each
           worker. `policy_device`: where it acts; a list: one for each worker. `env_device`: where environments that
           make tensors are; likewise. `device`: where batches are put. `no_cuda_sync`: do not wait for copies there.

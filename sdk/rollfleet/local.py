@@ -93,7 +93,7 @@ async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
     link = await _in_thread(lambda: Link(address, role=None))
     try:
         await asyncio.wrap_future(link.spawn(provision(link, local.job)))
-        watch, keepsake = Watch(link, local.job.spec.workers), Keepsake(link)
+        watch, keepsake = Watch(link, local.job), Keepsake(link)
         link.on_reconnect(lambda: provision(link, local.job, kept=keepsake.messages()))
         children = _Children(local, server)
         with local.display.showing(local.job, watch):

@@ -169,7 +169,7 @@ class CollectorJobSpec(Model):
     )
     learner: LearnerSpec | None = Field(default=None, description="The trainer, where it is to be a pod of the job.")
     suspend: bool = Field(default=False, description="Stops the workers and frees what they use, until it is false.")
-    failure: FailureSpec = Field(default=FailureSpec(), description="When the job is given up.")
+    failure: FailureSpec = Field(default=FailureSpec(), description="What is made of workers in trouble.")
     ttl_seconds_after_finished: int | None = Field(
         default=None,
         ge=0,

@@ -120,7 +120,7 @@ class AutoscaleSpec(Model):
 
 
 class FailureSpec(Model):
-    """When a job with failing workers is given up."""
+    """What is made of workers that fail, hang or fall silent, and when a job with such is given up."""
 
     max_restarts_per_worker: int = Field(
         default=10,
@@ -134,4 +134,11 @@ class FailureSpec(Model):
         le=2**31 - 1,
         description="Seconds that a worker may wait for a node, and again on it until it starts, before the job fails; "
         "0: for ever.",
+    )
+    suspect_after_seconds: int = Field(
+        default=10,
+        ge=3,
+        le=86_400,
+        description="Seconds in one environment step, or without a heartbeat, after which a worker is told of. Rounds "
+        "of mode Sync do not wait for one that is silent.",
     )

@@ -13,7 +13,6 @@ import pytest
 from tests.sdk.test_delivery import of, publish, values
 
 from rollfleet import ActorCritic, Collector, CollectorJob
-from rollfleet.joining import roster
 from rollfleet.worker import SOON_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 Connect = Callable[..., Collector]
 StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
+SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
 PATIENCE_S = 30.0
 
 
@@ -63,11 +63,9 @@ def test_a_step_that_hangs_is_told_by_worker_and_seconds_until_it_is_over(
     server: "Server",
     connect: Connect,
     start_worker: StartWorker,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(roster, "STUCK_AFTER_S", 1.0)
-    job = server.provision(**ASYNC | {"env": {"entrypoint": f"{__name__}:Gated"}})
+    job = server.provision(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
     start_worker(job, 0)
     collector = connect()
     next(collector)
@@ -81,9 +79,8 @@ def test_a_step_that_hangs_is_told_by_worker_and_seconds_until_it_is_over(
 
 
 def test_over_processes_a_step_that_hangs_is_told_too(
-    gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gate: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(roster, "STUCK_AFTER_S", 1.0)
     shut = tmp_path / "shut"
 
     class Shut(Gated):
@@ -98,7 +95,7 @@ def test_over_processes_a_step_that_hangs_is_told_too(
         finally:
             shut.unlink()
 
-    with Collector(Shut, frames_per_batch=8, workers=1, start_method="fork") as collector:
+    with Collector(Shut, frames_per_batch=8, workers=1, start_method="fork", suspect_after_s=3) as collector:
         next(collector)
         shut.touch()
         opening = threading.Thread(target=open_when_told)
@@ -112,11 +109,9 @@ def test_a_worker_that_falls_silent_is_told_and_a_round_goes_on_without_it(
     server: "Server",
     connect: Connect,
     start_worker: StartWorker,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(roster, "HEARTBEATS_MISSED", 4)
-    job = server.provision(**ASYNC | {"mode": "Sync", "workers": 2})
+    job = server.provision(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
     workers = [start_worker(job, index) for index in range(2)]
     collector = connect()
     while next(collector).shape[0] != 2:
@@ -124,7 +119,7 @@ def test_a_worker_that_falls_silent_is_told_and_a_round_goes_on_without_it(
     workers[1].port._link.close()  # without a word
     while next(collector).shape[0] != 1:
         pass
-    assert "default/test: worker 1 has not been heard of for 4 s" in caplog.text
+    assert "default/test: worker 1 has not been heard of for 3 s" in caplog.text
 
 
 def test_what_nats_delivers_again_since_the_learner_is_busy_is_handed_over_once(

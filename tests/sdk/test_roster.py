@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from rollfleet.joining.roster import HEARTBEATS_MISSED, Roster
+from rollfleet.joining.roster import Roster
 from rollfleet_api.messages import WorkerState, WorkerStatus
+
+SUSPECT_AFTER_S = 4
 
 
 def heartbeat(worker: int, state: WorkerState = WorkerState.COLLECTING, incarnation: int = 0) -> WorkerStatus:
@@ -13,7 +15,7 @@ def heartbeat(worker: int, state: WorkerState = WorkerState.COLLECTING, incarnat
 
 
 def roster(workers: int = 3) -> Roster:
-    all_there = Roster(workers)
+    all_there = Roster(workers, suspect_after_s=SUSPECT_AFTER_S)
     for worker in range(workers):
         all_there.hear(heartbeat(worker))
     return all_there
@@ -27,7 +29,7 @@ def pass_by(roster: Roster, seconds: int, *, heard: tuple[int, ...] = ()) -> Non
 
 
 def test_workers_that_were_never_heard_of_are_waited_for() -> None:
-    waiting = Roster(2)
+    waiting = Roster(2, suspect_after_s=SUSPECT_AFTER_S)
     pass_by(waiting, 1000)
     assert waiting.members() == {0, 1}
     assert waiting.troubles() == {}
@@ -35,11 +37,11 @@ def test_workers_that_were_never_heard_of_are_waited_for() -> None:
 
 def test_a_worker_that_falls_silent_is_not_waited_for_and_is_named_until_it_is_back() -> None:
     three = roster()
-    pass_by(three, HEARTBEATS_MISSED - 1, heard=(0, 1))
+    pass_by(three, SUSPECT_AFTER_S - 1, heard=(0, 1))
     assert three.members() == {0, 1, 2}
     pass_by(three, 1, heard=(0, 1))
     assert three.members() == {0, 1}
-    assert three.troubles() == {2: "worker 2 has not been heard of for 10 s; it was Collecting"}
+    assert three.troubles() == {2: "worker 2 has not been heard of for 4 s; it was Collecting"}
     three.hear(heartbeat(2, incarnation=1))
     assert three.members() == {0, 1, 2}
     assert three.troubles() == {}
@@ -47,9 +49,9 @@ def test_a_worker_that_falls_silent_is_not_waited_for_and_is_named_until_it_is_b
 
 def test_whoever_could_hear_nothing_takes_nobody_for_dead() -> None:
     three = roster()
-    pass_by(three, HEARTBEATS_MISSED - 1)
+    pass_by(three, SUSPECT_AFTER_S - 1)
     three.begin_anew()  # after a cut
-    pass_by(three, HEARTBEATS_MISSED - 1)
+    pass_by(three, SUSPECT_AFTER_S - 1)
     assert three.members() == {0, 1, 2}
 
 
@@ -108,7 +110,7 @@ def test_the_last_line_of_a_failure_is_told() -> None:
 
 
 def test_a_life_that_is_new_is_told() -> None:
-    fresh = Roster(1)
+    fresh = Roster(1, suspect_after_s=SUSPECT_AFTER_S)
     assert fresh.hear(heartbeat(0))
     assert not fresh.hear(heartbeat(0))
     assert fresh.hear(heartbeat(0, incarnation=1))

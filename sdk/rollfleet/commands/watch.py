@@ -8,6 +8,7 @@ from nats.aio.msg import Msg
 
 from rollfleet.joining.link import Link
 from rollfleet.joining.roster import Roster
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, MessageInvalid, WorkerStatus, unpack
 
 RATE_OVER_S = 5.0  # frames per second are over so many seconds
@@ -18,15 +19,15 @@ class Watch:
 
     Args:
         link: A connection that may subscribe to them.
-        workers: How many the job has.
+        job: Whose they are.
 
     Attributes:
         learner: None: no learner has said anything yet.
     """
 
-    def __init__(self, link: Link, workers: int) -> None:
+    def __init__(self, link: Link, job: CollectorJob) -> None:
         self.learner: LearnerStatus | None = None
-        self._roster = Roster(workers)
+        self._roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self._history: list[tuple[float, int]] = []  # times of arrival, and frames then
         link.call(self._subscribe(link))
         link.on_reconnect(self._begin_anew)

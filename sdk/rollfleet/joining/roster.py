@@ -4,9 +4,6 @@ from collections.abc import Mapping
 
 from rollfleet_api.messages import WorkerState, WorkerStatus
 
-HEARTBEATS_MISSED = 10  # after so many, of one a second, a worker is taken for gone
-STUCK_AFTER_S = 10.0  # in one step of its environments, a worker is worth a word
-
 
 class Roster:
     """The newest heartbeat of each worker, and how long ago it was.
@@ -16,14 +13,17 @@ class Roster:
 
     Membership, for rounds of mode Sync: a round waits for each worker that there was when the learner connected (the
     job's `workers`), and for one that was added later once it was heard of. It does not wait for a worker that has left
-    (SIGTERM), that failed for good, or that was not heard of for 10 s since it last was. Whoever comes back takes part
-    again. A worker that was never heard of is waited for: it may be a pod that is pending.
+    (SIGTERM), that failed for good, or that was not heard of for too long since it last was. Whoever comes back takes
+    part again. A worker that was never heard of is waited for: it may be a pod that is pending.
 
     Args:
         workers: How many the job has.
+        suspect_after_s: After so many heartbeats missed, of one a second, a worker is taken for gone; after so many
+            seconds in one step of its environments it is worth a word.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, suspect_after_s: int) -> None:
+        self._suspect_after_s = suspect_after_s
         self._expected = self._desired = self._most = workers
         self._statuses: dict[int, WorkerStatus] = {}
         self._missed: dict[int, int] = {}
@@ -80,7 +80,7 @@ class Roster:
         return not (gone or self._is_silent(status))
 
     def _is_silent(self, status: WorkerStatus) -> bool:
-        return self._missed[status.worker] >= HEARTBEATS_MISSED
+        return self._missed[status.worker] >= self._suspect_after_s
 
     def _trouble(self, status: WorkerStatus) -> str | None:
         if status.state in (WorkerState.LEFT, WorkerState.COMPLETE) or status.worker >= self._desired:
@@ -89,11 +89,11 @@ class Roster:
             return f"failed: {(status.error or 'no reason given').strip().splitlines()[-1]}"
         if self._is_silent(status):
             return f"has not been heard of for {self._missed[status.worker]} s; it was {status.state}"
-        return stuck(status)
+        return stuck(status, self._suspect_after_s)
 
 
-def stuck(status: WorkerStatus) -> str | None:
-    """What to say of a worker that does not get on with a step; None: nothing."""
-    if status.in_step_s < STUCK_AFTER_S:
+def stuck(status: WorkerStatus, after_s: int) -> str | None:
+    """What to say of a worker that has not got on with a step for so long; None: nothing."""
+    if status.in_step_s < after_s:
         return None
     return f"has been in one environment step for {status.in_step_s:.0f} s"

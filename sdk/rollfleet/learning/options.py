@@ -58,6 +58,7 @@ class Options(LearnerOptions, total=False):
     max_lag: int
     precision: str
     stragglers_threshold: float
+    suspect_after_s: int
     max_batches_ahead: int
     env_kwargs: Mapping[str, object] | Sequence[Mapping[str, object]]
     vectorization: str
@@ -95,6 +96,7 @@ SPEC_PATHS: dict[str, tuple[str, ...]] = {
     "max_lag": ("weights", "maxLag"),
     "precision": ("weights", "precision"),
     "stragglers_threshold": ("stragglers", "threshold"),
+    "suspect_after_s": ("failure", "suspectAfterSeconds"),
     "max_batches_ahead": ("delivery", "maxBatchesAhead"),
     "vectorization": ("env", "vectorization"),
     "backend": ("env", "backend"),
@@ -110,6 +112,7 @@ OF_PROCESSES = (
     "quiet",
     "max_batches_ahead",
     "stragglers_threshold",
+    "suspect_after_s",
     "acknowledge",
 )
 """Keywords that say nothing about a worker in the learner's own process."""

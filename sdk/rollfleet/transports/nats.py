@@ -90,7 +90,7 @@ class NatsTransport:
         self._lead = Lead(link, rank, self._consumer.owner)
         self._status: LearnerStatus | None = None
         self._found: Manifest | None = None  # of the newest weights, as long as nothing was sent from here
-        self._roster = Roster(job.spec.workers)
+        self._roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self._told: set[int] = set()  # the workers that are in trouble, and were said to be
         self._intake = Intake(
             link,

@@ -4,10 +4,11 @@ import threading
 from dataclasses import replace
 
 from rollfleet.joining.link import Link
-from rollfleet.joining.roster import HEARTBEATS_MISSED
 from rollfleet.transports.transport import Elsewhere
 from rollfleet_api.messages import Control, Phase, RankStatus, pack
 from rollfleet_api.ranks import Rank
+
+BEATS_MISSED = 10  # after so many, of one a second, a rank is not there
 
 
 class Others:
@@ -87,7 +88,7 @@ class Others:
 
     def _there(self) -> list[int]:
         """Those that were heard of in time, or may be yet, and have not left."""
-        present = {rank: self._present(rank) for rank, missed in self._missed.items() if missed < HEARTBEATS_MISSED}
+        present = {rank: self._present(rank) for rank, missed in self._missed.items() if missed < BEATS_MISSED}
         return [rank for rank, status in present.items() if status is None or not status.left]
 
     def _present(self, rank: int) -> RankStatus | None:

@@ -72,6 +72,7 @@ class ProcessesTransport:
         self._spent: list[Snapshot] = []
         self._handed_over: set[tuple[int, int, int]] = set()  # and not taken yet
         self._corrupt = 0
+        self._suspect_after_s = workload.job.spec.failure.suspect_after_seconds
         self._told: set[int] = set()  # the workers that are stuck, and were said to be
         method = next((known for known in START_METHODS if known == start_method), None)
         if method is None:
@@ -192,7 +193,8 @@ class ProcessesTransport:
 
     def _tell_who_is_stuck(self) -> None:
         """Once for each worker, until it is well again."""
-        troubles = {index: trouble for index, status in self.workers().items() if (trouble := stuck(status))}
+        after_s = self._suspect_after_s
+        troubles = {index: trouble for index, status in self.workers().items() if (trouble := stuck(status, after_s))}
         for index in troubles.keys() - self._told:
             log.warning("worker %d %s", index, troubles[index])
         self._told = set(troubles)

@@ -44,6 +44,7 @@ def test_edit_rolls_the_workers(job: Job, edit: dict[str, Any]) -> None:
         {"weights": {"interval": 4}},
         {"delivery": {"maxBytes": "1Gi"}},
         {"failure": {"pendingDeadlineSeconds": 5}},
+        {"failure": {"suspectAfterSeconds": 60}},
         {"learner": LEARNER},
         {"autoscale": {"maxWorkers": 8}},
         {"collect": {"seed": 0}, "weights": {"interval": 1}, "resources": {"gpu": {"count": 0}}},
@@ -81,3 +82,10 @@ def test_image_of_the_workers_restarts_no_learner(job: Job) -> None:
 
 def test_scaling_restarts_no_learner(job: Job) -> None:
     assert learner_revision(job(learner=LEARNER, workers=1)) == learner_revision(job(learner=LEARNER, workers=9))
+
+
+def test_a_learner_that_is_to_suspect_workers_later_starts_anew(job: Job) -> None:
+    patient = job(learner=LEARNER, failure={"suspectAfterSeconds": 60})
+    assert learner_revision(patient) != learner_revision(job(learner=LEARNER))
+    restarted_more = job(learner=LEARNER, failure={"maxRestartsPerWorker": 60})
+    assert learner_revision(restarted_more) == learner_revision(job(learner=LEARNER))

@@ -49,7 +49,7 @@ class Watched:
     def __init__(self, server: "Server") -> None:
         self.job: CollectorJob = server.provision(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
         link = server.link()
-        self.watch = Watch(link, self.job.spec.workers)
+        self.watch = Watch(link, self.job)
         link.call(link.flush())
         self._sender: Link = server.link()
 
