@@ -107,7 +107,7 @@ def idle(start: Start, work: Work) -> Iterator[Figures]:
 
         def figures(seconds: float) -> dict[str, float]:
             before, began = _cpu_s(running), time.perf_counter()
-            time.sleep(max(2.0, seconds))
+            time.sleep(max(2.0, 5.0 * seconds))  # CPU is counted in hundredths of a second
             elapsed = time.perf_counter() - began
             now = _cpu_s(running)
             workers = max(now[pid] - before[pid] for pid in running.worker_pids)
