@@ -1,20 +1,26 @@
 """What our client changes of nats-py's: large messages arrive as they were sent, whoever sends and whoever receives."""
 
 import asyncio
+import json
 import random
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nats
 import pytest
+import trustme
 import uvloop
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from rollfleet.joining.client import LARGE_BYTES, SCRATCH_BYTES, Client, Pieces
+from rollfleet.joining.nats_server import CONFIG, start_nats_server
+from rollfleet_api.subjects import Subjects
 
 if TYPE_CHECKING:
     from tests.sdk.conftest import Server
@@ -83,6 +89,36 @@ def test_what_is_sent_arrives_between_our_client_and_plain_ones(
         await carried(*ends, count=100, form=in_pieces if sender is Client else bytes)
         for each in ends:
             await each.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_over_tls_what_is_sent_arrives_too(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
+    authority, trusting = trustme.CA(), ssl.create_default_context()
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    authority.configure_trust(trusting)
+
+    async def main() -> None:
+        server = await start_nats_server(Subjects.parse("tls"), tmp_path)
+        try:
+            await server.child.stop(5.0)
+            config = tmp_path / CONFIG
+            tls = {"cert_file": str(certificate), "key_file": str(key)}
+            config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
+            await server.start_again()
+            ends = Client(), Client()
+            for each in ends:
+                await each.connect(server.url(None), tls=trusting)
+            await carried(*ends, count=100, form=in_pieces)
+            for each in ends:
+                await each.close()
+        finally:
+            await server.child.stop(5.0)
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
