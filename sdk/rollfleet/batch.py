@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rollfleet.copying import copy_all
 from rollfleet.errors import JobInvalid, MessageCorrupt
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def _next(
         )
     following = empty_like(now)
     writing = indexable(following)
-    writing[:, :-1] = indexable(now)[:, 1:]
+    copy_all([writing[:, :-1]], [indexable(now)[:, 1:]])
     writing[ends] = indexable(final)
     if mask is not None:
         writing[~mask] = 0

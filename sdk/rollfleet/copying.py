@@ -1,7 +1,7 @@
 """Tensors copied into others, as fast as memory allows.
 
 torch reads and writes a large tensor by elements, in threads that wait for each other: where other processes want the
-same cores, for several times as long as copying its bytes takes. Between two tensors of the same form on the CPU that
+same cores, for several times as long as copying its bytes takes. Between two tensors of the same dtype on the CPU that
 is all there is to do.
 """
 
@@ -31,10 +31,10 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether its bytes, in their order, are its values."""
+    """Whether the bytes of its rows, in their order, are its values."""
     lazy = tensor.is_conj() or tensor.is_neg()
-    return type(tensor.detach()) is Tensor and tensor.is_cpu and tensor.is_contiguous() and not lazy
+    return type(tensor.detach()) is Tensor and tensor.is_cpu and tensor.stride(-1) == 1 and not lazy
 
 
 def _bytes(tensor: Tensor) -> NDArray[Any]:
-    return tensor.detach().view(-1).view(torch.uint8).numpy()
+    return tensor.detach().view(torch.uint8).numpy()

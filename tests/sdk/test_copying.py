@@ -39,6 +39,7 @@ def test_an_aligned_part_of_a_buffer_is_written_and_nothing_beside_it() -> None:
         (torch.zeros(2, LARGE), numbers(2 * LARGE).view(LARGE, 2).t()),
         (torch.zeros(LARGE, 2).t(), numbers(2 * LARGE).view(2, LARGE)),
         (torch.zeros(LARGE), numbers(2 * LARGE)[::2]),
+        (torch.zeros(4, LARGE + 5)[:, :-5], numbers(4 * (LARGE + 3)).view(4, -1)[:, 3:]),
         (torch.zeros(LARGE, dtype=torch.bfloat16), numbers(LARGE)),
         (torch.zeros(LARGE), numbers(LARGE, torch.float64)),
         (torch.zeros(LARGE, dtype=torch.complex64), (numbers(LARGE) * (1 + 1j)).conj()),
@@ -46,7 +47,18 @@ def test_an_aligned_part_of_a_buffer_is_written_and_nothing_beside_it() -> None:
         (torch.zeros(LARGE), nn.Parameter(numbers(LARGE))),
         (nn.Parameter(torch.zeros(LARGE)), numbers(LARGE)),
     ],
-    ids=["from rows", "to rows", "every other", "narrowed", "from double", "conjugate", "negated", "of a", "to a"],
+    ids=[
+        "from rows",
+        "to rows",
+        "every other",
+        "parts of rows",
+        "narrowed",
+        "from double",
+        "conjugate",
+        "negated",
+        "of a",
+        "to a",
+    ],
 )
 def test_values_arrive_whatever_the_form(target: Tensor, source: Tensor) -> None:
     expected = target.detach().clone().copy_(source.detach())
