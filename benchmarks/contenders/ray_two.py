@@ -50,14 +50,16 @@ def _collector(work: Work, env: Callable[[str, int], EnvBase], *, sync: bool) ->
         next_batch=lambda: ((batch := next(batches)), batch.numel()),
         send_weights=collector.update_policy_weights_,
         policy=policy.module,
-        worker_pids=[each.pid for each in psutil.Process().children(recursive=True) if "ray::" in _name(each)],
+        worker_pids=[each.pid for each in psutil.Process().children(recursive=True) if _is_actor(each)],
     )
     collector.shutdown()
     ray.shutdown()
 
 
-def _name(process: psutil.Process) -> str:
+def _is_actor(process: psutil.Process) -> bool:
+    """Whether it works; Ray also starts processes that wait for work, and calls them `ray::IDLE`."""
     try:
-        return " ".join(process.cmdline())
+        command = " ".join(process.cmdline())
     except psutil.Error:
-        return ""
+        return False
+    return "ray::" in command and "ray::IDLE" not in command
