@@ -3,8 +3,9 @@
 `python benchmarks/peer_faults.py [--peer-python PATH] [--watch-s 30] [--only NAME,NAME] [--quick]`
 
 Each contender of `benchmarks/contenders` collects CartPole with two workers of 8 environments. After some batches one
-worker process gets a signal; then the loop goes on for `--watch-s`, and what came is counted. `loop` is a process of
-its own: one that hangs is killed, and said to hang.
+worker process gets a signal; then the loop goes on for `--watch-s`, and what came is counted. Last the loop itself is
+killed, and what becomes of its workers is watched. `loop` is a process of its own: one that hangs is killed, and said
+to hang.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 CONTENDERS = Path(__file__).parent / "contenders"
 NAMES = {
     "rollfleet_two.processes_sync": "Rollfleet, processes, sync",
@@ -30,6 +33,7 @@ NAMES = {
     "ray_two.async_vector": "RayCollector, async",
 }
 SIGNALS = {"is killed": signal.SIGKILL, "gets SIGTERM": signal.SIGTERM, "hangs": signal.SIGSTOP}
+LEARNER = "learner"  # the fault in which the loop itself is killed
 START_S = 120.0
 BEFORE = 5  # batches
 
@@ -48,10 +52,13 @@ def main() -> None:
         return
     names = ["rollfleet_two.processes_async"] if given.quick else given.only.split(",")
     watch_s = 5.0 if given.quick else given.watch_s
-    print(f"| | a worker {' | a worker '.join(SIGNALS)} |\n|---{'|---' * len(SIGNALS)}|", flush=True)
+    print(
+        f"| | a worker {' | a worker '.join(SIGNALS)} | the loop is killed |\n|---{'|---' * len(SIGNALS)}|---|",
+        flush=True,
+    )
     for name in names:
         python = sys.executable if name.startswith("rollfleet") else given.peer_python
-        told = [watch(python, name, fault, watch_s) for fault in SIGNALS]
+        told = [watch(python, name, fault, watch_s) for fault in (*SIGNALS, LEARNER)]
         print(f"| {NAMES[name]} | {' | '.join(told)} |", flush=True)
 
 
@@ -64,6 +71,8 @@ def watch(python: str, name: str, fault: str, watch_s: float) -> str:
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
     try:
+        if fault == LEARNER:
+            return who_stays(process, watch_s)
         output, _ = process.communicate(timeout=START_S + watch_s + 30)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
@@ -79,6 +88,23 @@ def watch(python: str, name: str, fault: str, watch_s: float) -> str:
     return f"goes on: {last['batches'] / watch_s:.0f} batches/s, {last['before']:.0f} before"
 
 
+def who_stays(process: "subprocess.Popen[str]", watch_s: float) -> str:
+    """Kill the loop once it says who its workers are; what becomes of them. They are ended in any case."""
+    assert process.stdout is not None
+    told = next((json.loads(line) for line in process.stdout if line.startswith('{"')), None)
+    process.kill()
+    process.wait()
+    if told is None:
+        return "did not start"
+    killed_s = time.monotonic()
+    workers = [psutil.Process(pid) for pid in told["workers"] if psutil.pid_exists(pid)]
+    _, stay = psutil.wait_procs(workers, timeout=watch_s)
+    took_s = time.monotonic() - killed_s
+    for each in stay:
+        each.kill()
+    return f"{len(stay)} workers stay (watched for {watch_s:g} s)" if stay else f"workers end within {took_s:.1f} s"
+
+
 def loop(name: str, fault: str, watch_s: float) -> None:
     """Collect, break one worker, go on; print as JSON what came."""
     from work import Work
@@ -90,6 +116,10 @@ def loop(name: str, fault: str, watch_s: float) -> None:
         for _ in range(BEFORE):
             running.next_batch()
         before = BEFORE / (time.monotonic() - began_s)
+        if fault == LEARNER:
+            print(json.dumps({"workers": list(running.worker_pids)}), flush=True)
+            while True:
+                running.next_batch()
         os.kill(running.worker_pids[0], SIGNALS[fault])
         killed_s = last_s = time.monotonic()
         batches = 0

@@ -57,9 +57,9 @@ def _collector(work: Work, env: Callable[[str, int], EnvBase], *, sync: bool) ->
 
 
 def _is_actor(process: psutil.Process) -> bool:
-    """Whether it works; Ray also starts processes that wait for work, and calls them `ray::IDLE`."""
+    """Whether it collects; Ray has processes of its own that are called `ray::...`, too."""
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:
         return False
-    return "ray::" in command and "ray::IDLE" not in command
+    return "ray::Collector" in command
