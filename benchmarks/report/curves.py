@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
 from documents import save
@@ -181,9 +182,16 @@ def draw(cases: Mapping[str, Any], path: Path) -> None:
     """Frames a second, both axes logarithmic."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     for axes, (axis, title) in zip(figure.subplots(2, 2).flat, AXES.items(), strict=True):
-        for name, curve in curves(cases, axis).items():
+        found = curves(cases, axis)
+        for name, curve in found.items():
             at = sorted(curve)
             axes.loglog(at, [curve[each] for each in at], marker="o", label=NAMES[name].replace("`", ""))
+        points = sorted({at for curve in found.values() for at in curve})
+        axes.set_xticks(points, [f"{at:,.0f}" for at in points], fontsize=7)
+        axes.xaxis.set_minor_locator(NullLocator())
+        for place in ("major", "minor"):
+            getattr(axes.yaxis, f"set_{place}_formatter")(StrMethodFormatter("{x:,.0f}"))
+        axes.tick_params(axis="y", which="both", labelsize=7)
         axes.set_xlabel(title, fontsize=8)
         axes.set_ylabel("frames/s", fontsize=8)
         axes.grid(alpha=0.3)
