@@ -62,7 +62,8 @@ def test_a_shell_takes_the_scripts_for_slurm(repository: Path) -> None:
 def test_every_keyword_is_on_the_page_for_those_who_come_from_torchrl(repository: Path) -> None:
     text = page(repository, "coming-from-torchrl.md")
     # TorchRL has nothing like these.
-    elsewhere = {"acknowledge", "precision", "max_batches_ahead", "max_restarts_per_worker", "backend"}
+    elsewhere = {"acknowledge", "precision", "max_batches_ahead", "backend"}
+    elsewhere |= {"max_restarts_per_worker", "suspect_after_s"}
     missing = [name for name in Options.__annotations__ if not re.search(rf"\b{name}\b", text)]
     assert set(missing) <= elsewhere, missing
 

@@ -68,6 +68,7 @@ def test_every_keyword_that_a_job_has_goes_where_the_job_has_it() -> None:
         "weights": "WeightsSpec",
         "stragglers": "StragglersSpec",
         "delivery": "DeliverySpec",
+        "failure": "FailureSpec",
     }
     for keyword, path in SPEC_PATHS.items():
         part = spec["CollectorJobSpec"] if len(path) == 1 else spec[parts[path[0]]]
