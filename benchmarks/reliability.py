@@ -135,7 +135,8 @@ class Run:
         new = known[bisect(known, since_s, key=lambda each: each.time_s) :]
         while self.process.poll() is None:
             for each in new:
-                if worker in (None, each.worker) and (not next_life or each.incarnation > max(lives, default=-1)):
+                meant = each.time_s >= since_s and worker in (None, each.worker)
+                if meant and (not next_life or each.incarnation > max(lives, default=-1)):
                     return each
             time.sleep(0.01)
             new = self.record.look()
