@@ -147,7 +147,7 @@ class UnevenLanes:
     def _identify(self, start: int) -> None:
         """Write the trajectory ids of the rows from `start` on."""
         at = slice(start, self._rows)
-        done = self._ended(at) & self._recorded[at]
+        done = (self._arrays[TERMINATED][at] | self._arrays[TRUNCATED][at]) & self._recorded[at]
         rows, lanes = done.nonzero()
         nth = np.zeros((len(done) + 1, len(self._ids)), dtype=np.int64)  # of the trajectories in these rows, by lane
         np.cumsum(done, axis=0, out=nth[1:])
@@ -156,10 +156,6 @@ class UnevenLanes:
         ids[nth[rows + 1, lanes], lanes] = self._with.trajectories.take(len(rows))
         self._arrays[TRAJECTORY][at] = np.take_along_axis(ids, nth[:-1], axis=0)
         self._ids = np.take_along_axis(ids, nth[-1:], axis=0)[0]
-
-    def _ended(self, at: slice) -> NDArray[np.bool_]:
-        ended: NDArray[np.bool_] = self._arrays[TERMINATED][at] | self._arrays[TRUNCATED][at]
-        return ended
 
     def _cut(self) -> None:
         """Have no lane hold more frames than there is room for."""
