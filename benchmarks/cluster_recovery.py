@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
-from tests.cluster.conftest import Lab, Release, counting_job  # noqa: E402
+from tests.cluster.lab import Lab, Release, counting_job  # noqa: E402
 
 JOB = "counting"
 WATCHED_S = 40.0

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import torch
 
-from rollfleet.chunking import Assembler, Identity, split
-from rollfleet.codec import Encoded, Key, decode, encode
+from rollfleet.wire.batch_chunks import Assembler, Identity, split
+from rollfleet.wire.codec import Encoded, Key, decode, encode
 
 MAX_CHUNK_BYTES = 1 << 20
 ENVS, STEPS = 8, 128

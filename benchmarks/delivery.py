@@ -26,11 +26,11 @@ import nats
 import torch
 
 import rollfleet
-from rollfleet.batch import Fragment
-from rollfleet.joining.link import Link
-from rollfleet.joining.nats_server import NatsServer, start_nats_server
-from rollfleet.joining.provision import deprovision, provision
-from rollfleet.transports.worker_port import WorkerPort
+from rollfleet.data.batch import Fragment
+from rollfleet.nats.embedded_server import NatsServer, start_nats_server
+from rollfleet.nats.link import Link
+from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.environment import Address
 from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
@@ -77,7 +77,7 @@ def send(url: str, count: int) -> None:
         version=0,
     )
     meta = BatchMeta(session=1, round=0, version=0, frames=ENVS * STEPS)
-    port = WorkerPort(Link(Address(url=url, job="default/delivery"), role=Role.WORKER), 0)
+    port = NatsWorkerTransport(Link(Address(url=url, job="default/delivery"), role=Role.WORKER), 0)
     for sending in [port.send(fragment, meta) for _ in range(count)]:
         sending.stored.result()
     port.close()

@@ -46,7 +46,7 @@ while subprocess.call([sys.executable, *sys.argv[1:]]) < 0:
 COLLECT = """
 import gymnasium, os, pathlib, sys, time
 import rollfleet
-from rollfleet.learning.gathering import Gatherer
+from rollfleet.learner.gathering import Gatherer
 
 hand_over, out, asleep = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1), pathlib.Path(sys.argv[2])
 

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from gymnasium.vector import SyncVectorEnv
 
-from rollfleet.envs import make_env
-from rollfleet.policies import ActorCritic
-from rollfleet.rollout import Rollout
-from rollfleet.stepping.seeding import Seeds
-from rollfleet.trajectories import TrajectoryIds
-from rollfleet.vectors.spaces import supported
+from rollfleet.envs.factory import make_env
+from rollfleet.envs.spaces import supported
+from rollfleet.policies.factory import ActorCritic
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.job import EnvSpec
 
 STEPS = 128

@@ -16,15 +16,15 @@ sys.path.append(str(Path(__file__).parent / "contenders"))
 import torch
 
 import rollfleet
-from rollfleet.acting.actor import Actor
-from rollfleet.rollout import Rollout
-from rollfleet.stepping.even_lanes import EvenLanes
-from rollfleet.vectors.serial import SerialVectorEnv
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.policies.actor import Actor
+from rollfleet.rollout.lockstep import LockstepStepper
+from rollfleet.rollout.rollout import Rollout
 from rollfleet_here import built_in
 from work import Plain, Work
 
 TIMED = ((Actor, "_call"), (Actor, "__call__"), (Actor, "first"), (Actor, "rest"), (SerialVectorEnv, "step"))
-OUTER = ((SerialVectorEnv, "reset"), (EvenLanes, "_end"), (EvenLanes, "collect"), (Rollout, "collect"))
+OUTER = ((SerialVectorEnv, "reset"), (LockstepStepper, "_end"), (LockstepStepper, "collect"), (Rollout, "collect"))
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def shares(spent: Counter[str]) -> tuple[int, ...]:
     acting = spent["Actor.__call__"] + spent["Actor.first"] + spent["Actor.rest"]
     # The quick form of a policy has no call of its own: what it does is the policy.
     policy = spent["Actor._call"] if spent["Actor._call"] > acting / 2 else acting
-    reset, ends, lanes = spent["SerialVectorEnv.reset"], spent["EvenLanes._end"], spent["EvenLanes.collect"]
+    reset, ends, lanes = spent["SerialVectorEnv.reset"], spent["LockstepStepper._end"], spent["LockstepStepper.collect"]
     environments = spent["SerialVectorEnv.step"] + reset
     inside = acting - spent["Actor.first"] + spent["SerialVectorEnv.step"] + ends
     return (

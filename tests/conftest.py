@@ -1,12 +1,17 @@
-"""What every test starts from: where the repository is, and how hypothesis searches."""
+"""What every test starts from: the repository, a nats-server, and how hypothesis searches."""
 
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
 
 # No deadline: a slow example on a busy machine proves nothing. In CI the search is the same each time, so that a
 # failure is the change's fault; on a desk it keeps exploring.
@@ -27,3 +32,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> "Iterator[Server]":
+    """A running nats-server for the job `default/test`; stopped after the test."""
+    from tests.job_server import Server
+
+    server = Server(tmp_path)
+    yield server
+    server.stop()

@@ -23,7 +23,7 @@ def rollfleet(_: Work) -> Any:
 
 def rollfleet_worker(_: Work) -> Any:
     """All that a worker imports before it knows its job."""
-    return nullcontext("rollfleet.commands.worker_program")
+    return nullcontext("rollfleet.cli.worker_program")
 
 
 def torchrl(_: Work) -> Any:

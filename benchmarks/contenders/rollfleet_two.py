@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import rollfleet
-from rollfleet.joining.link import Link
-from rollfleet.joining.nats_server import start_nats_server
-from rollfleet.joining.provision import provision
+from rollfleet.nats.embedded_server import start_nats_server
+from rollfleet.nats.link import Link
+from rollfleet.nats.streams import provision
 from rollfleet_api.environment import THREADS, WORKER, Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of

@@ -166,7 +166,7 @@ class Plain(nn.Module):
 def spawned() -> list[int]:
     """Worker processes that were started from here, by multiprocessing or by Rollfleet."""
     commands = {child.pid: " ".join(child.cmdline()) for child in psutil.Process().children()}
-    return [pid for pid, command in commands.items() if "spawn_main" in command or "worker_process" in command]
+    return [pid for pid, command in commands.items() if "spawn_main" in command or "worker_main" in command]
 
 
 def tower(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:

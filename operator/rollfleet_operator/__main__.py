@@ -8,8 +8,8 @@ import kopf
 
 import rollfleet_operator.handlers  # noqa: F401  # importing it is what tells kopf
 from rollfleet_operator.login import login
+from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
-from rollfleet_operator.nats.wire import NatsWire
 from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings, SettingsInvalid
 
@@ -24,7 +24,7 @@ def main() -> int:
     except (SettingsInvalid, NatsSettingsInvalid) as error:
         print(error, file=sys.stderr)
         return 2
-    operator = Operator(settings, login, lambda: NatsWire(nats))
+    operator = Operator(settings, login, lambda: NatsOnServer(nats))
     kopf.run(
         memo=operator,
         standalone=True,

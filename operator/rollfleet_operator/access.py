@@ -7,7 +7,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.wire import Endpoint
+from rollfleet_operator.nats_port import Endpoint
 
 CREDENTIALS = "user.creds"
 _NATS_PORT = 4222

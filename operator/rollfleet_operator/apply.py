@@ -8,16 +8,16 @@ from rollfleet_operator.cache import Cache, job_key, owned_by
 from rollfleet_operator.errors import (
     ApiError,
     NameTaken,
+    NatsUnavailable,
     OperatorError,
     SourceMissing,
     TemplateInvalid,
-    WireUnavailable,
 )
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
+from rollfleet_operator.problems import Problem, why_no_pods
 from rollfleet_operator.release import Release
-from rollfleet_operator.trouble import Trouble, why_no_pods
 
 
 class SeenAnew(OperatorError):
@@ -81,17 +81,17 @@ class Applier:
             raise SeenAnew(f"{which} was there already")
 
 
-def trouble(error: OperatorError) -> Trouble:
+def problem_of(error: OperatorError) -> Problem:
     """An error as a condition says it."""
     match error:
         case ApiError():
             refused = why_no_pods(str(error))
             if error.status == 403 and refused:
-                return Trouble(refused.reason, f"the API server refuses: {error}")
-            return Trouble("Invalid" if error.status == 422 else "ApiError", f"the API server refuses: {error}")
-        case WireUnavailable():
-            return Trouble("NatsUnavailable", str(error))
+                return Problem(refused.reason, f"the API server refuses: {error}")
+            return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refuses: {error}")
+        case NatsUnavailable():
+            return Problem("NatsUnavailable", str(error))
         case NameTaken() | SourceMissing() | TemplateInvalid():
-            return Trouble(type(error).__name__, str(error))
+            return Problem(type(error).__name__, str(error))
         case _:
-            return Trouble("Error", str(error))
+            return Problem("Error", str(error))

@@ -17,10 +17,10 @@ from math import ceil, inf
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import AutoscaleSpec, CollectorJob, Mode
-from rollfleet_api.messages import LearnerStatus, Phase, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.frame_rate import STALE_S
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.status import FRESH_S
-from rollfleet_operator.wire import Heartbeats
 
 WINDOW_S: Final = 60.0
 """What is decided by is an average of at least so long."""
@@ -113,7 +113,7 @@ def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: f
 
 def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, history: History, now_s: float) -> int:
     workers, learner = job.spec.workers, heartbeats.learner
-    told = heartbeats.control is not None and heartbeats.control.phase is Phase.RUN
+    told = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.RUN
     if learner is None or learner.waited_s is None or not told or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers

@@ -11,7 +11,7 @@ from typing import Final
 from rollfleet_api.job import KIND
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
-from rollfleet_operator.wire import JobKey
+from rollfleet_operator.nats_port import JobKey
 
 _GONE: Final = 4096
 """Deletions that are remembered, so that a list which began before one does not bring the object back."""

@@ -7,7 +7,7 @@ from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.trouble import Trouble, troubles
+from rollfleet_operator.problems import Problem, problems
 from rollfleet_operator.verdict import Stage, Verdict, current_run
 from rollfleet_operator.workloads import queued
 
@@ -24,7 +24,7 @@ class Finding:
         running: A worker runs.
         observed: The job's children.
         states: What the ready workers do.
-        trouble: What went wrong when the children were made; None: nothing.
+        problem: What went wrong when the children were made; None: nothing.
     """
 
     job: CollectorJob
@@ -34,7 +34,7 @@ class Finding:
     running: bool
     observed: Observed
     states: frozenset[WorkerState]
-    trouble: Trouble | None
+    problem: Problem | None
 
 
 def conditions(finding: Finding) -> list[Condition]:
@@ -79,9 +79,9 @@ def _progressing(finding: Finding) -> Condition:
 
 
 def _degraded(finding: Finding) -> Condition:
-    found = finding.trouble
+    found = finding.problem
     if found is None and finding.wanted:
-        found = next(troubles(finding.observed), None)
+        found = next(problems(finding.observed), None)
     if found is None:
         return _condition(ConditionType.DEGRADED, False, "AsExpected", "")
     return _condition(ConditionType.DEGRADED, True, found.reason, found.message)

@@ -7,8 +7,8 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import access, names, workloads
 from rollfleet_operator.manifest import Manifest, digest
+from rollfleet_operator.nats_port import Endpoint
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.wire import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 ```
 OperatorError
-├── WireUnavailable     NATS could not be reached, or refused us; it is tried again
+├── NatsUnavailable     NATS could not be reached, or refused us; it is tried again
 ├── ApiError            the API server refused a request (has its status code, reason and message)
 ├── NameTaken           an object that a job needs is there already, and belongs to somebody else
 ├── TemplateInvalid     a pod template that a user wrote has not the shape of one
@@ -15,7 +15,7 @@ class OperatorError(Exception):
     """Base of every error here. The message is fit for a condition: it tells what is wrong and what to do."""
 
 
-class WireUnavailable(OperatorError):
+class NatsUnavailable(OperatorError):
     """NATS could not be reached, or refused what the operator asked for."""
 
 

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.wire import JobKey
+from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.work_queue import WorkQueue
 
 _OF_JOBS: Final = (

@@ -17,10 +17,10 @@ from rollfleet_operator.errors import OperatorError
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.metrics import Metrics
-from rollfleet_operator.reconcile import Look, Reconciler
+from rollfleet_operator.nats_port import JobKey, NatsPort
+from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.wire import JobKey, Wire
 from rollfleet_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Operator:
     """
 
     def __init__(
-        self, settings: Settings, connect: Callable[[], kopf.ConnectionInfo], open_wire: Callable[[], Wire]
+        self, settings: Settings, connect: Callable[[], kopf.ConnectionInfo], open_wire: Callable[[], NatsPort]
     ) -> None:
         self.settings, self.connect, self._open_wire = settings, connect, open_wire
         self.cache: Cache = Cache()
@@ -53,7 +53,7 @@ class Operator:
         self._listed = False
         self._progress_s = time.monotonic()
         self._api: Api | None = None
-        self._wire: Wire | None = None
+        self._wire: NatsPort | None = None
 
     def __copy__(self) -> Self:
         """Itself: kopf gives each object's handlers a copy of what it was given, made when it first saw the object.
@@ -108,7 +108,7 @@ class Operator:
             try:
                 look = await reconciler.reconcile(key)
             except OperatorError as error:
-                look = Look(problem=error)
+                look = ReconcileResult(problem=error)
             except Exception:
                 outcome.failed()
                 log.exception("%s/%s: a mistake of the operator's; again in %.1f s", *key, self.queue.failed(key))

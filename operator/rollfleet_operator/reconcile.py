@@ -14,24 +14,24 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatu
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator import access, names
-from rollfleet_operator.announcements import announcements, event
 from rollfleet_operator.api import Api
-from rollfleet_operator.apply import Applier, SeenAnew, trouble
+from rollfleet_operator.apply import Applier, SeenAnew, problem_of
 from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
+from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.desired import Inputs, desired
-from rollfleet_operator.errors import ApiError, OperatorError, WireUnavailable
+from rollfleet_operator.errors import ApiError, NatsUnavailable, OperatorError
+from rollfleet_operator.events import event, events_between
+from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, Ref
-from rollfleet_operator.memory import Memory
+from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.plan import plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.sighting import Sighting
-from rollfleet_operator.status import Sight, invalid, is_transition, ours, status
+from rollfleet_operator.status import Snapshot, invalid, is_transition, ours, status
 from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
-from rollfleet_operator.wire import JobKey, Wire
 from rollfleet_operator.workloads import queued
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ AWAY_S: Final = 15.0
 streams are gone."""
 
 
-class Look(NamedTuple):
+class ReconcileResult(NamedTuple):
     """How a look ended.
 
     Attributes:
@@ -65,13 +65,13 @@ class Reconciler:
     """
 
     def __init__(
-        self, api: Api, cache: Cache, wire: Wire, settings: Settings, clock: Callable[[], float] = time.time
+        self, api: Api, cache: Cache, wire: NatsPort, settings: Settings, clock: Callable[[], float] = time.time
     ) -> None:
         self._api, self._cache, self._wire, self._settings, self._clock = api, cache, wire, settings, clock
-        self._applier, self._sighting = Applier(api, cache), Sighting(api, cache)
-        self._memories: dict[str, Memory] = {}
+        self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
+        self._memories: dict[str, JobMemory] = {}
 
-    async def reconcile(self, key: JobKey) -> Look:
+    async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Look at a job.
 
         Raises:
@@ -80,14 +80,14 @@ class Reconciler:
         manifest = self._cache.job(key)
         if manifest is None:
             await self._wire.deprovision(key)
-            return Look()
+            return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
-            return Look()
-        memory = self._memories.setdefault(manifest["metadata"]["uid"], Memory())
+            return ReconcileResult()
+        memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
         try:
             job = parse_job(manifest)
         except JobErrors as errors:
-            return Look(again_s=await self._tell_invalid(manifest, errors, memory))
+            return ReconcileResult(again_s=await self._tell_invalid(manifest, errors, memory))
         return await self._look(job, memory)
 
     def doubt(self) -> None:
@@ -101,54 +101,54 @@ class Reconciler:
         """Jobs that NATS still holds something of, deleted while nobody watched: a look takes it away.
 
         Raises:
-            WireUnavailable: NATS could not be asked.
+            NatsUnavailable: NATS could not be asked.
         """
         watched = self._settings.namespaces
         known = await self._wire.provisioned()
         return {key for key in known - set(self._cache.jobs()) if not watched or key.namespace in watched}
 
-    async def _look(self, job: CollectorJob, memory: Memory) -> Look:
+    async def _look(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, refused = self._clock(), ""
         problem = await self._listen(job, memory, now_s)
         try:
             if not ended(job):  # what an ended job was made from may be gone
-                await self._sighting.read_source(job, memory)
-            await self._sighting.remember_secrets(job, memory)
-            refused = await self._sighting.why_pods_are_refused(job, self._sighting.observe(job, memory))
+                await self._reader.read_source(job, memory)
+            await self._reader.remember_secrets(job, memory)
+            refused = await self._reader.why_pods_are_refused(job, self._reader.observe(job, memory))
         except OperatorError as error:
             problem = error
-        observed = self._sighting.observe(job, memory, refused_pods=refused)
+        observed = self._reader.observe(job, memory, refused_pods=refused)
         found = verdict(job, observed, memory.heard, now_s)
-        if problem is None or isinstance(problem, WireUnavailable):
+        if problem is None or isinstance(problem, NatsUnavailable):
             try:
                 await self._make(job, memory, observed, found, now_s, heard=problem is None)
                 await self._scale(job, memory, found, now_s)
             except SeenAnew:
-                return Look(again_s=0.0)
+                return ReconcileResult(again_s=0.0)
             except OperatorError as error:
                 problem = error
         if isinstance(problem, ApiError) and problem.status in (404, 409):
             raise problem  # somebody was faster: the next look sees it
-        observed = self._sighting.observe(job, memory, refused_pods=refused)
-        sight = Sight(
+        observed = self._reader.observe(job, memory, refused_pods=refused)
+        snapshot = Snapshot(
             observed=observed,
             heartbeats=memory.heard,
             verdict=found,
-            trouble=trouble(problem) if problem else None,
+            problem=problem_of(problem) if problem else None,
             frames_per_second=memory.rate.update(memory.heard.learner, now_s),
             now_s=now_s,
         )
-        now = status(job, sight)
+        now = status(job, snapshot)
         wait_s = await self._write(job, now, memory)
         again_s = await self._next(job, now, found, wait_s)
         live = not found.ended and not job.spec.suspend
         if live:
             # Each question to a NATS that is away takes its time; when it is back, it may have lost the job.
-            soon_s = AWAY_S if isinstance(problem, WireUnavailable) else self._settings.refresh_s
+            soon_s = AWAY_S if isinstance(problem, NatsUnavailable) else self._settings.refresh_s
             again_s = min(soon_s, math.inf if again_s is None else again_s)
-        return Look(again_s, problem)
+        return ReconcileResult(again_s, problem)
 
-    async def _listen(self, job: CollectorJob, memory: Memory, now_s: float) -> OperatorError | None:
+    async def _listen(self, job: CollectorJob, memory: JobMemory, now_s: float) -> OperatorError | None:
         """Hear what there is to hear. Returns what stood in the way: the cluster is looked after all the same."""
         if job.status is None or not _belongs_on_nats(job, memory, now_s):  # NATS does not know it
             return None
@@ -156,13 +156,13 @@ class Reconciler:
             return None
         try:
             memory.heard = await self._wire.heartbeats(job)
-        except WireUnavailable as error:
+        except NatsUnavailable as error:
             memory.doubted = True  # it may be back, without what it had
             return error
         return None
 
     async def _make(
-        self, job: CollectorJob, memory: Memory, observed: Observed, found: Verdict, now_s: float, *, heard: bool
+        self, job: CollectorJob, memory: JobMemory, observed: Observed, found: Verdict, now_s: float, *, heard: bool
     ) -> None:
         """Make what should be there, on NATS and on the cluster.
 
@@ -199,16 +199,16 @@ class Reconciler:
             await wire.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
             memory.released = True
 
-    async def _publish(self, job: CollectorJob, memory: Memory) -> WireUnavailable | None:
+    async def _publish(self, job: CollectorJob, memory: JobMemory) -> NatsUnavailable | None:
         """Tell NATS of the job. Returns what stood in the way."""
         try:
             await self._wire.provision(job)
-        except WireUnavailable as error:
+        except NatsUnavailable as error:
             return error
         memory.provisioned, memory.doubted = job.metadata.generation, False
         return None
 
-    async def _scale(self, job: CollectorJob, memory: Memory, found: Verdict, now_s: float) -> None:
+    async def _scale(self, job: CollectorJob, memory: JobMemory, found: Verdict, now_s: float) -> None:
         """Choose the number of workers, where that is ours. It is written where anybody would: in the spec."""
         if found.stage is not Stage.LIVE or job.spec.suspend or queued(job):
             memory.history.forget()
@@ -221,7 +221,7 @@ class Reconciler:
                 KIND, job.metadata.namespace, job.metadata.name, {"spec": {"replicas": workers}}, "scale"
             )
 
-    async def _write(self, job: CollectorJob, now: CollectorJobStatus, memory: Memory) -> float | None:
+    async def _write(self, job: CollectorJob, now: CollectorJobStatus, memory: JobMemory) -> float | None:
         """Write status, if it says something new and it is time. Returns after how long it will be time."""
         if job.status is not None and now == ours(job.status):
             return None
@@ -231,7 +231,7 @@ class Reconciler:
             return due_s
         await self._put_status(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
         memory.written_s = now_s
-        for announcement in memory.quiet.admit(announcements(job.status, now), now_s):
+        for announcement in memory.quiet.admit(events_between(job.status, now), now_s):
             try:
                 await self._api.create(event(job, announcement, now_s))
             except ApiError as error:
@@ -269,7 +269,7 @@ class Reconciler:
             times.append(lingers_s)
         return min(times, default=None)
 
-    async def _tell_invalid(self, manifest: Manifest, errors: JobErrors, memory: Memory) -> float | None:
+    async def _tell_invalid(self, manifest: Manifest, errors: JobErrors, memory: JobMemory) -> float | None:
         """A job that was stored before the API server knew this rule: say so, and touch nothing.
 
         Returns after how long it will be time to say so; None: it has been said.
@@ -286,13 +286,13 @@ class Reconciler:
         return None
 
 
-def _belongs_on_nats(job: CollectorJob, memory: Memory, now_s: float) -> bool:
+def _belongs_on_nats(job: CollectorJob, memory: JobMemory, now_s: float) -> bool:
     """Whether NATS is to know a job, which takes its room at once: not before it may ever run, nor after its end."""
     started = job.status is not None and job.status.start_time is not None
     waits = job.spec.suspend and not started and memory.provisioned is None
     return not waits and not is_over(job, now_s)
 
 
-def _mounted(job: CollectorJob, role: Role, memory: Memory) -> bytes | None:
+def _mounted(job: CollectorJob, role: Role, memory: JobMemory) -> bytes | None:
     secret = memory.secrets.get(Ref("Secret", names.secret(job.metadata.name, role)))
     return access.mounted_credentials(secret) if secret else None

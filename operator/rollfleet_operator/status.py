@@ -21,10 +21,10 @@ from rollfleet_api.status import (
 from rollfleet_operator import names
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.conditions import Finding, conditions
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Pod
-from rollfleet_operator.trouble import Trouble, crashed, last_crash
+from rollfleet_operator.problems import Problem, crashed, last_crash
 from rollfleet_operator.verdict import Stage, Verdict, current_run
-from rollfleet_operator.wire import Heartbeats
 
 FRESH_S = 30.0
 """A worker that has said nothing for so long is not ready. Heartbeats come once a second; clocks may differ."""
@@ -34,14 +34,14 @@ _OURS: Final = frozenset(map(str, ConditionType))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Snapshot:
     """What is seen of a job at one moment.
 
     Attributes:
         observed: Its children.
         heartbeats: What was heard.
         verdict: What is to become of it.
-        trouble: What went wrong when its children were made; None: nothing.
+        problem: What went wrong when its children were made; None: nothing.
         frames_per_second: Over the last half minute.
         now_s: The time.
     """
@@ -49,29 +49,29 @@ class Sight:
     observed: Observed
     heartbeats: Heartbeats
     verdict: Verdict
-    trouble: Trouble | None
+    problem: Problem | None
     frames_per_second: float
     now_s: float
 
 
-def status(job: CollectorJob, sight: Sight) -> CollectorJobStatus:
+def status(job: CollectorJob, snapshot: Snapshot) -> CollectorJobStatus:
     """The job's status now. Of the one before, times are kept, and what is not known any more."""
     before = job.status or CollectorJobStatus()
-    verdict, learner = sight.verdict, sight.heartbeats.learner
+    verdict, learner = snapshot.verdict, snapshot.heartbeats.learner
     stopped = job.spec.suspend or verdict.ended or verdict.stage is Stage.AGAIN
-    pods = _live_pods(job, sight)
-    ready = 0 if stopped else sum(_reports(pod, sight) for pod in pods)
+    pods = _live_pods(job, snapshot)
+    ready = 0 if stopped else sum(_reports(pod, snapshot) for pod in pods)
     finding = Finding(
         job=job,
         verdict=verdict,
         wanted=0 if stopped else job.spec.workers,
         ready=ready,
         running=any(pod.running for pod in pods),
-        observed=sight.observed,
-        states=frozenset(_states(pods, sight)),
-        trouble=sight.trouble,
+        observed=snapshot.observed,
+        states=frozenset(_states(pods, snapshot)),
+        problem=snapshot.problem,
     )
-    now = format_time(sight.now_s)
+    now = format_time(snapshot.now_s)
     return CollectorJobStatus(
         observed_generation=job.metadata.generation,
         phase=_phase(job, finding),
@@ -80,14 +80,14 @@ def status(job: CollectorJob, sight: Sight) -> CollectorJobStatus:
         selector=names.selector(job.metadata.name, Role.WORKER),
         gpus=0 if stopped else sum(pod.devices.get(job.spec.resources.gpu.resource, 0) for pod in pods if pod.running),
         frames=learner.frames if learner else before.frames,
-        frames_per_second=0.0 if stopped else round(sight.frames_per_second, 1),
+        frames_per_second=0.0 if stopped else round(snapshot.frames_per_second, 1),
         published_version=(learner.version or None) if learner else before.published_version,
         applied_version=(learner.applied_version or None) if learner else before.applied_version,
         batches=BatchesStatus(delivered=learner.batches, dropped=learner.dropped) if learner else before.batches,
-        restarts=sum(run.restarts for run in sight.observed.runs if run.name.role is Role.WORKER),
+        restarts=sum(run.restarts for run in snapshot.observed.runs if run.name.role is Role.WORKER),
         start_time=before.start_time or (now if finding.running else None),
         completion_time=(before.completion_time or now) if verdict.ended else None,
-        last_error=_last_error(sight) or before.last_error,
+        last_error=_last_error(snapshot) or before.last_error,
     )
 
 
@@ -147,35 +147,35 @@ def _phase(job: CollectorJob, finding: Finding) -> Phase:
             return Phase.RUNNING if finding.running else Phase.PENDING
 
 
-def _live_pods(job: CollectorJob, sight: Sight) -> list[Pod]:
+def _live_pods(job: CollectorJob, snapshot: Snapshot) -> list[Pod]:
     """The workers that do what the job says now; one that is leaving counts no more."""
-    pods = sight.observed.pods_of(current_run(job, sight.observed, Role.WORKER))
+    pods = snapshot.observed.pods_of(current_run(job, snapshot.observed, Role.WORKER))
     return [pod for pod in pods if not pod.deleting and not pod.finished]
 
 
-def _reports(pod: Pod, sight: Sight) -> bool:
+def _reports(pod: Pod, snapshot: Snapshot) -> bool:
     """Whether a worker runs and says so: one that still imports its libraries is not ready."""
-    beat = sight.heartbeats.workers.get(pod.index)
+    beat = snapshot.heartbeats.workers.get(pod.index)
     return (
         pod.running
         and beat is not None
         and beat.state not in (WorkerState.STARTING, WorkerState.FAILED)
         # What was said before this pod was there, an earlier one said.
         and beat.time_s >= pod.created_s
-        and sight.now_s - beat.time_s < FRESH_S
+        and snapshot.now_s - beat.time_s < FRESH_S
     )
 
 
-def _states(pods: list[Pod], sight: Sight) -> list[WorkerState]:
-    beats = sight.heartbeats.workers
-    return [beats[pod.index].state for pod in pods if pod.index in beats and _reports(pod, sight)]
+def _states(pods: list[Pod], snapshot: Snapshot) -> list[WorkerState]:
+    beats = snapshot.heartbeats.workers
+    return [beats[pod.index].state for pod in pods if pod.index in beats and _reports(pod, snapshot)]
 
 
-def _last_error(sight: Sight) -> str | None:
+def _last_error(snapshot: Snapshot) -> str | None:
     """What the last worker to break said of it: by itself, or by the end of its log."""
-    said = [beat for beat in sight.heartbeats.workers.values() if beat.error]
+    said = [beat for beat in snapshot.heartbeats.workers.values() if beat.error]
     newest = max(said, key=lambda beat: beat.time_s, default=None)
-    ended = last_crash(pod for pod in sight.observed.pods if pod.role is Role.WORKER)
+    ended = last_crash(pod for pod in snapshot.observed.pods if pod.role is Role.WORKER)
     if newest and newest.error and (ended is None or newest.time_s >= ended[1].finished_s - FRESH_S):
         return f"worker {newest.worker}: {newest.error.strip().splitlines()[-1]}"
     return crashed(*ended).message if ended else None

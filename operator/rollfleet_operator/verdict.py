@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Phase as LearnerPhase
+from rollfleet_api.messages import LearnerPhase as LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator import names
 from rollfleet_operator.clock import parse_time
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Run
+from rollfleet_operator.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
 from rollfleet_operator.revision import learner_revision, workers_revision
-from rollfleet_operator.trouble import Trouble, crashed, last_crash, title, why_no_pods, why_not_running
-from rollfleet_operator.wire import Heartbeats
 from rollfleet_operator.workloads import EXIT_HOPELESS
 
 
@@ -134,16 +134,16 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
         return None
     # Pods from before the last failure tell nothing of this attempt.
     earliest_s = _since(job, ConditionType.FAILED)
-    waits: list[tuple[float, Trouble]] = []
+    waits: list[tuple[float, Problem]] = []
     for pod in observed.pods:
         if not (pod.deleting or pod.running or pod.finished):
-            cause = why_not_running(pod) or Trouble("Pending", f"{title(pod)} has not started")
+            cause = why_not_running(pod) or Problem("Pending", f"{title(pod)} has not started")
             # A node that came late has an image to pull.
             waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))
     refused, degraded = why_no_pods(observed.refused_pods), held(job, ConditionType.DEGRADED)
     if refused and degraded and degraded.reason == refused.reason:
         waits.append((_since(job, ConditionType.DEGRADED), refused))
-    since_s, cause = min(waits, key=lambda wait: wait[0], default=(now_s, Trouble("", "")))
+    since_s, cause = min(waits, key=lambda wait: wait[0], default=(now_s, Problem("", "")))
     if now_s - since_s < deadline_s:
         return None
     return Verdict(

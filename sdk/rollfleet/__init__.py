@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollfleet.acting.actor_critic import ActorCritic
     from rollfleet.collector import Collector
     from rollfleet.connection import connect
-    from rollfleet.envs import make_env
+    from rollfleet.data.replay_buffer import ReplayBuffer
+    from rollfleet.data.splitting import split_trajectories
+    from rollfleet.envs.factory import make_env
     from rollfleet.errors import RollfleetError
     from rollfleet.exploration import Exploration, exploring
-    from rollfleet.policies import RandomPolicy, make_policy
+    from rollfleet.policies.actor_critic import ActorCritic
+    from rollfleet.policies.factory import RandomPolicy, make_policy
     from rollfleet.progress import LearningCurve
-    from rollfleet.replay import ReplayBuffer
-    from rollfleet.splitting import split_trajectories
+    from rollfleet.recording.observation import observe, record
+    from rollfleet.recording.recording import Recording
     from rollfleet.stats import Stats
-    from rollfleet.watching.observation import observe, record
-    from rollfleet.watching.recording import Recording
     from rollfleet_api.job import CollectorJob
 
 __all__ = [
@@ -45,23 +45,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ActorCritic": "rollfleet.acting.actor_critic",
+    "ActorCritic": "rollfleet.policies.actor_critic",
     "Collector": "rollfleet.collector",
     "CollectorJob": "rollfleet_api.job",
     "Exploration": "rollfleet.exploration",
     "LearningCurve": "rollfleet.progress",
-    "RandomPolicy": "rollfleet.policies",
-    "Recording": "rollfleet.watching.recording",
-    "ReplayBuffer": "rollfleet.replay",
+    "RandomPolicy": "rollfleet.policies.factory",
+    "Recording": "rollfleet.recording.recording",
+    "ReplayBuffer": "rollfleet.data.replay_buffer",
     "RollfleetError": "rollfleet.errors",
     "Stats": "rollfleet.stats",
     "connect": "rollfleet.connection",
     "exploring": "rollfleet.exploration",
-    "make_env": "rollfleet.envs",
-    "make_policy": "rollfleet.policies",
-    "observe": "rollfleet.watching.observation",
-    "record": "rollfleet.watching.observation",
-    "split_trajectories": "rollfleet.splitting",
+    "make_env": "rollfleet.envs.factory",
+    "make_policy": "rollfleet.policies.factory",
+    "observe": "rollfleet.recording.observation",
+    "record": "rollfleet.recording.observation",
+    "split_trajectories": "rollfleet.data.splitting",
 }
 
 

@@ -11,20 +11,20 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
-from rollfleet.learning.construction import start
-from rollfleet.learning.filling import Filling
-from rollfleet.learning.following import gatherer_over
-from rollfleet.learning.membership import Membership
-from rollfleet.learning.options import LearnerOptions, Options
-from rollfleet.learning.outcome import Outcome
-from rollfleet.learning.tally import Tally
-from rollfleet.learning.told import Told
-from rollfleet.models import named_states, one_source
+from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.learner.construction import start
+from rollfleet.learner.following import gatherer_over
+from rollfleet.learner.membership import Membership
+from rollfleet.learner.options import LearnerOptions, Options
+from rollfleet.learner.outcome import Outcome
+from rollfleet.learner.raised_errors import RaisedErrors
+from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
+from rollfleet.transports.learner_side import Stores, Transport
 from rollfleet.transports.patience import Patient
-from rollfleet.transports.transport import Stores, Transport
+from rollfleet.weights.models import named_states, one_source
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Phase
+from rollfleet_api.messages import LearnerPhase
 
 SHUTDOWN_S = 3.0  # for a step, and for the batch that is on its way into a replay buffer
 
@@ -98,14 +98,14 @@ class Collector:
     ) -> None:
         self._transport, self._job = transport, job
         self._close = weakref.finalize(self, transport.close)  # also where nobody shuts down: it was dropped, or exits
-        resumed, account = transport.resumed, transport.account if isinstance(transport, Stores) else None
-        self._tally = Tally(through=resumed.frames, batches=resumed.batches, account=account)
+        resumed, quota = transport.resumed, transport.quota if isinstance(transport, Stores) else None
+        self._tally = Tally(through=resumed.frames, batches=resumed.batches, quota=quota)
         self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
         self._membership = Membership(transport)
-        self._told = Told()
+        self._raised_errors = RaisedErrors()
         self._ended = False
         self._outcome = Outcome(job.spec.collect.cat_results, options)
-        self._filling: Filling | None = None
+        self._background_fill: BackgroundFill | None = None
 
     # --- iteration ---
 
@@ -122,9 +122,9 @@ class Collector:
             WorkerFailed: A worker gave up in a way that starting it again would not mend.
             JobEnded: The collector was shut down.
         """
-        with self._told:
-            if self._filling is not None and not self._ended:
-                self._filling.check()
+        with self._raised_errors:
+            if self._background_fill is not None and not self._ended:
+                self._background_fill.check()
                 raise JobInvalid(
                     "the replay buffer is being filled in the background: do not iterate, or do not call start()"
                 )
@@ -133,7 +133,7 @@ class Collector:
     def _next(self) -> Any:
         if self._ended:
             raise JobEnded(f"the collector of {self._job.key} was shut down")
-        if self._gatherer.phase is Phase.PAUSE:
+        if self._gatherer.phase is LearnerPhase.PAUSE:
             raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
         if self._gatherer.is_over():
             self._gatherer.complete()
@@ -153,7 +153,7 @@ class Collector:
 
         What a learner has not acknowledged when it ends comes again to its successor.
         """
-        with self._told:
+        with self._raised_errors:
             self._gatherer.acknowledge()
 
     @property
@@ -186,8 +186,8 @@ class Collector:
             weights: The same, where it is said that it is a dict or a TensorDict.
             policy: The same, where it is said that it is a module.
             worker_ids: Only these workers. None: all.
-            model_id: These are the weights of this model, of a policy of several (see `rollfleet.models`); the others
-                stay as they were sent last.
+            model_id: These are the weights of this model, of a policy of several (see `rollfleet.weights.models`);
+                the others stay as they were sent last.
             weights_dict: Weights of several models by name, in one version: a worker never acts on half of them.
 
         Returns:
@@ -200,7 +200,7 @@ class Collector:
         """
         source = one_source(policy_or_weights, weights=weights, policy=policy)
         models = named_states(source, model_id, weights_dict, select=self._weights.select)
-        with self._told:
+        with self._raised_errors:
             version = self._weights.send(models, workers=self._membership.these(worker_ids))
             self._gatherer.direct_async()
         return version
@@ -210,14 +210,14 @@ class Collector:
     ) -> int:
         """Load weights that came from a larger collector into the policy, if any is here, and send them to the workers.
 
-        See `rollfleet.receivers`. Arguments and errors are those of `update_policy_weights_`; `version` is the number
-        that they came with, and have here if it is newer. Returns their number here.
+        See `rollfleet.worker.weight_receivers`. Arguments and errors are those of `update_policy_weights_`; `version`
+        is the number that they came with, and have here if it is newer. Returns their number here.
         """
         source = one_source(policy_or_weights, weights=weights, policy=policy)
         models = named_states(source, select=self._weights.select)
         if models is None:
             raise JobInvalid("`receive_weights` is given weights; to send the policy's own, update_policy_weights_()")
-        with self._told:
+        with self._raised_errors:
             version = self._weights.pass_on(models, version)
             self._gatherer.direct_async()
         return version
@@ -239,7 +239,7 @@ class Collector:
         Raises:
             Timeout: It did not happen in time; names the workers that are behind.
         """
-        with self._told:
+        with self._raised_errors:
             self._gatherer.wait_for_version(version, timeout_s)
 
     # --- while it goes on ---
@@ -250,17 +250,17 @@ class Collector:
 
         What a worker is in the middle of is finished and kept.
         """
-        if self._gatherer.phase is not Phase.RUN:
+        if self._gatherer.phase is not LearnerPhase.RUN:
             raise JobInvalid("the collector is paused already, or at its end")
-        with self._filling.held() if self._filling else nullcontext():
-            with self._told:
-                self._gatherer.enter(Phase.PAUSE)
+        with self._background_fill.held() if self._background_fill else nullcontext():
+            with self._raised_errors:
+                self._gatherer.enter(LearnerPhase.PAUSE)
             try:
                 yield
             finally:
                 if not self._ended:
-                    with self._told:
-                        self._gatherer.enter(Phase.RUN)
+                    with self._raised_errors:
+                        self._gatherer.enter(LearnerPhase.RUN)
 
     def start(self) -> None:
         """Fill the replay buffer in the background: `frames` tells how far it is. Do not iterate meanwhile.
@@ -270,13 +270,13 @@ class Collector:
         """
         if self._outcome.buffer is None:
             raise JobInvalid("start() fills a replay buffer in the background; write `replay_buffer=`")
-        self._filling = self._filling or Filling(self._next)
+        self._background_fill = self._background_fill or BackgroundFill(self._next)
 
     def async_shutdown(self, timeout_s: float | None = None) -> None:
         """End what `start` began, and shut down. Raises what went wrong in the background."""
         try:
-            if self._filling:
-                self._filling.stop(timeout_s)
+            if self._background_fill:
+                self._background_fill.stop(timeout_s)
         finally:
             self.shutdown()
 
@@ -288,8 +288,8 @@ class Collector:
         Returns:
             The seed for the next collector: `seed` itself if `static_seed`, else one further, so that it is another.
         """
-        self._gatherer.course.set_seed(seed)
-        with self._told:
+        self._gatherer.run_state.set_seed(seed)
+        with self._raised_errors:
             self._gatherer.direct_async()
         return seed if static_seed else seed + 1
 
@@ -302,7 +302,7 @@ class Collector:
         Raises:
             JobInvalid: The workers are not this collector's own; the message tells who scales them.
         """
-        with self._told:
+        with self._raised_errors:
             return self._membership.add(count)
 
     def remove_workers(self, worker_ids: int | Collection[int]) -> None:
@@ -311,7 +311,7 @@ class Collector:
         Raises:
             JobInvalid: There is no such worker, or the workers are not this collector's own.
         """
-        with self._told:
+        with self._raised_errors:
             self._membership.remove(worker_ids)
 
     @property
@@ -322,12 +322,12 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on elsewhere: counters, versions, seeds. Not the policy, not the environments."""
         lives = max((status.incarnation + 1 for status in self._transport.workers().values()), default=1)
-        return {"version": self.version} | self._tally.state_dict() | self._gatherer.course.state_dict(lives)
+        return {"version": self.version} | self._tally.state_dict() | self._gatherer.run_state.state_dict(lives)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken: versions and trajectory ids count on, environments begin new episodes."""
         self._tally.load_state_dict(state)
-        self._gatherer.course.load_state_dict(state)
+        self._gatherer.run_state.load_state_dict(state)
         self._weights.go_on_from(state["version"])
 
     # --- what is known ---
@@ -372,7 +372,7 @@ class Collector:
             try:
                 self._gatherer.complete()
             except RollfleetError as error:
-                if not self._told.of(error):
+                if not self._raised_errors.of(error):
                     raise
             finally:
                 self.detach(timeout_s)
@@ -380,8 +380,8 @@ class Collector:
     def detach(self, timeout_s: float = SHUTDOWN_S) -> None:
         """Leave the job as it is: workers wait, and another learner may go on. Calling it twice is fine."""
         self._ended = True
-        if self._filling:
-            self._filling.leave(timeout_s)
+        if self._background_fill:
+            self._background_fill.leave(timeout_s)
         if isinstance(self._transport, Patient):
             self._transport.wait_at_close(timeout_s)
         self._close()

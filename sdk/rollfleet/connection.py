@@ -7,10 +7,10 @@ import torch
 
 from rollfleet.collector import Collector
 from rollfleet.errors import JobInvalid
-from rollfleet.joining.opening import open_link
-from rollfleet.learning.options import LearnerOptions, check_learner_options, check_names, device_of
-from rollfleet.transports.nats import NatsTransport
-from rollfleet.transports.state import read_job
+from rollfleet.learner.options import LearnerOptions, check_learner_options, check_names, device_of
+from rollfleet.nats.open_link import open_link
+from rollfleet.nats.state import read_job
+from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.ranks import Rank
 

@@ -6,16 +6,16 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from rollfleet.entrypoints import load
 from rollfleet.errors import JobInvalid
-from rollfleet.models import models_of
-from rollfleet.weights import Snapshot, State, WeightLayout
+from rollfleet.system.entrypoints import load
+from rollfleet.weights.layout import Snapshot, State, WeightLayout
+from rollfleet.weights.models import models_of
 from rollfleet_api.job import Precision, WeightsSpec
 from rollfleet_api.messages import Parameter
 
 
 class Layout(Protocol):
-    """The form of one policy's weights: a fixed number of bytes. `rollfleet.weights.WeightLayout` is one."""
+    """The form of one policy's weights: a fixed number of bytes. `rollfleet.weights.layout.WeightLayout` is one."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -1,7 +1,7 @@
 """The small messages of a job: JSON, typed, checked field by field on arrival.
 
-Batches and weights travel as raw bytes (see `rollfleet.codec` and `rollfleet.weights`); what describes them is here.
-Whatever can read NATS can read these: `nats sub 'rollfleet.default.cartpole.>'`.
+Batches and weights travel as raw bytes (see `rollfleet.wire.codec` and `rollfleet.weights.layout`); what describes
+them is here. Whatever can read NATS can read these: `nats sub 'rollfleet.default.cartpole.>'`.
 """
 
 import json
@@ -25,7 +25,7 @@ class MessageInvalid(ValueError):
     """A message that does not say what its type requires."""
 
 
-class Phase(StrEnum):
+class LearnerPhase(StrEnum):
     """What the learner wants of the workers."""
 
     RUN = "Run"
@@ -69,7 +69,7 @@ class Control:
     """
 
     session: Count
-    phase: Phase
+    phase: LearnerPhase
     round: Count
     version: Count
     some: tuple[tuple[Index, Count], ...] = ()
@@ -84,8 +84,8 @@ class Control:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A worker takes its place. The claim before it, if any, is void."""
+class Lease:
+    """A worker's lease: which incarnation holds it. An earlier one is void."""
 
     incarnation: Annotated[int, Field(ge=0, le=2**15 - 1)]
     host: str

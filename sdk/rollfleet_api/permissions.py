@@ -38,7 +38,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         return Permissions(
             publish=[
                 *subjects.batch_subjects,
-                subjects.claims,
+                subjects.leases,
                 subjects.workers,
                 direct_get,
             ],

@@ -146,8 +146,8 @@ class Subjects:
         return f"{self.prefix}.workers.*"
 
     @property
-    def claims(self) -> str:
-        """The claims of all workers, as a wildcard."""
+    def leases(self) -> str:
+        """The leases of all workers, as a wildcard."""
         return f"{self.prefix}.claims.*"
 
     def weight_chunk(self, version: int, chunk: int) -> str:
@@ -166,8 +166,8 @@ class Subjects:
         """Where each life of a worker but the first says that it has begun, behind all that those before it sent."""
         return f"{self.prefix}.batches.{worker}{BEGAN}"
 
-    def claim(self, worker: int) -> str:
-        """Where a worker claims its incarnation."""
+    def lease(self, worker: int) -> str:
+        """Where a worker takes its lease: an incarnation that no other process has."""
         return f"{self.prefix}.claims.{worker}"
 
     def worker(self, worker: int) -> str:
@@ -195,7 +195,7 @@ class Subjects:
             self.control,
             self.weights,
             self.weights_for_some,
-            self.claims,
+            self.leases,
             self.workers,
             self.learner,
         ]

@@ -1,166 +1,19 @@
-"""The chart, installed on a whole cluster, and a namespace for jobs.
+"""The cluster, the installation and the jobs that tests share."""
 
-The cluster is the one that KUBECONFIG names, with the images that IMAGES names; without them one of kind, where Docker
-runs. `make e2e` brings what it can.
-"""
-
-import json
 import os
 import shlex
 import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.cluster.lab import Lab, Release, counting_job, learner
 
 ABSENT = "needs a cluster with our images: start Docker, and both come by themselves, or see `make e2e`"
 NO_IMAGES = "needs our images on the cluster of KUBECONFIG: set IMAGES and TAG, as tests/cluster/run says"
-INSTALL_S = 180
-PAUSED_S = 0.2  # between two looks
-
-
-def run(*command: str, stdin: str | None = None, check: bool = True) -> str:
-    """What a program says; a failure is told with its words."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True)
-    assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-    return done.stdout
-
-
-class Release:
-    """The chart, installed.
-
-    Attributes:
-        namespace: Where.
-        worker_image: What runs jobs.
-    """
-
-    def __init__(self, chart: Path) -> None:
-        self._chart = str(chart)
-        self.namespace = "rollfleet-e2e"  # one at a time: there is one definition of CollectorJobs
-        images, tag = os.environ["IMAGES"], os.environ["TAG"]
-        self.worker_image = f"{images}-worker:{tag}"
-        pull = "IfNotPresent" if images == "rollfleet" else "Always"  # what was loaded into nodes is in no registry
-        self._values = {
-            "operator": {"image": {"repository": f"{images}-operator", "tag": tag, "pullPolicy": pull}},
-            "worker": {"image": {"repository": f"{images}-worker", "tag": tag}},
-            "nats": {
-                "image": {"repository": f"{images}-nats", "tag": tag},
-                # Not every cluster for tests has a class of volumes.
-                "persistence": {"enabled": os.environ.get("VOLUMES") == "true"},
-            },
-        }
-        run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
-
-    def helm(self, command: str, *options: str) -> str:
-        """helm on this release; `upgrade` installs it where it is not there, and waits until it is up."""
-        more: list[str] = []
-        if command == "upgrade":
-            more = [self._chart, "--install", "--values=-", "--wait", f"--timeout={INSTALL_S}s"]
-        return run("helm", command, "rollfleet", f"--namespace={self.namespace}", *more, *options, stdin=self._yaml())
-
-    def install(self) -> None:
-        """Install it, or bring what is there up to date."""
-        self.helm("upgrade")
-
-    def uninstall(self) -> None:
-        """Uninstall it, until no pod is left."""
-        self.helm("uninstall", "--wait")
-        self.kubectl("wait", "--for=delete", "pods,persistentvolumeclaims", "--all", "--timeout=60s")
-
-    def kubectl(self, *arguments: str) -> str:
-        """kubectl in its namespace."""
-        return run("kubectl", f"--namespace={self.namespace}", *arguments)
-
-    def remove(self) -> None:
-        """Take away what an uninstall leaves, and its namespace."""
-        run("kubectl", "delete", "crd", "collectorjobs.rollfleet.dev", "--timeout=60s")
-        run("kubectl", "delete", "namespace", self.namespace, "--timeout=120s")
-
-    def _yaml(self) -> str:
-        return yaml.safe_dump(self._values)
-
-
-class Lab:
-    """A namespace of one test, which takes restricted pods alone."""
-
-    def __init__(self, release: Release) -> None:
-        self.release = release
-        self.namespace = f"lab-{uuid.uuid4().hex[:6]}"
-        run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
-
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        """kubectl in this namespace."""
-        return run("kubectl", f"--namespace={self.namespace}", *arguments, stdin=stdin, check=check)
-
-    def apply(self, manifest: dict[str, Any]) -> None:
-        """`kubectl apply`."""
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
-
-    def get(self, kind: str, name: str) -> dict[str, Any]:
-        """An object; empty: there is none."""
-        text = self.kubectl("get", kind, name, "--output=json", "--ignore-not-found")
-        found: dict[str, Any] = json.loads(text) if text else {}
-        return found
-
-    def status(self, name: str) -> dict[str, Any]:
-        """A job's."""
-        found: dict[str, Any] = self.get("collectorjob", name).get("status", {})
-        return found
-
-    def wait_until(
-        self, name: str, holds: Callable[[dict[str, Any]], bool], what: str, *, timeout_s: float = 300.0
-    ) -> dict[str, Any]:
-        """Wait for a status of which something holds; that status."""
-        until = time.monotonic() + timeout_s
-        while not holds(found := self.status(name)):
-            assert time.monotonic() < until, f"{what} within {timeout_s:g} s: it did not happen: {found}"
-            time.sleep(PAUSED_S)
-        return found
-
-    def wait_for_frames(self, name: str, *, more_than: int) -> dict[str, Any]:
-        """Wait until the learner was handed more frames; the status that says so."""
-        return self.wait_until(
-            name, lambda status: status.get("frames", 0) > more_than, f"more than {more_than} frames"
-        )
-
-    def wait_for_workers(self, name: str, count: int) -> dict[str, Any]:
-        """Wait until there are exactly so many workers, and all report; the status that says so."""
-        wanted = {"desired": count, "ready": count}
-        self.kubectl("wait", f"collectorjob/{name}", "--for=condition=Ready", "--timeout=300s")
-        found = self.wait_until(name, lambda status: status.get("workers") == wanted, f"{count} workers")
-        self.wait_until(name, lambda _: len(self.pods("worker")) == count, f"{count} pods of workers")
-        return found
-
-    def pods(self, role: str) -> list[dict[str, Any]]:
-        """The pods of a role."""
-        text = self.kubectl("get", "pods", f"--selector=rollfleet.dev/role={role}", "--output=json")
-        found: list[dict[str, Any]] = json.loads(text)["items"]
-        return found
-
-    def condition(self, name: str, kind: str) -> dict[str, Any]:
-        """A condition of a job; empty: it is not told yet."""
-        found: list[dict[str, Any]] = self.status(name).get("conditions", [])
-        return next((each for each in found if each["type"] == kind), {})
-
-    def logs(self, role: str) -> str:
-        """What the pods of a role said."""
-        return self.kubectl("logs", f"--selector=rollfleet.dev/role={role}", "--tail=-1")
-
-    def remove(self) -> None:
-        """Delete the namespace; nothing of ours holds it up."""
-        self.kubectl("delete", "collectorjobs", "--all", "--wait=true", "--timeout=60s", check=False)
-        run("kubectl", "delete", "namespace", self.namespace, "--timeout=120s")
-
-
-def restricted(namespace: str) -> str:
-    """A namespace that enforces Pod Security "restricted"."""
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    return json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
 
 
 @pytest.fixture(scope="package")
@@ -219,35 +72,3 @@ def cartpole(lab: Lab, repository: Path) -> dict[str, Any]:
 def counting(lab: Lab, repository: Path) -> dict[str, Any]:
     """A job that goes on until it is stopped, with a learner that only counts; see `counting_job`."""
     return counting_job(lab, repository)
-
-
-def counting_job(lab: Lab, repository: Path) -> dict[str, Any]:
-    """A job whose learner takes some batches a second and trains nothing; that learner's code is in the lab."""
-    code = repository / "tests/cluster/counting_learner.py"
-    lab.kubectl("create", "configmap", "learner", f"--from-file=learner.py={code}")
-    return {
-        "apiVersion": "rollfleet.dev/v1alpha1",
-        "kind": "CollectorJob",
-        "metadata": {"name": "counting"},
-        "spec": {
-            "workers": 2,
-            "mode": "Sync",
-            "env": {"id": "CartPole-v1", "numEnvs": 4},
-            "policy": {"mlp": {"hidden": [64, 64]}},
-            "collect": {"framesPerBatch": 512},
-            "weights": {"interval": 1},
-            "delivery": {"maxBytes": "64Mi"},
-            "learner": learner("/code/learner.py"),
-        },
-    }
-
-
-def learner(*command: str) -> dict[str, Any]:
-    """A learner whose code is in the ConfigMap `learner`."""
-    container = {
-        "name": "learner",
-        "command": ["python", "-u", *command],
-        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
-    }
-    volume = {"name": "code", "configMap": {"name": "learner"}}
-    return {"template": {"spec": {"containers": [container], "volumes": [volume]}}}

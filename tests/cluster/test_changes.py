@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cluster.conftest import Lab, counting_job, run
+from tests.cluster.lab import Lab, counting_job, run
 
 if TYPE_CHECKING:
-    from tests.cluster.conftest import Release
+    from tests.cluster.lab import Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.cluster.conftest import Lab
+    from tests.cluster.lab import Lab
 
-from tests.cluster.conftest import run
+from tests.cluster.lab import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cluster.conftest import run
+from tests.cluster.lab import run
 
 if TYPE_CHECKING:
-    from tests.cluster.conftest import Lab, Release
+    from tests.cluster.lab import Lab, Release
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 

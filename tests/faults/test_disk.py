@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.faults.test_chaos import check, missing
+from tests.faults.record import check, missing
 
 if TYPE_CHECKING:
-    from tests.faults.conftest import Fleet
+    from tests.faults.fleet import Fleet
 
 SPEC: dict[str, Any] = {
     "workers": 2,
-    "env": {"entrypoint": "told:Told", "numEnvs": 2},
+    "env": {"entrypoint": "traced_env:TracedEnv", "numEnvs": 2},
     "policy": {"mlp": {"hidden": [32]}},
     "collect": {"framesPerBatch": 1024},
     "delivery": {"maxBytes": "16Mi"},

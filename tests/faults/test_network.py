@@ -9,12 +9,12 @@ import pytest
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
-    from tests.faults.conftest import Fleet
+    from tests.faults.fleet import Fleet
 
 SPEC = {
     "workers": 1,
     "mode": "Async",
-    "env": {"entrypoint": "told:Told", "numEnvs": 2},
+    "env": {"entrypoint": "traced_env:TracedEnv", "numEnvs": 2},
     "policy": {"random": {}},
     "collect": {"framesPerBatch": 64},
     "delivery": {"maxBytes": "64Mi"},

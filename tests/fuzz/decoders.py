@@ -36,22 +36,22 @@ with instrumented():
     import xxhash
     from pydantic import ValidationError
 
-    from rollfleet.batch import join, to_batch
-    from rollfleet.chunking import PREFIX_BYTES, Assembler, Identity, split
-    from rollfleet.codec import Key, decode, encode
+    from rollfleet.data.batch import join, to_batch
     from rollfleet.errors import WireError
-    from rollfleet.transports.fragments import unpack_fragment
-    from rollfleet.weight_chunks import WeightAssembler, manifest_of
-    from rollfleet.weight_chunks import split as split_weights
+    from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, Identity, split
+    from rollfleet.wire.codec import Key, decode, encode
+    from rollfleet.wire.fragment_message import unpack_fragment
+    from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
+    from rollfleet.wire.weight_chunks import split as split_weights
     from rollfleet_api.job import API_VERSION, KIND, CollectorJob
     from rollfleet_api.messages import (
         BatchMeta,
-        Claim,
         Control,
+        LearnerPhase,
         LearnerStatus,
+        Lease,
         Manifest,
         MessageInvalid,
-        Phase,
         RankStatus,
         WorkerStatus,
         pack,
@@ -63,7 +63,7 @@ MESSAGES: dict[bytes, type[Any]] = {
     b"4": Manifest,
     b"5": Control,
     b"6": WorkerStatus,
-    b"7": Claim,
+    b"7": Lease,
     b"8": LearnerStatus,
     b"9": RankStatus,
     b"a": BatchMeta,
@@ -133,9 +133,9 @@ def write_seeds(folder: Path) -> None:
         "chunk": b"2" + next(split(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256)),
         "weights": b"3" + next(split_weights(manifest, data)),
         "manifest": b"4" + pack(manifest),
-        "control": b"5" + pack(Control(session=1, phase=Phase.RUN, round=1, version=1)),
+        "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),
         "heartbeat": b"6" + pack(WorkerStatus.starting(0, 1)),
-        "claim": b"7" + pack(Claim(incarnation=1, host="a", pid=1)),
+        "claim": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
         "learner": b"8" + pack(learner),
         "rank": b"9" + pack(RankStatus(rank=1, ranks=2, life="a")),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),

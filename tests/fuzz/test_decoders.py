@@ -7,9 +7,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fuzz.decoders import MESSAGES, one, write_seeds
-from tests.sdk.test_codec_corrupt import DTYPES
+from tests.sdk.wire.dtypes import DTYPES
 
-from rollfleet.batch import (
+from rollfleet.data.batch import (
     IS_INIT,
     MASK,
     REWARD,
@@ -20,8 +20,8 @@ from rollfleet.batch import (
     VERSION,
     to_batch,
 )
-from rollfleet.codec import Key, decode, encode
-from rollfleet.transports.fragments import unpack_fragment
+from rollfleet.wire.codec import Key, decode, encode
+from rollfleet.wire.fragment_message import unpack_fragment
 
 CORPUS = Path(__file__).parent / "corpus"
 DECODERS = {*MESSAGES, b"0", b"1", b"2", b"3", b"j"}

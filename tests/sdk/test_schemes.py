@@ -6,8 +6,8 @@ from torch import nn
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, WeightMismatch
-from rollfleet.models import models_of, named_states
 from rollfleet.schemes import Trained, Whole, scheme_of
+from rollfleet.weights.models import models_of, named_states
 from rollfleet_api.job import Precision, WeightsSpec
 
 

@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from pydantic import JsonValue
 
-from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.tokens import SEED_BYTES, Signer
 from rollfleet_operator.nats.users import administrator
 
@@ -68,7 +68,7 @@ class Connection:
         """The open connection.
 
         Raises:
-            WireUnavailable: NATS could not be reached, or refused us.
+            NatsUnavailable: NATS could not be reached, or refused us.
         """
         async with self._opening:
             if self._client is None or not self._client.is_connected:
@@ -82,7 +82,7 @@ class Connection:
         """Ask NATS.
 
         Raises:
-            WireUnavailable: As above, or there was no answer.
+            NatsUnavailable: As above, or there was no answer.
             NoRespondersError: Nobody serves the subject.
         """
         text = body if isinstance(body, str | bytes) else json.dumps(body)
@@ -93,7 +93,7 @@ class Connection:
         except nats.errors.NoRespondersError:
             raise
         except (NatsError, TimeoutError, OSError) as error:
-            raise WireUnavailable(f"NATS at {self._server.url} did not answer {subject}: {error!r}") from error
+            raise NatsUnavailable(f"NATS at {self._server.url} did not answer {subject}: {error!r}") from error
 
     async def close(self) -> None:
         """Let go of the connection; it may be used again."""
@@ -127,7 +127,7 @@ class Connection:
         except (NatsError, OSError, TimeoutError) as error:
             drop_socket(client)
             reason = refusals[-1] if refusals else error
-            raise WireUnavailable(f"NATS at {self._server.url} did not take us: {reason!r}") from error
+            raise NatsUnavailable(f"NATS at {self._server.url} did not take us: {reason!r}") from error
         return client
 
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.streams import batches_stream, state_stream, subjects_of, what_to_write
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import Connection, parsed
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ _NOT_FOUND = 10059
 _WRONG_LAST_SEQUENCE = 10071
 
 
-class JetStreamOff(WireUnavailable):
+class JetStreamOff(NatsUnavailable):
     """The account has no JetStream."""
 
 
@@ -34,7 +34,7 @@ async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, b
 
     Raises:
         JetStreamOff: There was no room for the account when NATS was told of it.
-        WireUnavailable: NATS refused; the text tells why.
+        NatsUnavailable: NATS refused; the text tells why.
     """
     for stream in (state_stream(job), batches_stream(job)):
         # In this order: to create a stream that is there takes room for it a second time, and is refused without.
@@ -44,7 +44,7 @@ async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, b
             code, reason = await _request(account, f"STREAM.CREATE.{stream['name']}", stream)
         if code:
             advice = what_to_write(job, code)
-            raise WireUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code}){advice}")
+            raise NatsUnavailable(f"NATS refused stream {stream['name']}: {reason} (error {code}){advice}")
         if made and stream == state_stream(job):
             for subject, data in kept.items():
                 await _put_back(account, subject, data)
@@ -56,7 +56,7 @@ async def _put_back(account: Connection, subject: str, data: bytes) -> None:
     answer = parsed(await account.request(subject, data, headers={"Nats-Expected-Last-Subject-Sequence": "0"}))
     error = answer.get("error")
     if isinstance(error, dict) and error.get("err_code") != _WRONG_LAST_SEQUENCE:
-        raise WireUnavailable(f"NATS did not store {subject} again: {error}")
+        raise NatsUnavailable(f"NATS did not store {subject} again: {error}")
 
 
 async def take_away(account: Connection, subjects: Subjects) -> None:
@@ -70,7 +70,7 @@ async def take_away(account: Connection, subjects: Subjects) -> None:
         except JetStreamOff:
             return
         if code not in (0, _NOT_FOUND):
-            raise WireUnavailable(f"NATS did not delete stream {stream}: {reason} (error {code})")
+            raise NatsUnavailable(f"NATS did not delete stream {stream}: {reason} (error {code})")
 
 
 async def _publish_spec(account: Connection, job: CollectorJob) -> None:
@@ -81,7 +81,7 @@ async def _publish_spec(account: Connection, job: CollectorJob) -> None:
         return  # whoever listens would think that something changed
     answer = parsed(await account.request(subjects.spec, said.decode()))
     if error := answer.get("error"):
-        raise WireUnavailable(f"NATS did not store the job: {error}")
+        raise NatsUnavailable(f"NATS did not store the job: {error}")
 
 
 async def _request(account: Connection, subject: str, body: Mapping[str, object]) -> tuple[int, str]:

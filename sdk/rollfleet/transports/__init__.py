@@ -1,6 +1,6 @@
-"""Where batches come from: the one seam between the collector and whoever collects.
+"""The two seams between a learner and its workers, and what both sides of every transport share.
 
-A transport moves batches and weights and knows who is there (`transport.Transport`). What is done with them
-(gathering, versions, staleness, the end) is written once, above it, in `rollfleet.collector`, which nothing here may
-import.
+`learner_side.Transport` gives a learner batches and takes weights and control; `worker_side.WorkerTransport` is its
+other end. A `Workload` says what a worker runs; the `Roster` says who takes part, by heartbeats. `processes` and `nats`
+implement both seams. What becomes of batches is written above, in `learner`; nothing here may import it.
 """

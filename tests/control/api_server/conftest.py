@@ -1,353 +1,24 @@
-"""The operator beside a real API server, and a namespace for each test."""
+"""An API server with the CRD, and an operator for the tests that need one."""
 
-import threading
-import time
-import urllib.error
-import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import kopf
 import pytest
 
 import rollfleet_operator.handlers  # noqa: F401  # importing it is what tells kopf
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
-from rollfleet_operator.clock import format_time
-from rollfleet_operator.kinds import KINDS
-from rollfleet_operator.manifest import Manifest, overlay
-from rollfleet_operator.program import Operator
-from rollfleet_operator.settings import Settings
-from rollfleet_operator.wire import Heartbeats, JobKey
-from rollfleet_operator.wire_memory import MemoryWire
+from rollfleet_operator.nats_in_memory import NatsInMemory
 
 if TYPE_CHECKING:
-    from tests.control.conftest import ApiServer
-
-START_S = 60.0
-WaitFor = Callable[[Callable[[], Any]], Any]
-
-
-class RunningOperator:
-    """The operator, as kopf runs it, in the loop of the API server's clients."""
-
-    def __init__(self, server: "ApiServer", wire: MemoryWire, settings: Settings, *, token: str = "") -> None:
-        self._server, self.wire = server, wire
-        said = (token,) if token else ()
-        self.operator = Operator(settings, lambda: server.login(*said), lambda: wire)
-        self._stop = threading.Event()
-        ready = threading.Event()
-        self._running = server.begin(
-            kopf.operator(
-                memo=self.operator,
-                standalone=True,
-                clusterwide=not settings.namespaces,
-                namespaces=settings.namespaces,
-                stop_flag=self._stop,
-                ready_flag=ready,
-            )
-        )
-        assert ready.wait(START_S), "kopf did not start"
-
-    def stop(self) -> None:
-        """As SIGTERM would; once more does nothing."""
-        self._stop.set()
-        self._running.result(30)
-
-    def http(self, path: str) -> tuple[int, str]:
-        """What it answers to a probe or a scrape."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.operator.server.port}{path}", timeout=5) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-
-def quick(**said: Any) -> Settings:
-    """Settings with which tests need not wait, and with which no list makes up for what a watch should have told."""
-    usual = {"port": 0, "refresh_s": 0.2, "status_interval_s": 0.2, "resync_s": 3600.0, "worker_image": "worker:1"}
-    return Settings(**{**usual, **said})
+    from tests.control.kubernetes import ApiServer
+from tests.control.api_server.lab import Lab, RunningOperator, WaitFor, quick
 
 
 @pytest.fixture(scope="module")  # some modules start their own
 def operator(api_server: "ApiServer") -> Iterator[RunningOperator]:
     """One operator for all namespaces, on NATS in memory."""
-    running = RunningOperator(api_server, MemoryWire(), quick())
+    running = RunningOperator(api_server, NatsInMemory(), quick())
     yield running
     running.stop()
-
-
-class Lab:
-    """A namespace of one test, seen as a user sees it.
-
-    Attributes:
-        namespace: Its name.
-        wire: The operator's NATS.
-    """
-
-    def __init__(self, server: "ApiServer", wire: MemoryWire, wait_for: WaitFor) -> None:
-        self._server, self.wire, self._wait_for = server, wire, wait_for
-        self.namespace = f"lab-{uuid.uuid4().hex[:8]}"
-        server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))
-
-    @property
-    def key(self) -> JobKey:
-        """The job that `apply` makes by default."""
-        return JobKey(self.namespace, "cartpole")
-
-    def apply(self, name: str = "cartpole", *, labels: Any = None, **spec: Any) -> Manifest:
-        """`kubectl apply` of a job, with these fields (in YAML's words) instead of the usual; None takes one away."""
-        usual: Any = {
-            "workers": 2,
-            "env": {"id": "CartPole-v1"},
-            "policy": {"mlp": {}},
-            "collect": {"framesPerBatch": 64},
-        }
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": name, "namespace": self.namespace, **({"labels": labels} if labels else {})},
-            "spec": overlay(usual, spec),
-        }
-        path = KINDS[KIND].path(self.namespace, name)
-        return self._server.call(
-            self._server.api._request(
-                "PATCH",
-                path,
-                query={"fieldManager": "kubectl", "force": "true"},
-                body=body,
-                content_type="application/apply-patch+yaml",
-            )
-        )
-
-    def get(self, kind: str, name: str) -> Manifest | None:
-        """An object."""
-        return self._server.call(self._server.api.get(kind, self.namespace, name))
-
-    def all(self, kind: str, **selectors: str) -> list[Manifest]:
-        """All objects of a kind."""
-        return self._server.call(self._server.api.list(kind, self.namespace, **selectors)).items
-
-    def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
-        """Change something, as somebody else."""
-        path = KINDS[kind].path(self.namespace, name, subresource)
-        return self._server.call(
-            self._server.api._request("PATCH", path, body=patch, content_type="application/merge-patch+json")
-        )
-
-    def create(self, manifest: Manifest) -> Manifest:
-        """Make something."""
-        manifest = overlay(manifest, {"metadata": {"namespace": self.namespace}})
-        return self._server.call(self._server.api.create(manifest))
-
-    def delete(self, kind: str, name: str) -> None:
-        """Delete something."""
-        path, body = KINDS[kind].path(self.namespace, name), {"propagationPolicy": "Background"}
-        self._server.call(self._server.api._request("DELETE", path, body=body))
-
-    def read(self, kind: str, name: str, subresource: str) -> Manifest:
-        """A subresource of an object."""
-        return self._server.call(self._server.api._request("GET", KINDS[kind].path(self.namespace, name, subresource)))
-
-    def enforce(self, level: str) -> None:
-        """Let the namespace take no pod that is below a level of Pod Security."""
-        labels = {"pod-security.kubernetes.io/enforce": level}
-        path = f"/api/v1/namespaces/{self.namespace}"
-        self._server.call(
-            self._server.api._request(
-                "PATCH", path, body={"metadata": {"labels": labels}}, content_type="application/merge-patch+json"
-            )
-        )
-
-    def dry_run_pod(self, template: Manifest) -> None:
-        """Ask the API server whether it would take such a pod."""
-        body = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {"name": "try"}}
-        path = KINDS["Pod"].path(self.namespace)
-        self._server.call(self._server.api._request("POST", path, query={"dryRun": "All"}, body=body))
-
-    def seconds_pass(self, seconds: float) -> bool:
-        """Time in which something might happen that must not."""
-        time.sleep(seconds)
-        return True
-
-    def refuse_pods(self, message: str) -> None:
-        """The Job controller tells that it may not make pods."""
-        run, now = self.run()["metadata"], format_time(time.time())
-        self.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"generateName": "refused-"},
-                "involvedObject": {"kind": "Job", "name": run["name"], "uid": run["uid"], "namespace": self.namespace},
-                "type": "Warning",
-                "reason": "FailedCreate",
-                "message": f"Error creating: {message}",
-                "firstTimestamp": now,
-                "lastTimestamp": now,
-            }
-        )
-
-    def workers_say(self, *indices: int) -> None:
-        """These workers collect."""
-        beats = {
-            index: replace(WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, time_s=time.time())
-            for index in indices
-        }
-        self.wire.heard[self.key] = Heartbeats(workers=beats)
-
-    @contextmanager
-    def on_publish(self, look: Callable[[CollectorJob, list[Manifest]], None]) -> Iterator[None]:
-        """Be told of each spec that NATS is told, with the workers' runs as they are at this moment."""
-
-        async def told(job: CollectorJob) -> None:
-            if job.metadata.namespace == self.namespace:
-                look(job, (await self._server.api.list("Job", self.namespace)).items)
-
-        self.wire.on_provision = told
-        try:
-            yield
-        finally:
-            self.wire.on_provision = None
-
-    @contextmanager
-    def replaced_while_it_is_looked_at(self, name: str) -> Iterator[threading.Event]:
-        """Somebody deletes a job and makes it again, once: between what is done at a look and what it writes down."""
-        replaced, api = threading.Event(), self._server.api
-
-        async def replace_it(job: CollectorJob) -> None:
-            if (job.metadata.namespace, job.metadata.name) == (self.namespace, name) and not replaced.is_set():
-                await api.delete(KIND, self.namespace, name, str(job.metadata.uid))
-                spec = job.dump()["spec"]
-                made = {"metadata": {"namespace": self.namespace, "name": name}, "spec": spec}
-                await api.create({"apiVersion": API_VERSION, "kind": KIND, **made})
-                replaced.set()
-
-        self.wire.on_provision = replace_it
-        try:
-            yield replaced
-        finally:
-            self.wire.on_provision = None
-
-    @contextmanager
-    def nats_away(self) -> Iterator[None]:
-        """NATS cannot be reached for a while."""
-        self.wire.away = True
-        try:
-            yield
-        finally:
-            self.wire.away = False
-
-    def grant(self, user: str, kind: str, *verbs: str, status: bool = False) -> None:
-        """Let a user do this in the namespace."""
-        group = KINDS[kind].api_version.rpartition("/")[0]
-        plural = KINDS[kind].plural
-        resources = [plural, f"{plural}/status"] if status else [plural]
-        name = uuid.uuid4().hex
-        base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
-        role = {"rules": [{"apiGroups": [group], "resources": resources, "verbs": list(verbs)}]}
-        binding = {
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-        }
-        for plural_, body in (("roles", role), ("rolebindings", binding)):
-            path = f"{base}/{plural_}"
-            self._server.call(self._server.api._request("POST", path, body={"metadata": {"name": name}, **body}))
-
-    def clear(self) -> None:
-        """Leave no job behind: operators of later tests would look at it."""
-        path = KINDS[KIND].path(self.namespace)
-        self._server.call(self._server.api._request("DELETE", path, body={"propagationPolicy": "Background"}))
-
-    def runs(self, role: str = "worker") -> list[Manifest]:
-        """The Kubernetes Jobs of a role."""
-        return [run for run in self.all("Job") if run["metadata"]["labels"].get("rollfleet.dev/role") == role]
-
-    def run(self, role: str = "worker") -> Manifest:
-        """The one Kubernetes Job of a role, once there is exactly one."""
-        found: Manifest = self._wait_for(lambda: runs[0] if len(runs := self.runs(role)) == 1 else None)
-        return found
-
-    def status(self, name: str = "cartpole") -> Manifest:
-        """A job's status."""
-        job = self.get(KIND, name)
-        return (job or {}).get("status") or {}
-
-    def condition(self, kind: str, name: str = "cartpole") -> Manifest:
-        """A condition of a job."""
-        found = [each for each in self.status(name).get("conditions", []) if each["type"] == kind]
-        return found[0] if found else {}
-
-    def pod(self, index: int = 0, **state: Any) -> Manifest:
-        """A pod of the workers, as the Job controller would make it, in this state (its `status`, in YAML's words)."""
-        run = self.run()
-        template = run["spec"]["template"]
-        owner = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": run["metadata"]["name"],
-            "uid": run["metadata"]["uid"],
-        }
-        pod = self.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "generateName": f"{run['metadata']['name']}-{index}-",
-                    "labels": template["metadata"]["labels"],
-                    "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-                    "ownerReferences": [{**owner, "controller": True}],
-                },
-                "spec": template["spec"],
-            }
-        )
-        return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")
-
-    def end_run(self, condition: str, *, reason: str = "", role: str = "worker") -> None:
-        """The Job controller gives a run up (`Failed`), or finds it `Complete`."""
-        now = format_time(time.time())
-        first = {"Failed": "FailureTarget", "Complete": "SuccessCriteriaMet"}[condition]
-        told = [
-            {"type": each, "status": "True", "reason": reason, "lastTransitionTime": now} for each in (first, condition)
-        ]
-        status: Manifest = {"startTime": now, "conditions": told}
-        if condition == "Complete":
-            status["completionTime"] = now
-        self.patch("Job", self.run(role)["metadata"]["name"], {"status": status}, "status")
-
-    def events(self) -> list[tuple[str, str]]:
-        """What was announced: type and reason, the oldest first."""
-        found = sorted(self.all("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
-        return [(event["type"], event["reason"]) for event in found]
-
-    def learner_says(self, phase: Phase, *, frames: int = 0) -> None:
-        """The learner is there, and wants this of its workers."""
-        learner = LearnerStatus(
-            session=1,
-            version=1,
-            applied_version=1,
-            frames=frames,
-            batches=1,
-            dropped=0,
-            mean_return=None,
-            lag=0,
-            time_s=time.time(),
-        )
-        control = Control(session=1, phase=phase, round=0, version=1)
-        self.wire.heard[self.key] = Heartbeats(learner=learner, control=control)
-
-    def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:
-        """`kubectl wait --for=condition=...`, and its reason."""
-
-        def look() -> Manifest | None:
-            found = self.condition(kind)
-            return found if (found.get("status"), found.get("reason")) == (status, reason) else None
-
-        told: Manifest = self._wait_for(look)
-        return told
 
 
 @pytest.fixture
@@ -355,8 +26,10 @@ def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOpe
     """Starts operators of the test's own, for one namespace each (`quick` tells what else they are told)."""
     started: list[RunningOperator] = []
 
-    def start(namespace: str, wire: MemoryWire | None = None, *, token: str = "", **said: Any) -> RunningOperator:
-        running = RunningOperator(api_server, wire or MemoryWire(), quick(namespaces=(namespace,), **said), token=token)
+    def start(namespace: str, wire: NatsInMemory | None = None, *, token: str = "", **said: Any) -> RunningOperator:
+        running = RunningOperator(
+            api_server, wire or NatsInMemory(), quick(namespaces=(namespace,), **said), token=token
+        )
         started.append(running)
         return running
 
@@ -368,7 +41,7 @@ def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOpe
 @pytest.fixture
 def own_lab(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[Lab]:
     """A namespace for operators that the test starts, with a NATS of its own. Not in a module that asks for `lab`."""
-    lab = Lab(api_server, MemoryWire(), wait_for)
+    lab = Lab(api_server, NatsInMemory(), wait_for)
     yield lab
     lab.clear()
 

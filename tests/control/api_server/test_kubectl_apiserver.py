@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from rollfleet.cli import app
-from rollfleet.commands.kubectl import Kubectl
-from rollfleet.commands.kubectl_objects import JobSeen
+from rollfleet.cli.kubectl import Kubectl
+from rollfleet.cli.kubectl_objects import JobView
+from rollfleet.cli.main import app
 from rollfleet.errors import KubectlFailed
 from rollfleet_api.job import KIND
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
-    from tests.control.conftest import ApiServer
+    from tests.control.api_server.lab import Lab
+    from tests.control.kubernetes import ApiServer
 
 ABSENT = "no kubectl: install it, or put it into a folder that KUBEBUILDER_ASSETS names"
 Rollfleet = Callable[..., Result]
@@ -195,7 +195,7 @@ def test_the_plugin_asks_for_the_logs_of_the_worker_that_is_named(own_lab: "Lab"
 def test_a_cluster_without_rollfleet_says_how_to_install_it(kubeconfig: Path) -> None:
     # A group that nobody serves is what kubectl sees where the CRD is not installed.
     with pytest.raises(KubectlFailed, match=r"docs/install\.md"):
-        Kubectl.find(kubeconfig=kubeconfig).get(JobSeen, "collectorjobs.nobody.example")
+        Kubectl.find(kubeconfig=kubeconfig).get(JobView, "collectorjobs.nobody.example")
 
 
 def test_without_kubectl_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
+    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]

@@ -10,7 +10,7 @@ from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
+    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollfleet_api.messages import Phase
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_operator.errors import ApiError
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
+    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 
@@ -55,7 +55,7 @@ def test_storage_is_fixed(lab: "Lab") -> None:
 
 def test_complete_job_takes_no_edits(lab: "Lab") -> None:
     lab.apply()
-    lab.learner_says(Phase.COMPLETE)
+    lab.learner_says(LearnerPhase.COMPLETE)
     lab.wait_condition("Complete", "LearnerDone")
     assert "the job is complete" in refusal(lab, workers=5)
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import Phase
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab, RunningOperator
+    from tests.control.api_server.lab import Lab, RunningOperator
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]
@@ -62,7 +62,7 @@ def test_what_happened_while_the_operator_was_away_is_made_up_for(
     lab.delete(KIND, "other")
     lab.apply(workers=5)
     lab.delete("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
-    lab.learner_says(Phase.RUN)
+    lab.learner_says(LearnerPhase.RUN)
     start()
     wait_for(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)))
     wait_for(lambda: {run["spec"]["parallelism"] for run in lab.runs()} >= {5})
@@ -137,15 +137,15 @@ def test_numbers_are_written_once_in_a_while_and_transitions_at_once(
     lab.apply()
     start(status_interval_s=2.0, refresh_s=0.05)
     lab.wait_condition("Progressing", "Starting")
-    lab.learner_says(Phase.RUN, frames=1)
+    lab.learner_says(LearnerPhase.RUN, frames=1)
     wait_for(lambda: lab.status()["frames"] == 1)
     began, seen = time.monotonic(), set()
     while time.monotonic() - began < 2.5:
-        lab.learner_says(Phase.RUN, frames=int(1000 * time.monotonic()))
+        lab.learner_says(LearnerPhase.RUN, frames=int(1000 * time.monotonic()))
         seen.add(lab.status()["frames"])
     assert len(seen) <= 3
     before = lab.status()["frames"]
-    lab.learner_says(Phase.RUN, frames=before + 1)
+    lab.learner_says(LearnerPhase.RUN, frames=before + 1)
     began = time.monotonic()
     lab.apply(suspend=True)
     lab.wait_condition("Suspended", "Suspended")

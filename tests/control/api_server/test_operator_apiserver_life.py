@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import Phase
+from rollfleet_api.messages import LearnerPhase
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
+    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]
@@ -107,7 +107,7 @@ def test_ready_when_all_workers_run_and_report(lab: "Lab", wait_for: WaitFor) ->
 def test_complete_is_for_ever_and_leaves_the_pods_for_their_logs(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(collect={"totalFrames": 100})
     run = lab.run()
-    lab.learner_says(Phase.COMPLETE, frames=100)
+    lab.learner_says(LearnerPhase.COMPLETE, frames=100)
     lab.wait_condition("Complete", "TotalFrames")
     lab.end_run("Complete")
     lab.wire.heard.clear()

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import Phase
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, reconcile, retention
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
+    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]
@@ -56,7 +56,7 @@ def test_a_complete_job_whose_learner_was_a_pod_gives_its_room_back(
     monkeypatch.setattr(retention, "LINGER_S", 1.0)
     lab.apply(learner={"template": {}})
     lab.run("learner")
-    lab.learner_says(Phase.COMPLETE, frames=64)
+    lab.learner_says(LearnerPhase.COMPLETE, frames=64)
     wait_for(lambda: lab.status().get("frames") == 64)
     lab.end_run("Complete", role="learner")
     lab.wait_condition("Complete", "LearnerDone")
@@ -72,7 +72,7 @@ def test_a_complete_job_whose_learner_was_elsewhere_tells_it_so(
     running: "Lab", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "LINGER_S", 0.2)
-    running.learner_says(Phase.COMPLETE)
+    running.learner_says(LearnerPhase.COMPLETE)
     running.wait_condition("Complete", "LearnerDone")
     running.seconds_pass(0.7)
     assert running.key in running.wire.published

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sdk.test_job_messages import ENV, RULES, job_data
+from tests.api.job_data import ENV, RULES, job_data
 
 from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
@@ -14,8 +14,8 @@ from rollfleet_operator.errors import ApiError
 from rollfleet_operator.kinds import KINDS
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
-    from tests.control.conftest import ApiServer
+    from tests.control.api_server.lab import Lab
+    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from tests.control.api_server.conftest import Lab, RunningOperator, quick
-from tests.control.chart.conftest import ABSENT, Helm, find
-from tests.control.conftest import AUDIT_LOG, OTHER, OTHER_TOKEN
+from tests.control.api_server.lab import Lab, RunningOperator, quick
+from tests.control.chart.helm import ABSENT, Helm, find
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import Phase
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.release import TRACKING
 
 if TYPE_CHECKING:
-    from tests.control.conftest import ApiServer
+    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]
@@ -112,7 +112,7 @@ def live_a_whole_life(lab: Lab, wait_for: WaitFor) -> None:
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
     lab.wire.rotation += 1
     wait_for(lambda: (lab.get("Secret", secret["metadata"]["name"]) or {})["data"] != secret["data"])
-    lab.learner_says(Phase.COMPLETE)
+    lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run("Complete", role="learner")
     wait_for(lambda: lab.get(KIND, "cartpole") is None)
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
-from rollfleet_operator.wire import Heartbeats
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_operator.nats_port import Heartbeats
 
 if TYPE_CHECKING:
-    from tests.control.api_server.conftest import Lab
+    from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]
@@ -45,7 +45,7 @@ def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: f
         waited_s=waited_s,
         time_s=now_s,
     )
-    control = Control(session=1, phase=Phase.RUN, round=0, version=1)
+    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=1)
     lab.wire.heard[lab.key] = Heartbeats(workers=beats, learner=learner, control=control)
 
 

@@ -1,88 +1,9 @@
-"""The chart as helm renders it."""
+"""The chart, rendered."""
 
-import json
-import os
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-
-ABSENT = "no helm: install Helm 3, or put it into a folder that KUBEBUILDER_ASSETS names"
-Manifest = dict[str, Any]
-
-
-def find(program: str) -> str | None:
-    return shutil.which(program, path=os.environ.get("KUBEBUILDER_ASSETS", "")) or shutil.which(program)
-
-
-class Rendered:
-    """What helm made of the chart."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.manifests: list[Manifest] = [each for each in yaml.safe_load_all(text) if each]
-
-    def of(self, kind: str) -> dict[str, Manifest]:
-        """All of a kind, by name; those of a namespace of their own by `namespace/name`."""
-        found = {}
-        for each in self.manifests:
-            metadata = each["metadata"]
-            if each["kind"] == kind:
-                found["/".join(filter(None, (metadata.get("namespace"), metadata["name"])))] = each
-        return found
-
-    def pods(self) -> Iterator[tuple[str, Manifest]]:
-        """The specification of every pod that would run, with its owner's name."""
-        for each in self.manifests:
-            if each["kind"] == "Pod":
-                yield each["metadata"]["name"], each["spec"]
-            elif each["kind"] in ("Deployment", "StatefulSet", "Job"):
-                yield each["metadata"]["name"], each["spec"]["template"]["spec"]
-
-
-class Helm:
-    """The program, for one chart.
-
-    Attributes:
-        chart: The chart's folder.
-    """
-
-    def __init__(self, program: str, chart: Path) -> None:
-        self._program, self.chart = program, chart
-
-    def run(self, *arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """A command."""
-        return subprocess.run(
-            [self._program, *arguments], capture_output=True, text=True, env=os.environ | (environ or {}), timeout=60
-        )
-
-    def render(self, *options: str, **values: object) -> Rendered:
-        """The chart with these values."""
-        done = self.run(*self._template(options, values))
-        assert done.returncode == 0, done.stderr
-        return Rendered(done.stdout)
-
-    def refusal(self, **values: object) -> str:
-        """What helm says to values that it does not take."""
-        done = self.run(*self._template((), values))
-        assert done.returncode != 0, "it was taken"
-        return done.stderr
-
-    def _template(self, options: tuple[str, ...], values: dict[str, object]) -> list[str]:
-        said = [f"--set-json={name.replace('__', '.')}={json.dumps(value)}" for name, value in values.items()]
-        return [
-            "template",
-            "rollfleet",
-            str(self.chart),
-            "--namespace=site",
-            "--kube-version=1.34.0",
-            *said,
-            *options,
-        ]
+from tests.control.chart.helm import ABSENT, Helm, Rendered, find
 
 
 @pytest.fixture(scope="session")

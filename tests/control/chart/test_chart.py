@@ -17,7 +17,7 @@ from rollfleet_operator.settings import Settings
 from rollfleet_operator.work_queue import WorkQueue
 
 if TYPE_CHECKING:
-    from tests.control.chart.conftest import Helm, Rendered
+    from tests.control.chart.helm import Helm, Rendered
 
 EVERYTHING = {
     "metrics__serviceMonitor__enabled": True,

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from rollfleet.joining.nats_server import find_nats_server
+from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Connection, Server, own_user
 from rollfleet_operator.nats.reachable import greeted
+from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
-from rollfleet_operator.nats.wire import NatsWire
 
 if TYPE_CHECKING:
-    from tests.control.chart.conftest import Helm, Rendered
+    from tests.control.chart.helm import Helm, Rendered
 
 KEYS = new_keys(b"k" * 32)
 
@@ -83,7 +83,7 @@ def test_a_certificate_of_another_or_for_another_name_is_not_taken(
         other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
         for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
             server = Server(url=f"tls://{url}:{nats_server.port}", ca=ca)
-            with pytest.raises(WireUnavailable, match=r"(?i)certificate"):
+            with pytest.raises(NatsUnavailable, match=r"(?i)certificate"):
                 await Connection(server, own_user(KEYS.system_account()), "test").client()
 
     asyncio.run(scene())
@@ -125,7 +125,7 @@ def test_a_small_job_finds_room_whatever_it_is_stored_in(
 
     async def scene() -> None:
         server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-        wire = NatsWire(NatsSettings(server=server, keys=KEYS, limits=limits))
+        wire = NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=limits))
         await wire.provision(job)
         await wire.close()
 

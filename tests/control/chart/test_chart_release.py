@@ -13,8 +13,8 @@ import pytest
 from rollfleet_operator.manifest import Manifest
 
 if TYPE_CHECKING:
-    from tests.control.chart.conftest import Helm, Rendered
-    from tests.control.conftest import ApiServer
+    from tests.control.chart.helm import Helm, Rendered
+    from tests.control.kubernetes import ApiServer
 
 PLURALS = {
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",

@@ -1,26 +1,16 @@
-"""What the operator's tests build from: jobs, and what a cluster would send of their children."""
+"""Jobs, and scenes of them."""
 
 from collections.abc import Callable
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from tests.control.pure.scene import NOW_S, Scene, wanted
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
-from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.clock import format_time
-from rollfleet_operator.desired import Inputs, desired
-from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.observed import Observed, observe
-from rollfleet_operator.settings import Settings
-from rollfleet_operator.status import Sight, status
-from rollfleet_operator.verdict import Verdict, verdict
-from rollfleet_operator.wire import Endpoint, Heartbeats
+from rollfleet_operator.manifest import Manifest, Ref, overlay
 
-NOW_S = 1_800_000_000.0
 UID = "0b5e0000-0000-4000-8000-000000000001"
 
 
@@ -49,165 +39,6 @@ def a_job(
             "spec": overlay(usual, spec),
         }
     )
-
-
-def wanted(job: CollectorJob, *, stopped: bool = False, **settings: Any) -> dict[Ref, Manifest]:
-    """All that should be there for a job."""
-    inputs = Inputs(
-        settings=replace(Settings(worker_image="worker:1"), **settings),
-        endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate"),
-        credentials={Role.WORKER: b"of the workers", Role.LEARNER: b"of the learner"},
-        stopped=stopped,
-    )
-    return {ref(manifest): manifest for manifest in desired(job, inputs)}
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What is there for a job: each method returns another scene, with something more.
-
-    Attributes:
-        job: The job.
-        children: What it owns, as the API server would give it.
-        pods: Its pods.
-        heartbeats: What was heard.
-        now_s: The time.
-    """
-
-    job: CollectorJob
-    children: tuple[Manifest, ...] = ()
-    pods: tuple[Manifest, ...] = ()
-    heartbeats: Heartbeats = field(default_factory=Heartbeats)
-    refused_pods: str = ""
-    now_s: float = NOW_S
-
-    def made(self) -> "Scene":
-        """Everything that is wanted was made."""
-        return replace(self, children=tuple(map(_stored, wanted(self.job).values())))
-
-    def run(self, role: Role = Role.WORKER) -> Manifest:
-        """The Kubernetes Job of a role."""
-        return next(
-            child
-            for child in self.children
-            if child["kind"] == "Job" and child["metadata"]["labels"]["rollfleet.dev/role"] == role
-        )
-
-    def ended(self, condition: str, role: Role = Role.WORKER, *, reason: str = "", message: str = "") -> "Scene":
-        """A run has ended, as this condition says."""
-        told = {"type": condition, "status": "True", "reason": reason, "message": message}
-        run = overlay(self.run(role), {"status": {"conditions": [told]}})
-        return replace(self, children=(*(child for child in self.children if ref(child) != ref(run)), run))
-
-    def pod(self, index: int = 0, *, role: Role = Role.WORKER, age_s: float = 60, **state: Any) -> "Scene":
-        """A pod of the run, in this state (the pod's `status`, in YAML's words)."""
-        run = self.run(role)
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{run['metadata']['name']}-{index}-{len(self.pods)}",
-                "namespace": "lab",
-                "uid": f"pod-{len(self.pods)}",
-                "resourceVersion": "7",
-                "finalizers": ["batch.kubernetes.io/job-tracking"],
-                "labels": run["spec"]["template"]["metadata"]["labels"],
-                "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-                "ownerReferences": [{"kind": "Job", "uid": run["metadata"]["uid"]}],
-                "creationTimestamp": format_time(self.now_s - age_s),
-            },
-            "spec": deepcopy(run["spec"]["template"]["spec"]),
-            "status": state,
-        }
-        return replace(self, pods=(*self.pods, pod))
-
-    def running(self, *indices: int) -> "Scene":
-        """Pods whose containers run."""
-        scene = self
-        for index in indices:
-            scene = scene.pod(index, phase="Running", containerStatuses=[{"name": "worker", "state": {"running": {}}}])
-        return scene
-
-    def crashed(
-        self, index: int = 0, *, code: int = 1, log: str = "", ago_s: float = 5, role: Role = Role.WORKER
-    ) -> "Scene":
-        """A pod whose container ended so."""
-        ended = {"exitCode": code, "reason": "Error", "message": log, "finishedAt": format_time(self.now_s - ago_s)}
-        return self.pod(
-            index, role=role, phase="Failed", containerStatuses=[{"name": "worker", "state": {"terminated": ended}}]
-        )
-
-    def unplaced(self, index: int = 0, *, why: str, age_s: float = 60) -> "Scene":
-        """A pod that no node takes."""
-        told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
-        return self.pod(index, age_s=age_s, phase="Pending", conditions=[told])
-
-    def waiting(self, index: int = 0, *, reason: str, message: str = "", age_s: float = 60) -> "Scene":
-        """A pod whose container does not start."""
-        state = {"waiting": {"reason": reason, "message": message}}
-        return self.pod(index, age_s=age_s, phase="Pending", containerStatuses=[{"name": "worker", "state": state}])
-
-    def deleted(self) -> "Scene":
-        """Somebody deleted the last pod."""
-        *others, last = self.pods
-        gone = overlay(last, {"metadata": {"deletionTimestamp": format_time(self.now_s)}})
-        return replace(self, pods=(*others, gone))
-
-    def heard(
-        self, *workers: WorkerStatus, learner: LearnerStatus | None = None, phase: Phase | None = None
-    ) -> "Scene":
-        """What NATS told."""
-        control = Control(session=1, phase=phase, round=0, version=1) if phase else None
-        found = Heartbeats(workers={each.worker: each for each in workers}, learner=learner, control=control)
-        return replace(self, heartbeats=found)
-
-    def beat(self, index: int, state: WorkerState = WorkerState.COLLECTING, **said: Any) -> WorkerStatus:
-        """A worker's heartbeat, just now."""
-        return replace(WorkerStatus.starting(index, 0), **{"state": state, "time_s": self.now_s - 1, **said})
-
-    def refusing_pods(self, why: str) -> "Scene":
-        """The API server lets the runs make no pods."""
-        return replace(self, refused_pods=why)
-
-    def later(self, seconds: float) -> "Scene":
-        """The same, as its status is written down now, and some time later."""
-        told = status(self.job, self.sight)
-        return replace(self, job=self.job.model_copy(update={"status": told}), now_s=self.now_s + seconds)
-
-    def edited(self, **spec: Any) -> "Scene":
-        """Somebody changed the spec."""
-        data: Any = self.job.dump()
-        data["spec"] = overlay(data["spec"], spec)
-        data["metadata"]["generation"] += 1
-        return replace(self, job=parse_job(data))
-
-    @property
-    def observed(self) -> Observed:
-        """What is there, parsed."""
-        return observe(self.children, self.pods, refused_pods=self.refused_pods)
-
-    @property
-    def verdict(self) -> Verdict:
-        """What is to become of the job."""
-        return verdict(self.job, self.observed, self.heartbeats, self.now_s)
-
-    @property
-    def sight(self) -> Sight:
-        """What status is made from."""
-        return Sight(
-            observed=self.observed,
-            heartbeats=self.heartbeats,
-            verdict=self.verdict,
-            trouble=None,
-            frames_per_second=0.0,
-            now_s=self.now_s,
-        )
-
-
-def _stored(manifest: Manifest) -> Manifest:
-    """As the API server would give it back."""
-    said = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": format_time(NOW_S - 90)}
-    return {**deepcopy(manifest), "metadata": {**manifest["metadata"], **said}}
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from rollfleet.commands.diagnosis import ADVICE, UNSEEN
+from rollfleet.cli.diagnosis import ADVICE, UNSEEN
 
 NO_TROUBLE = {"LearnerDone", "TotalFrames"}
 OF_KUBERNETES = {
@@ -27,7 +27,7 @@ def reasons(file: Path) -> set[str]:
 
 def test_there_is_advice_for_every_trouble_that_the_operator_tells(repository: Path) -> None:
     operator = repository / "operator/rollfleet_operator"
-    told = set().union(*(reasons(operator / name) for name in ("trouble.py", "apply.py", "verdict.py")))
+    told = set().union(*(reasons(operator / name) for name in ("problems.py", "apply.py", "verdict.py")))
     assert "QuotaExceeded" in told
     assert told - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rollfleet_api.job import CollectorJob, Mode
-from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.autoscale import CALM_S, PATIENCE_S, REGRET_S, WINDOW_S, History, decide
-from rollfleet_operator.wire import Heartbeats
+from rollfleet_operator.nats_port import Heartbeats
 
 Job = Callable[..., CollectorJob]
 LOOK_S = 5.0
@@ -31,7 +31,7 @@ class World:
         speed: Frames a second of one worker.
         overhead: The share of a worker's time that is lost between batches; its heartbeat does not count it.
         noise: How much demand and speed vary, from one look to the next.
-        room: Workers that the cluster has room for.
+        capacity: Workers that the cluster has room for.
         sizes: Numbers of workers that there were, and from when on.
     """
 
@@ -40,11 +40,11 @@ class World:
     speed: float = 200.0
     overhead: float = 0.0
     noise: float = 0.0
-    room: int = 1000
+    capacity: int = 1000
     now_s: float = 1_800_000_000.0
     history: History = field(default_factory=History)
     sizes: list[tuple[float, int]] = field(default_factory=list)
-    phase: Phase = Phase.RUN
+    phase: LearnerPhase = LearnerPhase.RUN
     tells: bool = True
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class World:
             self.frames += (1 - wait) * self.demand * LOOK_S
 
     def _collects(self, index: int) -> bool:
-        return index < self.room and self.now_s - self.came_s[index] >= START_S
+        return index < self.capacity and self.now_s - self.came_s[index] >= START_S
 
     def _heard(self) -> Heartbeats:
         speed = self.speed * (1 + self.random.uniform(-self.noise, self.noise))
@@ -225,13 +225,13 @@ def test_a_mistake_is_not_made_again_for_half_an_hour(world: MakeWorld) -> None:
 
 
 def test_workers_that_do_not_come_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:
-    there = world(workers=4, demand=1e6, room=5).run(START_S + WINDOW_S + LOOK_S)
+    there = world(workers=4, demand=1e6, capacity=5).run(START_S + WINDOW_S + LOOK_S)
     assert there.workers == 8
     there.run(PATIENCE_S + LOOK_S)
     assert there.workers == 5
     there.run(PATIENCE_S)
     assert there.workers == 5
-    there.room = 1000
+    there.capacity = 1000
     there.run(2 * PATIENCE_S)
     assert there.workers > 5
 
@@ -242,7 +242,7 @@ def test_one_that_is_missing_in_the_middle_takes_no_others_away(world: MakeWorld
     assert there.run(HOUR_S).workers == 4
 
 
-@pytest.mark.parametrize("said", [{"tells": False}, {"phase": Phase.PAUSE}], ids=str)
+@pytest.mark.parametrize("said", [{"tells": False}, {"phase": LearnerPhase.PAUSE}], ids=str)
 @pytest.mark.parametrize("demand", [1.0, 1e6])
 def test_nothing_is_decided_without_a_learner_that_learns(
     world: MakeWorld, said: dict[str, Any], demand: float

@@ -8,7 +8,7 @@ from rollfleet_api.job import KIND
 from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.wire import JobKey
+from rollfleet_operator.nats_port import JobKey
 
 KEY = JobKey("lab", "cartpole")
 

@@ -12,7 +12,7 @@ from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete, plan, shrinks, starts
 
 if TYPE_CHECKING:
-    from tests.control.pure.conftest import Scene
+    from tests.control.pure.scene import Scene
 
 MakeScene = Callable[..., "Scene"]
 Want = Callable[..., dict[Ref, Manifest]]

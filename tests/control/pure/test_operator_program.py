@@ -15,11 +15,11 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.kinds import KINDS, WATCHED
 from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.nats_in_memory import NatsInMemory
+from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.program import CANARY, Operator
-from rollfleet_operator.reconcile import Look, Reconciler
+from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.wire import JobKey
-from rollfleet_operator.wire_memory import MemoryWire
 
 KEY = JobKey("lab", "cartpole")
 
@@ -79,7 +79,7 @@ def lists() -> Lists:
 @asynccontextmanager
 async def started(connect: Callable[[], kopf.ConnectionInfo]) -> AsyncIterator[Operator]:
     """An operator: nobody takes from its queue but the test."""
-    operator = Operator(Settings(port=0, workers=0), connect, MemoryWire)
+    operator = Operator(Settings(port=0, workers=0), connect, NatsInMemory)
     await operator.start()
     try:
         yield operator
@@ -120,15 +120,15 @@ def test_invalid_job_that_it_was_too_early_to_tell_of_is_told_of_when_it_is_time
     async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
         now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
         async with Api(connect) as api:
-            reconciler = Reconciler(api, cache, MemoryWire(), settings, lambda: now_s[0])
+            reconciler = Reconciler(api, cache, NatsInMemory(), settings, lambda: now_s[0])
             cache.put(stored(6, workers=-1))
-            assert await reconciler.reconcile(KEY) == Look()
+            assert await reconciler.reconcile(KEY) == ReconcileResult()
             now_s[0] += 1
             cache.put(stored(7, workers="many"))
             again_s = (await reconciler.reconcile(KEY)).again_s
             assert again_s == 4.0
             now_s[0] += again_s
-            assert await reconciler.reconcile(KEY) == Look()
+            assert await reconciler.reconcile(KEY) == ReconcileResult()
         assert [status["observedGeneration"] for status in lists.told] == [6, 7]
 
     lists.play(scenario)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rollfleet_operator.release import Release, releases
 
 if TYPE_CHECKING:
-    from tests.control.pure.conftest import Scene
+    from tests.control.pure.scene import Scene
 
 MakeScene = Callable[..., "Scene"]
 

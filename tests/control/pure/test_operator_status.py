@@ -9,19 +9,19 @@ import pytest
 from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase
 from rollfleet_operator.clock import format_time
+from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import invalid, is_transition, ours, status
-from rollfleet_operator.trouble import Trouble
 
 if TYPE_CHECKING:
-    from tests.control.pure.conftest import Scene
+    from tests.control.pure.scene import Scene
 
 MakeScene = Callable[..., "Scene"]
 NOW_S = 1_800_000_000.0  # in every scene
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
-def told(scene: "Scene", trouble: Trouble | None = None) -> CollectorJobStatus:
-    return status(scene.job, replace(scene.sight, trouble=trouble))
+def told(scene: "Scene", problem: Problem | None = None) -> CollectorJobStatus:
+    return status(scene.job, replace(scene.snapshot, problem=problem))
 
 
 def condition(found: CollectorJobStatus, kind: str) -> Condition:
@@ -71,7 +71,7 @@ def test_numbers_are_the_learners(scene: MakeScene) -> None:
     learner = LearnerStatus(
         session=1, version=7, applied_version=6, frames=640, batches=10, dropped=2, mean_return=1.0, lag=1, time_s=0.0
     )
-    said = status(found.job, replace(found.heard(learner=learner).sight, frames_per_second=123.456))
+    said = status(found.job, replace(found.heard(learner=learner).snapshot, frames_per_second=123.456))
     assert (said.frames, said.frames_per_second, said.published_version, said.applied_version) == (640, 123.5, 7, 6)
     assert (said.batches.delivered, said.batches.dropped) == (10, 2)
 
@@ -156,7 +156,7 @@ def test_crash_is_told_with_the_last_line_of_the_log_until_the_worker_is_back(sc
 
 
 def test_what_stood_in_the_operators_way_is_told(scene: MakeScene) -> None:
-    found = told(scene(), Trouble("Forbidden", "the API server refuses: jobs.batch is forbidden"))
+    found = told(scene(), Problem("Forbidden", "the API server refuses: jobs.batch is forbidden"))
     assert says(found, "Degraded") == (True, "Forbidden")
 
 

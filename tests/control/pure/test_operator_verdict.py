@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rollfleet_api.messages import LearnerStatus, Phase
+from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.verdict import Stage
 
 if TYPE_CHECKING:
-    from tests.control.pure.conftest import Scene
+    from tests.control.pure.scene import Scene
 
 MakeScene = Callable[..., "Scene"]
 LEARNER: dict[str, Any] = {"template": {}}
@@ -43,8 +43,8 @@ def test_job_is_complete_when_its_frames_are_taken(scene: MakeScene) -> None:
 
 
 def test_job_without_an_end_is_complete_when_its_learner_says_so(scene: MakeScene) -> None:
-    assert scene().heard(phase=Phase.RUN).verdict.stage is Stage.LIVE
-    assert scene().heard(phase=Phase.COMPLETE).verdict.stage is Stage.COMPLETE
+    assert scene().heard(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
+    assert scene().heard(phase=LearnerPhase.COMPLETE).verdict.stage is Stage.COMPLETE
 
 
 def test_job_whose_workers_have_all_left_well_is_complete_although_nats_is_gone(scene: MakeScene) -> None:
@@ -53,7 +53,7 @@ def test_job_whose_workers_have_all_left_well_is_complete_although_nats_is_gone(
 
 def test_learner_of_the_job_may_save_its_results_after_the_last_frame(scene: MakeScene) -> None:
     found = scene(learner=LEARNER, collect={"totalFrames": 100})
-    found = found.heard(learner=learned(100), phase=Phase.COMPLETE).ended("Complete")
+    found = found.heard(learner=learned(100), phase=LearnerPhase.COMPLETE).ended("Complete")
     assert found.verdict.stage is Stage.LIVE
     assert found.ended("Complete", Role.LEARNER).verdict.stage is Stage.COMPLETE
 
@@ -118,7 +118,7 @@ def test_pods_that_are_refused_for_too_long_fail_the_job(scene: MakeScene) -> No
 
 
 def test_complete_stays_complete_whatever_is_seen_later(scene: MakeScene) -> None:
-    found = scene().heard(phase=Phase.COMPLETE).later(60)
+    found = scene().heard(phase=LearnerPhase.COMPLETE).later(60)
     assert found.heard().verdict.stage is Stage.COMPLETE
     assert found.heard().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
 

@@ -14,7 +14,7 @@ from rollfleet_operator.nats.bootstrap import ensure_keys, main
 from rollfleet_operator.nats.trust import new_keys
 
 if TYPE_CHECKING:
-    from tests.control.conftest import ApiServer
+    from tests.control.kubernetes import ApiServer
 
 NOW_S = 1_800_000_000
 NAME = "rollfleet-nats-keys"

@@ -1,4 +1,4 @@
-"""What every `Wire` does, the one in memory and the one on a real server: the operator's tests rest on the first."""
+"""What every `NatsPort` does, in memory and on a real server: the operator's tests rest on the first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,14 +9,14 @@ import pytest
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.wire import Heartbeats, JobKey, Wire
-from rollfleet_operator.wire_memory import MemoryWire
+from rollfleet_operator.nats_in_memory import NatsInMemory
+from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import Play, Site
+    from tests.control.wire.jwt_nats import Play, Site
 
 KEY = JobKey("lab", "cartpole")
-Scene = Callable[[Wire], Awaitable[None]]
+Scene = Callable[[NatsPort], Awaitable[None]]
 Act = Callable[[Scene], None]
 
 
@@ -40,7 +40,7 @@ def a_job(uid: str = "uid-1") -> CollectorJob:
 def act(request: pytest.FixtureRequest) -> Act:
     """Plays a scene with each kind of wire."""
     if request.param == "memory":
-        return lambda scene: asyncio.run(scene(MemoryWire()))  # type: ignore[arg-type]
+        return lambda scene: asyncio.run(scene(NatsInMemory()))  # type: ignore[arg-type]
     play: Play = request.getfixturevalue("play")
 
     def on_nats(scene: Scene) -> None:
@@ -53,7 +53,7 @@ def act(request: pytest.FixtureRequest) -> Act:
 
 
 def test_mounted_credentials_are_kept(act: Act) -> None:
-    async def scene(wire: Wire) -> None:
+    async def scene(wire: NatsPort) -> None:
         made = await wire.credentials(a_job(), Role.WORKER, None)
         assert await wire.credentials(a_job(), Role.WORKER, made) == made
 
@@ -61,7 +61,7 @@ def test_mounted_credentials_are_kept(act: Act) -> None:
 
 
 def test_each_role_has_its_own_credentials(act: Act) -> None:
-    async def scene(wire: Wire) -> None:
+    async def scene(wire: NatsPort) -> None:
         made = {await wire.credentials(a_job(), role, None) for role in Role}
         assert len(made) == len(Role)
 
@@ -69,7 +69,7 @@ def test_each_role_has_its_own_credentials(act: Act) -> None:
 
 
 def test_credentials_of_an_earlier_job_of_the_name_are_not_kept(act: Act) -> None:
-    async def scene(wire: Wire) -> None:
+    async def scene(wire: NatsPort) -> None:
         made = await wire.credentials(a_job("uid-1"), Role.WORKER, None)
         assert await wire.credentials(a_job("uid-2"), Role.WORKER, made) != made
 
@@ -77,7 +77,7 @@ def test_credentials_of_an_earlier_job_of_the_name_are_not_kept(act: Act) -> Non
 
 
 def test_what_is_provisioned_is_known_until_it_is_taken_away(act: Act) -> None:
-    async def scene(wire: Wire) -> None:
+    async def scene(wire: NatsPort) -> None:
         assert KEY not in await wire.provisioned()
         for _ in range(2):
             await wire.provision(a_job())
@@ -90,7 +90,7 @@ def test_what_is_provisioned_is_known_until_it_is_taken_away(act: Act) -> None:
 
 
 def test_of_a_quiet_job_nothing_is_heard(act: Act) -> None:
-    async def scene(wire: Wire) -> None:
+    async def scene(wire: NatsPort) -> None:
         await wire.provision(a_job())
         assert await wire.heartbeats(a_job()) == Heartbeats()
 

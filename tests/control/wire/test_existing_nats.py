@@ -10,18 +10,18 @@ import pytest
 from rollfleet_api.environment import URL
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.nats.claims import AccountBook
+from rollfleet_operator.nats.account_registry import AccountRegistry
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.keys import Keys
+from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import KEYS, NatsSettings
 from rollfleet_operator.nats.tokens import Claims, Kind, Signer, Token, credentials_file
 from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
 from rollfleet_operator.nats.users import administrator
-from rollfleet_operator.nats.wire import NatsWire
-from rollfleet_operator.wire import JobKey
+from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
 
 OURS = Signer.of(Kind.OPERATOR, b"o" * 32)
 SOMEBODY = Signer.of(Kind.ACCOUNT, b"s" * 32)
@@ -50,10 +50,10 @@ def test_jobs_run_there_and_what_is_somebody_elses_is_left_alone(play: "Play", s
     async def scene(site: "Site") -> None:
         theirs = site.server.keys
         system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
-        book = AccountBook(system, theirs)
+        registry = AccountRegistry(system, theirs)
         nats: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
-        await book.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=nats))
-        wire, job = NatsWire(settings), site.job()
+        await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=nats))
+        wire, job = NatsOnServer(settings), site.job()
         assert await wire.provisioned() == set()
         await wire.provision(job)
         assert await wire.provisioned() == {JobKey("default", "a")}
@@ -65,8 +65,8 @@ def test_jobs_run_there_and_what_is_somebody_elses_is_left_alone(play: "Play", s
         assert not (await wire.heartbeats(job)).workers  # it was no heartbeat, but it was there to be read
         await wire.deprovision(JobKey("default", "a"))
         assert await wire.provisioned() == set()
-        assert await book.held(SOMEBODY.public) is not None
-        assert await book.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
+        assert await registry.held(SOMEBODY.public) is not None
+        assert await registry.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
         await wire.close()
         await system.close()
 

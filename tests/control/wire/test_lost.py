@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from rollfleet.joining.link import Link
+from rollfleet.nats.link import Link
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Claim, Control, LearnerStatus, Phase, pack
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, Lease, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.errors import NatsUnavailable
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
 
 T = TypeVar("T")
-CLAIM = Claim(incarnation=4, host="node-1", pid=7)
-CONTROL = Control(session=6, phase=Phase.RUN, round=11, version=9)
+LEASE = Lease(incarnation=4, host="node-1", pid=7)
+CONTROL = Control(session=6, phase=LearnerPhase.RUN, round=11, version=9)
 LEARNER = LearnerStatus(
     session=6, version=9, applied_version=8, frames=640, batches=10, dropped=0, mean_return=None, lag=0, time_s=1.0
 )
@@ -41,7 +41,7 @@ async def noticed(site: "Site", job: CollectorJob) -> None:
 async def hears(site: "Site", job: CollectorJob) -> bool:
     try:
         await site.wire.heartbeats(job)
-    except WireUnavailable:
+    except NatsUnavailable:
         return False
     return True
 
@@ -51,7 +51,7 @@ async def running(site: "Site") -> CollectorJob:
     job = site.job(workers=2)
     subjects = subjects_of(job)
     await site.wire.provision(job)
-    await site.speak(job, Role.WORKER, {subjects.claim(1): CLAIM})
+    await site.speak(job, Role.WORKER, {subjects.lease(1): LEASE})
     await site.wire.heartbeats(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
     async with asyncio.timeout(5):
@@ -68,7 +68,7 @@ def test_what_those_who_start_anew_must_know_is_put_back(nats_server: "NatsInJwt
             lose_everything(nats_server)
             await noticed(site, job)
             await site.wire.provision(job)
-            assert await site.stored(job, subjects.claim(1)) == pack(CLAIM)
+            assert await site.stored(job, subjects.lease(1)) == pack(LEASE)
             assert await site.stored(job, subjects.control) == pack(CONTROL)
             assert (await site.wire.heartbeats(job)).learner == LEARNER
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, Phase, WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.errors import WireUnavailable
+from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.accounts import AccountLimits
-from rollfleet_operator.wire import JobKey
+from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
 
 WORKER = WorkerStatus.starting(1, 0)
 LEARNER = LearnerStatus(
     session=1, version=3, applied_version=2, frames=64, batches=2, dropped=0, mean_return=None, lag=0, time_s=1.0
 )
-CONTROL = Control(session=1, phase=Phase.RUN, round=0, version=3)
+CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
 async def stream_names(site: "Site", job: CollectorJob) -> set[str | None]:
@@ -105,7 +105,7 @@ def test_what_nats_lost_is_made_again(nats_server: "NatsInJwtMode", play: "Play"
         job = site.job()
         await site.wire.provision(job)
         nats_server.kill()
-        with pytest.raises(WireUnavailable):
+        with pytest.raises(NatsUnavailable):
             await site.wire.provision(job)
         nats_server.start_again(empty=True)
         await site.wire.provision(job)
@@ -204,7 +204,7 @@ def test_a_job_that_nats_has_no_room_for_is_refused_with_the_reason_until_there_
         wire = site.wire_with(limits=AccountLimits(state_bytes=1 << 30))  # the server has 4 GiB
         large = {"maxBytes": "2Gi"}
         await wire.provision(site.job("first", delivery=large))
-        with pytest.raises(WireUnavailable, match=r"no room for the 3072 MiB .*maxBytes"):
+        with pytest.raises(NatsUnavailable, match=r"no room for the 3072 MiB .*maxBytes"):
             await wire.provision(site.job("second", delivery=large))
         await wire.deprovision(JobKey("default", "first"))
         await wire.provision(site.job("second", delivery=large))
@@ -235,7 +235,7 @@ def test_what_was_on_its_way_while_an_operator_began_to_listen_is_known_at_its_n
         await site.wire.provision(job)
         await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
         assert (await site.wire.heartbeats(job)).control == CONTROL
-        newer = replace(CONTROL, phase=Phase.COMPLETE)
+        newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
         await site.deafen()
         await site.speak(job, Role.LEARNER, {subjects.control: newer})
         assert (await site.wire.heartbeats(job)).control == newer
@@ -293,7 +293,7 @@ def test_everything_says_within_ten_seconds_that_nats_is_away(nats_server: "Nats
             site.wire.provisioned(),
             site.wire.heartbeats(job),
         ):
-            with pytest.raises(WireUnavailable, match=re.escape(nats_server.url)):
+            with pytest.raises(NatsUnavailable, match=re.escape(nats_server.url)):
                 await attempt
         nats_server.start_again()
 
@@ -304,7 +304,7 @@ def test_a_nats_that_takes_no_accounts_is_named_as_what_it_is(nats_server: "Nats
     async def scene(site: "Site") -> None:
         nats_server.kill()
         nats_server.start_again(resolver="MEMORY")
-        with pytest.raises(WireUnavailable, match=r"resolver: \{type: full"):
+        with pytest.raises(NatsUnavailable, match=r"resolver: \{type: full"):
             await site.wire.provision(site.job())
 
     play(scene)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollfleet.joining import rotation
-from rollfleet.joining.link import Link
+from rollfleet.nats import credentials as rotation
+from rollfleet.nats.link import Link
 from rollfleet_api.environment import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import Play, Site
+    from tests.control.wire.jwt_nats import Play, Site
 
 LIFE_S = 4
 

@@ -15,20 +15,20 @@ from nats.js.errors import APIError
 
 import rollfleet
 from rollfleet.errors import RollfleetError
-from rollfleet.joining.link import Link
-from rollfleet.transports.state import read_job
+from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_job
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Phase, WorkerStatus, pack
+from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.ranks import Rank
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import Play, Site
+    from tests.control.wire.jwt_nats import Play, Site
 
-CONTROL = pack(Control(session=7, phase=Phase.RUN, round=0, version=3))
-FORGED = pack(Control(session=9, phase=Phase.COMPLETE, round=0, version=0))
+CONTROL = pack(Control(session=7, phase=LearnerPhase.RUN, round=0, version=3))
+FORGED = pack(Control(session=9, phase=LearnerPhase.COMPLETE, round=0, version=0))
 QUIET_S = 0.3  # how long nothing must come
 
 
@@ -124,8 +124,8 @@ def test_a_worker_of_one_job_writes_nothing_of_another(play: "Play") -> None:
                 await worker.client.publish(target, FORGED)
                 assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
                 # What JetStream answers goes wherever the asker says, whatever he may publish himself.
-                await worker.client.publish(subjects_of(ours).claim(0), FORGED, reply=target)
-                await worker.client.publish(direct_get(ours, subjects_of(ours).claim(0)), b"", reply=target)
+                await worker.client.publish(subjects_of(ours).lease(0), FORGED, reply=target)
+                await worker.client.publish(direct_get(ours, subjects_of(ours).lease(0)), b"", reply=target)
             await worker.flush()
         await untouched(site, theirs)
 
@@ -175,8 +175,8 @@ def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") ->
             targets = [subjects.control, subjects.manifest, subjects.learner, subjects.spec, subjects.worker(3)]
             targets += [f"{inbox_prefix(subjects, Role.LEARNER)}.x"]
             for target in targets:
-                await worker.client.publish(subjects.claim(0), FORGED, reply=target)
-                await worker.client.publish(direct_get(job, subjects.claim(0)), b"", reply=target)
+                await worker.client.publish(subjects.lease(0), FORGED, reply=target)
+                await worker.client.publish(direct_get(job, subjects.lease(0)), b"", reply=target)
                 await worker.client.publish(subjects.batch_chunk(0, 0), FORGED, reply=target)
             await worker.flush()
             # Whatever was answered went out before this.
@@ -185,7 +185,7 @@ def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") ->
         assert await site.stored(job, subjects.control) == CONTROL
         async with site.administrator(subjects) as client:
             state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
-            written = {subjects.spec, subjects.control, subjects.claim(0), subjects.worker(0)}
+            written = {subjects.spec, subjects.control, subjects.lease(0), subjects.worker(0)}
             assert set(state.state.subjects or {}) == written
 
     play(scene)

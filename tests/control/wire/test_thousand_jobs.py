@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.control.conftest import ABSENT, PROGRAMS, ApiServer, find, serve_definition
+from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_operator.nats.trust import SEED_FILE
 
 if TYPE_CHECKING:
-    from tests.control.wire.conftest import NatsInJwtMode
+    from tests.control.wire.jwt_nats import NatsInJwtMode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 import rollfleet
-from rollfleet.chunking import Identity
-from rollfleet.commands import worker_program
-from rollfleet.envs import make_env
-from rollfleet.learning import gathering
-from rollfleet.policies import make_policy
-from rollfleet.transports.dispatch import Dispatch
-from rollfleet.transports.intake import Intake
+from rollfleet.cli import worker_program
+from rollfleet.envs.factory import make_env
+from rollfleet.learner import gathering
+from rollfleet.nats.publisher import BatchPublisher
+from rollfleet.nats.receiver import BatchReceiver
+from rollfleet.policies.factory import make_policy
+from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.environment import THREADS, Address
 
 PAUSE_S = 0.01  # of the learner, between two batches
@@ -30,21 +30,21 @@ PAUSE_S = 0.01  # of the learner, between two batches
 def work(log: str, url: str, job: str, index: int) -> None:
     """Be a worker of a job."""
     _begin(log)
-    publish = Dispatch.publish
+    publish = BatchPublisher.publish
 
-    async def recorded(self: Dispatch, fragment: Any, meta: Any, identity: Identity, admitted: Any) -> None:
+    async def recorded(self: BatchPublisher, fragment: Any, meta: Any, identity: Identity, admitted: Any) -> None:
         rows = _rows(fragment.steps["observation",], fragment.steps["collector", "traj_ids"])
         await publish(self, fragment, meta, identity, admitted)
         _write(log, event="stored", identity=_key(identity), round=meta.round, version=meta.version, rows=rows)
 
-    Dispatch.publish = recorded  # type: ignore[method-assign]
+    BatchPublisher.publish = recorded  # type: ignore[method-assign]
     sys.exit(worker_program.main(Address(url=url, job=job), index))
 
 
 def learn(log: str, url: str, job: str) -> None:
     """Be the learner of a job, for ever."""
     _begin(log)
-    hand_over, let_go = gathering.Gatherer.hand_over, Intake._let_go
+    hand_over, let_go = gathering.Gatherer.hand_over, BatchReceiver._let_go
 
     def handed_over(self: gathering.Gatherer, arrivals: list[Any]) -> None:
         shares = [
@@ -57,17 +57,17 @@ def learn(log: str, url: str, job: str) -> None:
             }
             for each in arrivals
         ]
-        _write(log, event="handed over", shares=shares, version=self._weights.version, round=self.course.round)
+        _write(log, event="handed over", shares=shares, version=self._weights.version, round=self.run_state.round)
         hand_over(self, arrivals)
 
-    async def acknowledged(self: Intake, identity: Identity) -> None:
+    async def acknowledged(self: BatchReceiver, identity: Identity) -> None:
         held = identity in self._acknowledge_at
         await let_go(self, identity)
         if held:
             _write(log, event="acknowledged", identity=_key(identity))
 
     gathering.Gatherer.hand_over = handed_over  # type: ignore[method-assign]
-    Intake._let_go = acknowledged  # type: ignore[method-assign]
+    BatchReceiver._let_go = acknowledged  # type: ignore[method-assign]
     collector = rollfleet.connect(job, address=url)
     env = make_env(collector.job.spec.env.model_copy(update={"num_envs": 1}))
     policy = make_policy(collector.job.spec.policy, env.single_observation_space, env.single_action_space)

@@ -1,0 +1,109 @@
+"""What is told as Kubernetes events: what changed between two states, once each, and not in a storm."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.status import Condition, ConditionStatus, ConditionType
+from rollfleet_operator.clock import format_time
+from rollfleet_operator.manifest import Manifest
+
+QUIET_S: Final = 60.0
+"""The same is not told again for so long: something that comes and goes is no news each time."""
+
+COMPONENT: Final = "rollfleet"
+MAX_MESSAGE: Final = 1024
+
+
+class Severity(StrEnum):
+    """How Kubernetes tells good news from bad."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth telling."""
+
+    severity: Severity
+    reason: str
+    message: str
+
+
+def events_between(before: CollectorJobStatus | None, now: CollectorJobStatus) -> list[Event]:
+    """What is worth telling of the way from one status to the next."""
+    return list(_told(before or CollectorJobStatus(), now))
+
+
+def _told(before: CollectorJobStatus, now: CollectorJobStatus) -> Iterator[Event]:
+    known = {condition.type: condition for condition in before.conditions}
+    for condition in now.conditions:
+        earlier = known.get(condition.type)
+        held = earlier is not None and earlier.status is ConditionStatus.TRUE
+        holds = condition.status is ConditionStatus.TRUE
+        same = earlier is not None and earlier.reason == condition.reason
+        match condition.type:
+            case ConditionType.DEGRADED if holds and not (held and same):
+                yield _announce(Severity.WARNING, condition)
+            case ConditionType.FAILED if holds and not held:
+                yield _announce(Severity.WARNING, condition)
+            case ConditionType.COMPLETE if holds and not held:
+                yield Event(Severity.NORMAL, "Complete", condition.message)
+            case ConditionType.SUSPENDED if holds and not held:
+                yield Event(Severity.NORMAL, "Suspended", condition.message)
+            case ConditionType.SUSPENDED if held and not holds:
+                yield Event(Severity.NORMAL, "Resumed", "the workers may run again")
+            case ConditionType.PROGRESSING if condition.reason == "Rolling" and not same:
+                yield _announce(Severity.NORMAL, condition)
+            case ConditionType.READY if holds and not held:
+                yield _announce(Severity.NORMAL, condition)
+    if before.observed_generation is not None and 0 < before.workers.desired != now.workers.desired > 0:
+        scaled = f"from {before.workers.desired} to {now.workers.desired} workers"
+        yield Event(Severity.NORMAL, "Scaled", scaled)
+
+
+def _announce(severity: Severity, condition: Condition) -> Event:
+    return Event(severity, condition.reason, condition.message)
+
+
+class EventThrottle:
+    """Remembers what was told of one job, and when."""
+
+    def __init__(self) -> None:
+        self._told_s: dict[tuple[str, str], float] = {}
+
+    def admit(self, found: list[Event], now_s: float) -> list[Event]:
+        """Those that were not told lately."""
+        self._told_s = {key: told_s for key, told_s in self._told_s.items() if now_s - told_s < QUIET_S}
+        fresh = [each for each in found if (each.severity, each.reason) not in self._told_s]
+        self._told_s |= {(each.severity, each.reason): now_s for each in fresh}
+        return fresh
+
+
+def event(job: CollectorJob, announcement: Event, now_s: float) -> Manifest:
+    """The Kubernetes event that tells it."""
+    now = format_time(now_s)
+    metadata = job.metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata.name}-", "namespace": metadata.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+        },
+        "type": announcement.severity.value,
+        "reason": announcement.reason,
+        "message": announcement.message[:MAX_MESSAGE],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

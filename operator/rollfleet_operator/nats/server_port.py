@@ -1,0 +1,131 @@
+"""NATS for the operator: `rollfleet_operator.nats_port.Wire` on a real server with a `full` resolver."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
+from rollfleet_api.streams import subjects_of
+from rollfleet_api.subjects import Subjects
+from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats import streams
+from rollfleet_operator.nats.account_registry import AccountRegistry
+from rollfleet_operator.nats.accounts import job_accounts, job_of, storage_bytes, uid_of
+from rollfleet_operator.nats.connection import Connection, own_user
+from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
+from rollfleet_operator.nats.settings import NatsSettings
+from rollfleet_operator.nats.tokens import SEED_BYTES, read_credentials
+from rollfleet_operator.nats.users import role_credentials
+from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
+
+PATIENCE_S = 9.0
+
+
+class NatsOnServer:
+    """NATS in JWT mode: an account for each job's streams, one for its workers, a user for each role.
+
+    Nothing is remembered that NATS does not know itself: each call reads what is there and mends it, so that an
+    operator that starts anew, or a NATS that lost everything, makes no difference.
+    """
+
+    def __init__(self, settings: NatsSettings) -> None:
+        self._settings = settings
+        self._keys = settings.keys
+        identity = own_user(self._keys.system_account())
+        if settings.system:
+            given = read_credentials(settings.system)
+            identity = lambda: given  # noqa: E731
+        self._system = Connection(settings.server, identity, "system")
+        self._registry = AccountRegistry(self._system, self._keys)
+        self._connections = JobConnections(settings.server, self._keys)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What pods are told."""
+        return Endpoint(url=self._settings.server.url, ca=self._settings.server.ca)
+
+    async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
+        """The credentials file of a role; see `NatsPort`."""
+        return role_credentials(
+            job,
+            role,
+            self._keys,
+            self._settings.validity,
+            mounted=mounted,
+            now_s=int(time.time()),
+            entropy=os.urandom(SEED_BYTES),
+        )
+
+    async def provision(self, job: CollectorJob) -> None:
+        """Make the job's accounts and streams, or bring them up to date; see `NatsPort`."""
+        subjects = subjects_of(job)
+        async with _patience(subjects):
+            wanted = job_accounts(job, self._keys, self._settings.limits, now_s=int(time.time()))
+            held = await self._registry.held(wanted[0].subject)
+            if held and uid_of(held) != uid_of(wanted[0]):
+                await self._take_away(subjects)
+            for account in wanted:
+                await self._registry.ensure(account)
+            connection = await self._connections.of(subjects)
+            try:
+                await streams.provision(connection.account, job, connection.listener.kept(job))
+            except streams.JetStreamOff:
+                await self._registry.ensure(wanted[0], again=True)  # NATS looks for room only when it is told
+                await self._provision_at_last(connection, job)
+
+    async def deprovision(self, key: JobKey) -> None:
+        """Take everything of a job away; see `NatsPort`."""
+        subjects = Subjects(namespace=key.namespace, job=key.name)
+        async with _patience(subjects):
+            await self._take_away(subjects)
+
+    async def provisioned(self) -> set[JobKey]:
+        """The jobs that NATS holds anything of; see `NatsPort`."""
+        async with _patience(None):
+            jobs = {job_of(account) for account in await self._registry.all()}
+        return {JobKey(job.namespace, job.job) for job in jobs if job}
+
+    async def heartbeats(self, job: CollectorJob) -> Heartbeats:
+        """The last that was heard of a job; see `NatsPort`."""
+        subjects = subjects_of(job)
+        async with _patience(subjects):
+            return await (await self._connections.of(subjects)).listener.heartbeats(job)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._connections.close()
+        await self._system.close()
+
+    async def _provision_at_last(self, connection: JobConnection, job: CollectorJob) -> None:
+        try:
+            await streams.provision(connection.account, job, connection.listener.kept(job))
+        except streams.JetStreamOff as error:
+            needed = storage_bytes(job, self._settings.limits)
+            raise NatsUnavailable(
+                f"NATS has no room for the {needed >> 20} MiB that the job may use (`delivery.maxBytes` "
+                f"{job.spec.delivery.max_bytes}, and the weights): lower it, delete a job, or give NATS more"
+            ) from error
+
+    async def _take_away(self, subjects: Subjects) -> None:
+        accounts = [self._keys.account(subjects, role).public for role in Role]
+        held = [account for account in accounts if await self._registry.held(account)]
+        if self._keys.account(subjects, Role.LEARNER).public in held:
+            # NATS forgets an account, but not what it has on its disk.
+            await streams.take_away((await self._connections.of(subjects)).account, subjects)
+        await self._connections.leave(subjects)
+        if held:
+            await self._registry.forget(held)
+
+
+@asynccontextmanager
+async def _patience(subjects: Subjects | None) -> AsyncIterator[None]:
+    """Ends what takes too long, in the one error that the operator expects."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield
+    except TimeoutError as error:
+        about = f" about {subjects.key}" if subjects else ""
+        raise NatsUnavailable(f"NATS did not answer{about} within {PATIENCE_S:g} s") from error

@@ -1,1 +1,0 @@
-"""How policies are called, and the built-in ones: observations in, actions out."""

@@ -1,1 +1,0 @@
-"""What the `rollfleet` command does, on this machine and, by kubectl, on a cluster."""

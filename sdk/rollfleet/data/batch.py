@@ -1,0 +1,299 @@
+"""What a worker collected, and the TensorDict that the learner gets of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rollfleet.data.copying import copy_all
+from rollfleet.errors import JobInvalid, MessageCorrupt
+
+if TYPE_CHECKING:
+    # Imported only where it is needed: it would add a third to a worker's memory.
+    from tensordict import TensorDict
+
+Key = tuple[str, ...]
+
+OBSERVATION: Key = ("observation",)
+ACTION: Key = ("action",)
+LOG_PROB: Key = ("action_log_prob",)
+REWARD: Key = ("next", "reward")
+TERMINATED: Key = ("next", "terminated")
+TRUNCATED: Key = ("next", "truncated")
+TRAJECTORY: Key = ("collector", "traj_ids")
+VERSION: Key = ("collector", "policy_version")
+MASK: Key = ("collector", "mask")
+STEP_COUNT: Key = ("step_count",)
+IS_INIT: Key = ("is_init",)
+
+NO_TRAJECTORY = -1
+"""The trajectory id of what is padding."""
+
+RESERVED = ("action", "next", "reward", "done", "terminated", "truncated", "collector", "step_count", "is_init")
+"""What a batch has at its root besides observations, what the policy put out, and its hidden state."""
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_FIXED: dict[Key, tuple[torch.dtype, int]] = {  # dtype and dimensions of what every fragment has
+    REWARD: (torch.float32, 3),
+    TERMINATED: (torch.bool, 3),
+    TRUNCATED: (torch.bool, 3),
+    TRAJECTORY: (torch.int64, 2),
+}
+_OPTIONAL: dict[Key, tuple[torch.dtype, int]] = {
+    VERSION: (torch.int64, 2),
+    MASK: (torch.bool, 2),
+    STEP_COUNT: (torch.int64, 3),
+    IS_INIT: (torch.bool, 3),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragment:
+    """What one worker collected in one go, without what can be rebuilt (next observations, done, root flags).
+
+    Attributes:
+        steps: CPU tensors [envs, T, ...], contiguous: observations (a Dict space's one by one), action, what the policy
+            put out, the hidden state it acted with, next.reward float32, next.terminated and next.truncated bool
+            [envs, T, 1], collector.traj_ids int64 [envs, T]. Where frames can come from several versions, also
+            collector.policy_version int64 [envs, T]. Where rows have different lengths, also collector.mask bool
+            [envs, T]: what it leaves out is zero, under the id -1. Where asked for, step_count int64 and is_init bool
+            [envs, T, 1].
+        final: [n, ...] for each leaf of the observation and of the hidden state: what truly came after those frames
+            that ended, or are the last of their row, in row-major (env, t) order.
+        episode_returns: float64 [m], of the episodes that ended in this fragment, in order of their end.
+        episode_lengths: int64 [m], in frames of the environment.
+        version: Of the policy that acted.
+    """
+
+    steps: dict[Key, Tensor]
+    final: dict[Key, Tensor]
+    episode_returns: Tensor
+    episode_lengths: Tensor
+    version: int
+
+    @property
+    def frames(self) -> int:
+        """How many it holds, padding not counted."""
+        mask = self.steps.get(MASK)
+        return self.steps[REWARD].numel() if mask is None else int(torch.count_nonzero(mask))
+
+
+def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> "TensorDict":
+    """Expand to a TensorDict [envs, T], dimensions named (None, "time"), in TorchRL's layout. See `expanded`."""
+    from tensordict import TensorDict
+
+    flat = expanded(fragment, empty_like=empty_like)
+    return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
+
+
+def frames_in(fragment: Fragment) -> dict[Key, Tensor]:
+    """Its frames in a row, [frames, ...] by key, as a replay buffer has them: without padding, and without the mask."""
+    flat = {key: value.flatten(0, 1) for key, value in expanded(fragment).items()}
+    mask = flat.pop(MASK, None)
+    return flat if mask is None else {key: value[mask] for key, value in flat.items()}
+
+
+def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
+    """All that a batch has, [envs, T, ...] by key.
+
+    Shares memory with `fragment.steps`; everything that had been left out is new.
+
+    Args:
+        fragment: What was collected.
+        empty_like: Where memory for the next observations comes from.
+
+    Raises:
+        MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have written
+            them.
+    """
+    envs, time = _checked_size(fragment)
+    steps = fragment.steps
+    done = steps[TERMINATED] | steps[TRUNCATED]
+    mask = steps.get(MASK)
+    ends = _row_ends(done.squeeze(-1), mask)
+    flat: dict[Key, Tensor] = dict(steps)
+    count = int(torch.count_nonzero(ends))
+    for key, final in fragment.final.items():
+        flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty_like)
+    flat[("next", "done")] = done
+    for name in ("done", "terminated", "truncated"):
+        flat[(name,)] = torch.zeros(envs, time, 1, dtype=torch.bool)
+    if VERSION not in flat:
+        flat[VERSION] = torch.full((envs, time), fragment.version, dtype=torch.int64)
+    if STEP_COUNT in flat:
+        flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
+    if IS_INIT in flat:
+        flat[("next", *IS_INIT)] = torch.zeros(envs, time, 1, dtype=torch.bool)
+    return flat
+
+
+def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
+    """Dicts in dicts, as the keys say.
+
+    Raises:
+        MessageCorrupt: A key is a tensor and a group of tensors at once.
+    """
+    root: dict[str, Any] = {}
+    for key, value in flat.items():
+        place = root
+        for name in key[:-1]:
+            inner = place.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise MessageCorrupt(f"key {key} lies inside {name!r}, which is a tensor")
+            place = inner
+        if key[-1] in place:
+            raise MessageCorrupt(f"key {key} is a tensor and a group of tensors at once")
+        place[key[-1]] = value
+    return root
+
+
+def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
+    """Which frames nothing follows in their row: bool [envs, T]."""
+    ends = done.clone()
+    ends[:, -1] = True
+    if mask is not None:
+        ends[:, :-1] |= ~mask[:, 1:]
+        ends &= mask
+    return ends
+
+
+def _checked_size(fragment: Fragment) -> tuple[int, int]:
+    steps = fragment.steps
+    for key in _FIXED:
+        if key not in steps:
+            raise MessageCorrupt(f"a fragment without {key}")
+    if not any(key[:1] == ACTION for key in steps):
+        raise MessageCorrupt("a fragment without an action")
+    final = fragment.final.keys()
+    if not final or not final <= steps.keys() or any(key[:1] in (("next",), ("collector",), ACTION) for key in final):
+        raise MessageCorrupt(f"final observations for {sorted(final)}; expected those of the observations")
+    returns, lengths = fragment.episode_returns, fragment.episode_lengths
+    if (
+        returns.dtype != torch.float64
+        or lengths.dtype != torch.int64
+        or returns.ndim != 1
+        or returns.shape != lengths.shape
+    ):
+        raise MessageCorrupt(
+            f"episode returns {returns.dtype} {tuple(returns.shape)} and lengths {lengths.dtype} "
+            f"{tuple(lengths.shape)}; expected float64 [m] and int64 [m]"
+        )
+    if not 0 <= fragment.version < 1 << 63:
+        raise MessageCorrupt(f"policy version {fragment.version} is no version")
+    trajectories = steps[TRAJECTORY]
+    if trajectories.ndim != 2 or trajectories.numel() == 0:
+        raise MessageCorrupt(f"{TRAJECTORY} has shape {tuple(trajectories.shape)}; expected [envs, T], both at least 1")
+    envs, time = trajectories.shape
+    for key, value in steps.items():
+        if not key or value.shape[:2] != (envs, time):
+            raise MessageCorrupt(f"{key} has shape {tuple(value.shape)}; expected [{envs}, {time}, ...]")
+    for key, (dtype, ndim) in {**_FIXED, **_OPTIONAL}.items():
+        if key not in steps:
+            continue
+        value = steps[key]
+        if value.dtype != dtype or value.ndim != ndim or value.numel() != envs * time:
+            shape = [envs, time, 1][:ndim]
+            raise MessageCorrupt(f"{key} is {value.dtype} {tuple(value.shape)}; expected {dtype} {shape}")
+    return envs, time
+
+
+def _next(
+    key: Key,
+    now: Tensor,
+    final: Tensor,
+    ends: Tensor,
+    count: int,
+    mask: Tensor | None,
+    empty_like: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """The observations after each step: of the following frame, or `final` where there is none. One allocation."""
+    if final.shape != (count, *now.shape[2:]) or final.dtype != now.dtype:
+        raise MessageCorrupt(
+            f"final {key} is {final.dtype} {tuple(final.shape)}; its flags say {now.dtype} {(count, *now.shape[2:])}"
+        )
+    following = empty_like(now)
+    writing = indexable(following)
+    copy_all([writing[:, :-1]], [indexable(now)[:, 1:]])
+    writing[ends] = indexable(final)
+    if mask is not None:
+        writing[~mask] = 0
+    return following
+
+
+def indexable(tensor: Tensor) -> Tensor:
+    """The same memory, where torch cannot index its dtype: these bits are only copied."""
+    signed = _SIGNED.get(tensor.dtype)
+    return tensor if signed is None else tensor.view(signed)
+
+
+def pad(batch: "TensorDict", time: int) -> "TensorDict":
+    """`batch` [envs, T] with rows of `time` frames: zeros behind its own, and `("collector", "mask")` that says so.
+
+    What is padding has the trajectory id -1, as what is left out for other reasons.
+
+    Raises:
+        ValueError: It has more frames than that.
+    """
+    envs, own = batch.shape
+    if own > time:
+        raise ValueError(f"a batch of {own} frames a row cannot be padded to {time}")
+    padded = batch.new_zeros(envs, time)
+    padded.names = batch.names
+    padded[:, :own] = batch
+    padded[TRAJECTORY][:, own:] = NO_TRAJECTORY
+    mask = torch.zeros(envs, time, dtype=torch.bool, device=batch.device)
+    mask[:, :own] = batch[MASK] if MASK in batch.keys(True) else True
+    padded[MASK] = mask
+    return padded
+
+
+def join(batches: Sequence["TensorDict"]) -> "TensorDict":
+    """The batches of several workers as one, along the environments: [sum of envs, T]. One alone is given back itself.
+
+    Where they have rows of different lengths, or some have a mask, all are padded to the longest (see `pad`).
+
+    Raises:
+        JobInvalid: They differ in a key, dtype or shape; the message names the first that does.
+        ValueError: There are none.
+    """
+    from tensordict import TensorDict
+
+    if not batches:
+        raise ValueError("no batches to join")
+    if len(batches) == 1:
+        return batches[0]
+    time = max(batch.shape[1] for batch in batches)
+    if any(batch.shape[1] < time or MASK in batch.keys(True) for batch in batches):
+        batches = [pad(batch, time) for batch in batches]
+    check_alike(batches)
+    joined = torch.cat(list(batches), dim=0)
+    assert isinstance(joined, TensorDict)
+    joined.names = batches[0].names
+    return joined
+
+
+def check_alike(batches: Sequence["TensorDict"]) -> None:
+    """Whether batches can be put together: all but their number of environments is the same.
+
+    Raises:
+        JobInvalid: They differ in a key, dtype or shape; the message names the first that does.
+    """
+
+    def layout(batch: "TensorDict") -> dict[object, tuple[torch.dtype, torch.Size]]:
+        return {key: (value.dtype, value.shape[1:]) for key, value in batch.items(True, True)}
+
+    first = layout(batches[0])
+    for index, batch in enumerate(batches[1:], start=1):
+        other = layout(batch)
+        for key in [*first, *other]:
+            if first.get(key) != other.get(key):
+                raise JobInvalid(
+                    f"batches 0 and {index} cannot be joined: {key!r} is {_described(first.get(key))} in one and "
+                    f"{_described(other.get(key))} in the other; all workers must run the same environment and policy"
+                )
+
+
+def _described(layout: tuple[torch.dtype, torch.Size] | None) -> str:
+    return "missing" if layout is None else f"{layout[0]} {list(layout[1])} for each environment"

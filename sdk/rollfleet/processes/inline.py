@@ -1,0 +1,171 @@
+"""A worker in the learner's own process and thread: it collects when the learner asks for a batch."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+
+import torch
+
+from rollfleet.data.batch import Fragment, to_batch
+from rollfleet.errors import NoWeights
+from rollfleet.schemes import Layout
+from rollfleet.transports.learner_side import Arrival, Resumed
+from rollfleet.transports.worker_side import Sending, Weights
+from rollfleet.transports.workload import Workload
+from rollfleet.weights.layout import Snapshot
+from rollfleet.worker.worker import Worker
+from rollfleet_api.job import Mode
+from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, LearnerStatus, WorkerStatus
+
+
+class InlineTransport:
+    """See `Transport`. Errors of environments and policies are raised as they are, from `receive`.
+
+    Args:
+        workload: What the one worker has to do.
+        device: Where batches are put; None: they stay in CPU memory.
+        no_cuda_sync: Do not wait until they are there.
+        acts_with_the_learners_policy: The policy is the very object that the learner trains: it needs no weights.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        device: torch.device | None = None,
+        no_cuda_sync: bool = False,
+        acts_with_the_learners_policy: bool = False,
+    ) -> None:
+        self._device, self._no_cuda_sync = device, no_cuda_sync
+        self._sync = workload.job.spec.mode is Mode.SYNC
+        self._worker_transport = _InlineWorkerTransport(shared=acts_with_the_learners_policy)
+        self._worker = Worker(self._worker_transport, workload, 0)
+        self._spent: list[Snapshot] = []
+        self._sent: Snapshot | None = None
+        self._sequence = 0
+        self._done_round = -1
+        self._open = True
+
+    @property
+    def resumed(self) -> Resumed:
+        """See `Transport`: there is no past."""
+        return Resumed(session=1, version=0, round=0)
+
+    def control(self, control: Control) -> None:
+        """See `Transport`."""
+        self._worker_transport.control = control
+
+    def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
+        """See `Transport`."""
+        if workers is not None and 0 not in workers:
+            self._spent.append(snapshot)
+            return
+        if self._sent is not None:
+            self._spent.append(self._sent)
+        self._sent = snapshot
+        self._worker_transport.put(version, snapshot)
+
+    def spent(self) -> list[Snapshot]:
+        """See `Transport`."""
+        spent, self._spent = self._spent, []
+        return spent
+
+    def receive(self, *, timeout_s: float) -> Arrival | None:
+        """See `Transport`. It collects; None: there is nothing to collect."""
+        control = self._worker_transport.control
+        if control is None or control.phase is not LearnerPhase.RUN:
+            return None
+        if self._sync and control.round <= self._done_round:
+            return None
+        self._worker.apply_weights(control)
+        fragment, meta = self._worker.collect(control)
+        self._done_round = control.round
+        self._sequence += 1
+        return self._arrival(fragment, meta)
+
+    def take(self, arrival: Arrival) -> None:
+        """See `Transport`: nothing else holds it."""
+
+    def members(self) -> frozenset[int]:
+        """See `Transport`."""
+        return frozenset([0])
+
+    def workers(self) -> Mapping[int, WorkerStatus]:
+        """See `Transport`."""
+        return {0: self._worker_transport.status} if self._worker_transport.status else {}
+
+    def report(self, status: LearnerStatus) -> None:
+        """See `Transport`: nobody listens."""
+
+    def corrupt(self) -> int:
+        """See `Transport`."""
+        return 0
+
+    def close(self) -> None:
+        """See `Transport`."""
+        if self._open:
+            self._open = False
+            self._worker.close()
+
+    def _arrival(self, fragment: Fragment, meta: BatchMeta) -> Arrival:
+        device = self._device
+        if device is None or device.type == "cpu":
+            # The rollout writes into the same memory again: what the learner gets is its own.
+            fragment = replace(fragment, steps={key: value.clone() for key, value in fragment.steps.items()})
+        batch = to_batch(fragment)
+        if device is not None:
+            batch = batch.to(device, non_blocking=self._no_cuda_sync)
+        return Arrival(
+            worker=0,
+            incarnation=0,
+            sequence=self._sequence - 1,
+            meta=meta,
+            batch=batch,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
+            nbytes=sum(tensor.nbytes for tensor in fragment.steps.values()),
+        )
+
+
+class _InlineWorkerTransport:
+    """See `WorkerTransport`. Nothing is ever waited for: nobody else could bring it about."""
+
+    def __init__(self, *, shared: bool) -> None:
+        self._shared = shared
+        self._newest: Weights | None = None
+        self._layout: Layout | None = None
+        self._checked: object = None
+        self.incarnation = 0
+        self.control: Control | None = None
+        self.status: WorkerStatus | None = None
+
+    def follow_weights(self, layout: Layout) -> "_InlineWorkerTransport | None":
+        self._layout = layout
+        return None if self._shared else self
+
+    def put(self, version: int, snapshot: Snapshot) -> None:
+        if self._layout is not None and snapshot.parameters is not self._checked:
+            self._layout.check(snapshot.parameters, theirs="the learner")
+            self._checked = snapshot.parameters
+        self._newest = Weights(version=version, data=snapshot.data.numpy())
+
+    def newest(self) -> Weights | None:
+        return self._newest
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        if not condition():
+            raise NoWeights(
+                "the policy here waits for weights and nobody has sent any: call update_policy_weights_() before "
+                "iterating"
+            )
+
+    def send(self, fragment: Fragment, meta: BatchMeta) -> Sending:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return Sending(admitted=done, stored=done)
+
+    def report(self, status: WorkerStatus) -> None:
+        self.status = status
+
+    def close(self) -> None:
+        pass

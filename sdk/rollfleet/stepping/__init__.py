@@ -1,1 +1,0 @@
-"""What a rollout is made of: lanes of environments, episodes, memory, seeds."""

@@ -1,1 +1,0 @@
-"""Many environments as one, in Gymnasium's terms: one after the other, in processes, by EnvPool; and their spaces."""

@@ -1,0 +1,198 @@
+"""Weights as one contiguous buffer: taken from a module in one call, given to another in one call.
+
+A version's bytes hold every parameter and buffer of its models in `state_dict` order, each at a multiple of 16 bytes.
+What lies where is said by a tuple of `Parameter`; both sides compare theirs and name the first that differs.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rollfleet.data.copying import copy_all
+from rollfleet.errors import WeightMismatch
+from rollfleet_api.job import Precision
+from rollfleet_api.messages import Parameter
+
+ALIGNMENT_BYTES = 16
+POLICY = "policy"  # the model's name where there is only one
+
+State = dict[str, Tensor]
+
+_NARROWED = (torch.float32, torch.float64)
+
+
+def state_of(source: Any) -> State:
+    """The named tensors of a module, a mapping of names to tensors, or a TensorDict. Nothing is copied.
+
+    Raises:
+        WeightMismatch: It is none of these, or holds something that is no dense tensor.
+    """
+    if isinstance(source, nn.Module):
+        source = source.state_dict()
+    elif hasattr(source, "flatten_keys"):  # a TensorDict, without importing tensordict
+        source = dict(source.flatten_keys(".").items())
+    if not isinstance(source, Mapping):
+        raise WeightMismatch(f"weights come from a module, a dict or a TensorDict, not from a {type(source).__name__}")
+    for name, value in source.items():
+        if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_meta:
+            raise WeightMismatch(f"{name}: only dense tensors can be sent, this is {_describe(value)}")
+    return {str(name): value.detach() for name, value in source.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The bytes of one version at one moment.
+
+    Attributes:
+        parameters: What lies in the bytes.
+        data: uint8 `[total_bytes]`, on the CPU. Belongs to the layout that made it, which reuses it after `release`.
+        views: The parameters as views of `data`, kept for when it is used again; empty: not made yet.
+    """
+
+    parameters: tuple[Parameter, ...]
+    data: Tensor
+    views: tuple[Tensor, ...] = ()
+
+
+class WeightLayout:
+    """Where each parameter lies in a version's bytes.
+
+    Args:
+        models: For each model's name, its named tensors (see `state_of`).
+        precision: `bfloat16` narrows float32 and float64 on the way; everything else goes as it is.
+    """
+
+    def __init__(self, models: Mapping[str, State], precision: Precision = Precision.FLOAT32) -> None:
+        narrow = precision is Precision.BFLOAT16
+        self._entries: list[tuple[Parameter, torch.dtype, int]] = []
+        offset = 0
+        for model, state in models.items():
+            for name, tensor in state.items():
+                dtype = torch.bfloat16 if narrow and tensor.dtype in _NARROWED else tensor.dtype
+                shape = tuple(tensor.shape)
+                parameter = Parameter(model=model, name=name, dtype=str(dtype).removeprefix("torch."), shape=shape)
+                self._entries.append((parameter, dtype, offset))
+                nbytes = tensor.numel() * dtype.itemsize
+                offset += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        self.parameters = tuple(parameter for parameter, _, _ in self._entries)
+        self.total_bytes = offset
+        self._free: deque[Snapshot] = deque(maxlen=2)
+
+    def snapshot(self, models: Mapping[str, State]) -> Snapshot:
+        """Copy the models' tensors, wherever they are, into one buffer.
+
+        Raises:
+            WeightMismatch: Names, shapes or dtypes are not those of this layout.
+        """
+        sources = self._tensors(models)
+        if self._free:
+            snapshot = self._free.popleft()
+        else:
+            snapshot = Snapshot(self.parameters, torch.zeros(self.total_bytes, dtype=torch.uint8))
+        if not snapshot.views:
+            snapshot = replace(snapshot, views=tuple(self._views(snapshot.data)))
+        copy_all(snapshot.views, sources)
+        return snapshot
+
+    def release(self, snapshot: Snapshot) -> None:
+        """Give a snapshot's buffer back: its bytes were sent."""
+        self._free.append(snapshot)
+
+    def load(self, data: Tensor, models: Mapping[str, State]) -> None:
+        """Copy a version's bytes (uint8 `[total_bytes]`) into the models' tensors, in place.
+
+        Raises:
+            WeightMismatch: The models, or the number of bytes, are not those of this layout.
+        """
+        targets = self._tensors(models)
+        if data.numel() != self.total_bytes:
+            raise WeightMismatch(f"{data.numel()} bytes of weights for a layout of {self.total_bytes}")
+        copy_all(targets, self._views(data))
+
+    def states(self, data: Tensor) -> dict[str, State]:
+        """The models' tensors as views of a version's bytes, in the precision that these have."""
+        models: dict[str, State] = {}
+        for (parameter, _, _), view in zip(self._entries, self._views(data), strict=True):
+            models.setdefault(parameter.model, {})[parameter.name] = view
+        return models
+
+    def check(self, parameters: tuple[Parameter, ...], *, theirs: str) -> None:
+        """Compare what someone else has with what is here.
+
+        Args:
+            parameters: The other side's.
+            theirs: Who the other side is, for the message: "the learner".
+
+        Raises:
+            WeightMismatch: Names the first parameter that differs, and how.
+        """
+        if parameters == self.parameters:
+            return
+        here = {(parameter.model, parameter.name): parameter for parameter in self.parameters}
+        there = {(parameter.model, parameter.name): parameter for parameter in parameters}
+        for key, parameter in there.items():
+            if key not in here:
+                raise WeightMismatch(f"{_name(parameter)}: {theirs} has it, the policy here does not")
+            if here[key] != parameter:
+                raise WeightMismatch(
+                    f"{_name(parameter)}: {theirs} has {_form(parameter)}, the policy here has {_form(here[key])}"
+                )
+        for key, parameter in here.items():
+            if key not in there:
+                raise WeightMismatch(f"{_name(parameter)}: the policy here has it, {theirs} does not")
+        for mine, other in zip_longest(self.parameters, parameters):
+            if mine != other:
+                differs = mine or other
+                raise WeightMismatch(f"{_name(differs)}: {theirs} has the same parameters in another order, or twice")
+
+    def _tensors(self, models: Mapping[str, State]) -> list[Tensor]:
+        tensors: list[Tensor] = []
+        for parameter, dtype, _ in self._entries:
+            tensor = models.get(parameter.model, {}).get(parameter.name)
+            if tensor is None:
+                raise WeightMismatch(f"{_name(parameter)}: it was there in an earlier version and is missing now")
+            narrowed = dtype is torch.bfloat16 and tensor.dtype in _NARROWED
+            if tuple(tensor.shape) != parameter.shape or not (narrowed or tensor.dtype is dtype):
+                raise WeightMismatch(
+                    f"{_name(parameter)}: it was {_form(parameter)} in an earlier version, now {_describe(tensor)}"
+                )
+            tensors.append(tensor)
+        extra = sum(map(len, models.values())) - len(tensors)
+        if extra:
+            known = {(parameter.model, parameter.name) for parameter in self.parameters}
+            model, name = next((m, n) for m, state in models.items() for n in state if (m, n) not in known)
+            raise WeightMismatch(f"{_full_name(model, name)}: it was not there in an earlier version")
+        return tensors
+
+    def _views(self, data: Tensor) -> list[Tensor]:
+        views: list[Tensor] = []
+        for parameter, dtype, offset in self._entries:
+            count = 1
+            for size in parameter.shape:
+                count *= size
+            views.append(data[offset : offset + count * dtype.itemsize].view(dtype).view(parameter.shape))
+        return views
+
+
+def _name(parameter: Parameter) -> str:
+    return _full_name(parameter.model, parameter.name)
+
+
+def _full_name(model: str, name: str) -> str:
+    return name if model == POLICY else f"{model}.{name}"
+
+
+def _form(parameter: Parameter) -> str:
+    return f"{parameter.dtype} {list(parameter.shape)}"
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        layout = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)} ({layout})"
+    return f"a {type(value).__name__}"

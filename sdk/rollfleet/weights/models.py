@@ -1,0 +1,89 @@
+"""The models of a policy: what has weights, by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from rollfleet.errors import JobInvalid, WeightMismatch
+from rollfleet.weights.layout import POLICY, State, state_of
+
+
+def models_of(policy: Any) -> dict[str, State]:
+    """The named tensors of each model of a policy. Nothing is copied.
+
+    A policy of several models has them in its attribute `models`, a ModuleDict or another mapping of names to modules.
+    Any other is one model, called `policy`; a plain callable has no weights.
+
+    Raises:
+        WeightMismatch: It has weights in a form that cannot be sent.
+    """
+    models = getattr(policy, "models", None)
+    if isinstance(models, Mapping | nn.ModuleDict):
+        return {_name(name): state_of(model) for name, model in models.items()}
+    if callable(policy) and not hasattr(policy, "state_dict") and not hasattr(policy, "flatten_keys"):
+        return {POLICY: {}}
+    return {POLICY: state_of(policy)}
+
+
+def one_source(policy_or_weights: Any, *, weights: Any = None, policy: Any = None) -> Any:
+    """What a call says that weights come from, in one of three ways; None: in none.
+
+    Raises:
+        JobInvalid: It says so in several ways, or calls a module weights, or weights a policy.
+    """
+    ways = {"policy_or_weights": policy_or_weights, "weights": weights, "policy": policy}
+    said = [name for name, source in ways.items() if source is not None]
+    if len(said) > 1:
+        raise JobInvalid(f"{' and '.join(f'`{name}`' for name in said)} are given at once; write one of them")
+    if weights is not None and not _holds_tensors(weights):
+        raise JobInvalid(f"`weights` are a dict or a TensorDict of tensors; write `policy=` for a {_kind(weights)}")
+    if policy is not None and _holds_tensors(policy) and not isinstance(policy, nn.Module):
+        raise JobInvalid(f"`policy` is a module; write `weights=` for a {_kind(policy)}")
+    return next((source for source in ways.values() if source is not None), None)
+
+
+def named_states(
+    source: Any,
+    model_id: str | None = None,
+    weights_dict: Mapping[str, Any] | None = None,
+    *,
+    select: Callable[[Any], dict[str, State]] = models_of,
+) -> dict[str, State] | None:
+    """The models that a call of `update_policy_weights_` names; None: the collector's own policy is meant.
+
+    Args:
+        source: See `one_source`.
+        model_id: See `Collector.update_policy_weights_`.
+        weights_dict: Likewise.
+        select: Which tensors of a policy travel.
+
+    Raises:
+        JobInvalid: The arguments contradict each other.
+        WeightMismatch: Something in them has no weights.
+    """
+    if weights_dict is not None:
+        if source is not None or model_id is not None:
+            raise JobInvalid("`weights_dict` names models and their weights itself; remove the other arguments")
+        return {_name(name): state_of(weights) for name, weights in weights_dict.items()}
+    if model_id is not None:
+        if source is None:
+            raise JobInvalid(f"`model_id={model_id!r}` needs the weights of that model; pass them first")
+        return {_name(model_id): state_of(source)}
+    if source is None:
+        return None
+    return models_of(source) if _holds_tensors(source) else select(source)
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, Mapping) or hasattr(value, "flatten_keys")  # the latter has a TensorDict
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name or "." in name:
+        raise WeightMismatch(f"{name!r} is no name of a model; write a word without dots")
+    return name

@@ -1,0 +1,73 @@
+"""A fragment as one message: its tensors under keys that say which part they are, and what it says of itself.
+
+Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
+"""
+
+from torch import Tensor
+
+from rollfleet.data.batch import Fragment
+from rollfleet.errors import MessageCorrupt
+from rollfleet.wire.codec import Buffer, Encoded, Key, decode, encode
+from rollfleet.wire.frame_stacks import Folded, fold, unfold
+from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
+
+_STEPS, _FINAL, _EPISODES = "steps", "final", "episodes"
+_RETURNS, _LENGTHS = (_EPISODES, "returns"), (_EPISODES, "lengths")
+_FOLDED = tuple(f"folded {part}" for part in Folded._fields)
+
+
+def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True, folded: bool = True) -> Encoded:
+    """A message that points at the fragment's tensors: they must not change until it is sent.
+
+    Args:
+        fragment: What was collected.
+        meta: What is said of it.
+        checksum: Whether the receiver is to notice bytes that changed on the way.
+        folded: Whether bytes are dear enough for stacks to be looked for.
+    """
+    tensors: dict[Key, Tensor] = {}
+    for key, tensor in fragment.steps.items():
+        stacks = fold(tensor) if folded and key in fragment.final else None
+        if stacks is None:
+            tensors[_STEPS, *key] = tensor
+        else:
+            tensors |= {(part, *key): value for part, value in zip(_FOLDED, stacks, strict=True)}
+    tensors |= {(_FINAL, *key): tensor for key, tensor in fragment.final.items()}
+    tensors |= {_RETURNS: fragment.episode_returns, _LENGTHS: fragment.episode_lengths}
+    return encode(pack(meta), tensors, checksum=checksum)
+
+
+def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta, Fragment]:
+    """The inverse. The fragment's tensors are views of `buffer`, but for those that were folded.
+
+    Raises:
+        MessageCorrupt: The bytes are not what `pack_fragment` makes.
+    """
+    header, tensors = decode(buffer, checksum=checksum)
+    try:
+        meta = unpack(BatchMeta, header)
+        returns, lengths = tensors.pop(_RETURNS), tensors.pop(_LENGTHS)
+    except (MessageInvalid, KeyError) as error:
+        raise MessageCorrupt(f"no batch: {error}") from error
+    parts: dict[str, dict[Key, Tensor]] = {part: {} for part in (_STEPS, _FINAL, *_FOLDED)}
+    for (part, *key), tensor in tensors.items():
+        if part not in parts or not key:
+            raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
+        parts[part][tuple(key)] = tensor
+    fragment = Fragment(
+        steps={**parts[_STEPS], **_unfolded(parts)},
+        final=parts[_FINAL],
+        episode_returns=returns,
+        episode_lengths=lengths,
+        version=meta.version,
+    )
+    return meta, fragment
+
+
+def _unfolded(parts: dict[str, dict[Key, Tensor]]) -> dict[Key, Tensor]:
+    images, *others = (parts[part] for part in _FOLDED)
+    if any(other.keys() != images.keys() for other in others) or images.keys() & parts[_STEPS].keys():
+        raise MessageCorrupt(
+            f"no batch: parts of what was folded are missing, or something is there twice: {[*images]}"
+        )
+    return {key: unfold(Folded(images[key], *(other[key] for other in others))) for key in images}

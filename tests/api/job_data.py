@@ -1,0 +1,113 @@
+"""Jobs as plain data, and the rules that they may break."""
+
+from rollfleet_api.job import API_VERSION, KIND
+
+
+def job_data(**spec: object) -> dict[str, object]:
+    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "cartpole"}, "spec": smallest | spec}
+
+
+ENV = {"id": "CartPole-v1"}
+RULES = [
+    ({"workers": 0}, "spec.workers: must be at least 1, got 0"),
+    ({"workers": "two"}, 'spec.workers: expected a whole number, got the text "two"'),
+    ({"workers": "8"}, 'spec.workers: expected a whole number, got the text "8"; write 8 without quotes'),
+    ({"workers": True}, "spec.workers: expected a whole number, got the boolean true"),
+    ({"workers": 2.0}, "spec.workers: expected a whole number, got the number 2.0; write 2"),
+    ({"workers": None}, "spec.workers: expected a whole number, got nothing (null); remove it for the default"),
+    ({"suspend": "true"}, 'spec.suspend: expected true or false, got the text "true"; write true without quotes'),
+    ({"mode": "sync"}, "spec.mode: got `sync`; write `Sync`"),
+    ({"mode": 3}, "spec.mode: expected `Sync` or `Async`, got the number 3"),
+    ({"delivery": {"whenFull": "drop-oldest"}}, "spec.delivery.whenFull: got `drop-oldest`; write `DropOldest`"),
+    ({"env": ENV | {"numEnv": 2}}, "spec.env.numEnv: unknown field `numEnv`; did you mean `numEnvs`?"),
+    (
+        {"env": ENV | {"num_envs": 2}},
+        "spec.env.num_envs: unknown field `num_envs`; did you mean `numEnvs`? (fields are written in camelCase)",
+    ),
+    ({"framesPerBatch": 2}, "spec.framesPerBatch: unknown field `framesPerBatch`; it belongs into `spec.collect`"),
+    ({"source": {"x": 1, "configMap": "a"}}, "spec.source.x: unknown field `x`; known here: configMap"),
+    (
+        {"env": ENV | {"numEnvs": 100}},
+        "spec.collect.framesPerBatch: 64 is less than the 100 environments of a worker (`env.numEnvs`); "
+        "write 100 or more",
+    ),
+    (
+        {"env": ENV | {"numEnvs": 24}},
+        "spec.collect.framesPerBatch: 64 is no multiple of the 24 environments of a worker (`env.numEnvs`); "
+        "write 48 or 72",
+    ),
+    (
+        {"env": {}},
+        "spec.env: no environment is named; write either `id` (a registered environment, e.g. `CartPole-v1`) "
+        "or `entrypoint` (e.g. `my_pkg.envs:make`)",
+    ),
+    (
+        {"env": ENV | {"entrypoint": "a:b"}},
+        "spec.env: both `id` and `entrypoint` are given; write either `id` (a registered environment, e.g. "
+        "`CartPole-v1`) or `entrypoint` (e.g. `my_pkg.envs:make`)",
+    ),
+    (
+        {"env": {"entrypoint": "make my env"}},
+        "spec.env.entrypoint: `make my env` is no entrypoint; expected `module:callable`, e.g. `my_pkg.envs:make`",
+    ),
+    (
+        {"env": {"entrypoint": "my_envs.cart.make"}},
+        "spec.env.entrypoint: `my_envs.cart.make` is no entrypoint; expected `module:callable`, e.g. "
+        "`my_envs.cart:make`",
+    ),
+    (
+        {"env": ENV | {"vectorization": "Native", "wrappers": [{"entrypoint": "a:b"}]}},
+        "spec.env.wrappers: wrappers wrap single environments, and `vectorization: Native` has none; "
+        "remove `wrappers`, or write `vectorization: Sync` or `Async`",
+    ),
+    (
+        {"env": ENV | {"wrappers": [{"entrypoint": "a:b"}, {}]}},
+        "spec.env.wrappers[1].entrypoint: missing; write e.g. `entrypoint: gymnasium.wrappers:ClipAction`",
+    ),
+    (
+        {"env": "CartPole-v1"},
+        'spec.env: expected a mapping, got the text "CartPole-v1"; write e.g. `env: {id: CartPole-v1}`',
+    ),
+    (
+        {"env": ENV | {"kwargs": {"a": {"b": float("nan")}}}},
+        "spec.env.kwargs.a.b: nan cannot be written in JSON; use a finite number",
+    ),
+    ({"env": ENV | {"kwargs": {"a": [{1: 2}]}}}, 'spec.env.kwargs.a[0]: the key 1 is no text; write it in quotes: "1"'),
+    (
+        {"policy": {}},
+        "spec.policy: no policy is named; "
+        "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`",
+    ),
+    (
+        {"policy": {"mlp": {}, "random": {}}},
+        "spec.policy: `mlp` and `random` are given; "
+        "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`",
+    ),
+    ({"policy": {"mlp": {}, "kwargs": {}}}, "spec.policy.kwargs: `kwargs` are for `entrypoint` alone; remove them"),
+    (
+        {"policy": {"mlp": {}, "device": "gpu"}},
+        "spec.policy.device: `gpu` is no device; expected `cpu`, `cuda`, `cuda:<index>` or `mps`",
+    ),
+    ({"policy": {"mlp": {"hidden": [0]}}}, "spec.policy.mlp.hidden[0]: must be at least 1, got 0"),
+    (
+        {"policy": {"mlp": {"hidden": 64}}},
+        "spec.policy.mlp.hidden: expected a list, got the number 64; write `hidden: [64]`",
+    ),
+    ({"collect": {}}, "spec.collect.framesPerBatch: missing; write e.g. `framesPerBatch: 2048`"),
+    (
+        {"delivery": {"maxBytes": "4GB"}},
+        "spec.delivery.maxBytes: `4GB` is no quantity; write `4Gi` (powers of 1024) or `4G` (powers of 1000)",
+    ),
+    ({"delivery": {"maxBytes": "4k"}}, "spec.delivery.maxBytes: `4k` is 4000 bytes; the least is `1Mi`"),
+    (
+        {"resources": {"limits": {"nvidia.com/gpu": 0.5}}},
+        'spec.resources.limits[nvidia.com/gpu]: expected a quantity; write it in quotes: "0.5"',
+    ),
+    ({"stragglers": {"threshold": 0}}, "spec.stragglers.threshold: must be more than 0.0, got 0"),
+    (
+        {"stragglers": {"threshold": 0.5}},
+        "spec.stragglers.threshold: only mode Sync waits for all workers; remove `stragglers`, or write `mode: Sync`",
+    ),
+    ({"image": "a b"}, "spec.image: expected the name of an image, e.g. `my-org/my-worker:1.0`, got `a b`"),
+]

@@ -1,0 +1,161 @@
+"""A job's names on NATS: one reading each, shared with no other job, and each within one role's reach."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from rollfleet_api.permissions import Role, inbox_prefix, permissions
+from rollfleet_api.subjects import WEIGHT_SLOTS, Subjects, job_of
+
+labels = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
+# Few short names beside all others: "a-b" of "c" and "a" of "b-c" must come up.
+jobs = st.builds(
+    Subjects,
+    namespace=st.sampled_from(["a", "b", "a-b", "b-a", "1", "default"]) | labels,
+    job=st.sampled_from(["a", "b", "a-b", "b-a", "1", "default"]) | labels,
+)
+SUBJECTS = Subjects(namespace="default", job="cartpole")
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """NATS's rule: `*` is one token, `>` at the end is one or more. A subject may hold wildcards, as a subscription."""
+    ours, theirs = pattern.split("."), subject.split(".")
+    if ours[-1] == ">":
+        return len(theirs) >= len(ours) and matches(".".join(ours[:-1]), ".".join(theirs[: len(ours) - 1]))
+    if len(ours) != len(theirs):
+        return False
+    return all(mine == other or (mine == "*" and other != ">") for mine, other in zip(ours, theirs, strict=True))
+
+
+def used(subjects: Subjects) -> list[str]:
+    """Every subject that carries a message of a job with three workers."""
+    each = [(subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.batch_chunk(w, 0)) for w in range(3)]
+    slots = [subjects.weight_chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
+    learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.rank(1)]
+    return [*learners, *slots, *sum(each, ())]
+
+
+def direct_get(subjects: Subjects, subject: str) -> str:
+    return f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subject}"
+
+
+@given(jobs)
+def test_key_is_read_back(subjects: Subjects) -> None:
+    assert Subjects.parse(subjects.key) == subjects
+
+
+def test_bare_name_is_a_job_of_the_default_namespace() -> None:
+    assert Subjects.parse("cartpole") == SUBJECTS
+
+
+@given(jobs)
+def test_job_is_read_back_from_each_of_its_subjects(subjects: Subjects) -> None:
+    patterns = [*subjects.state_subjects, *subjects.batch_subjects, subjects.weights, subjects.workers, subjects.ranks]
+    assert {job_of(subject) for subject in used(subjects) + patterns} == {subjects}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["", "rollfleet", "rollfleet.a", "rollfleet.a.b", "other.a.b.spec", "rollfleet.*.b.spec", "rollfleet.a.>.x", ">"],
+)
+def test_subject_of_no_job_is_refused(subject: str) -> None:
+    with pytest.raises(ValueError, match=r"no subject of a job|names no job"):
+        job_of(subject)
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a/b/c", "a.b", "*", ">", "a/*", "a b", "A", "a_b", "-a", "a" * 64])
+def test_name_that_would_reach_into_other_subjects_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="names no job"):
+        Subjects.parse(key)
+
+
+@given(jobs, jobs)
+@example(Subjects(namespace="a-b", job="a"), Subjects(namespace="a", job="b-a"))
+def test_two_jobs_share_no_subject_stream_or_inbox(one: Subjects, other: Subjects) -> None:
+    assume(one != other)
+    theirs = used(other)
+    for pattern in [*one.state_subjects, *one.batch_subjects, f"{one.prefix}.>"]:
+        assert not [subject for subject in theirs if matches(pattern, subject)]
+    assert {one.batches_stream, one.state_stream}.isdisjoint({other.batches_stream, other.state_stream})
+    for role in Role:
+        inbox = f"{inbox_prefix(other, role)}.x"
+        assert not [mine for mine in Role if matches(f"{inbox_prefix(one, mine)}.>", inbox)]
+
+
+@given(jobs, jobs)
+@example(Subjects(namespace="a-b", job="a"), Subjects(namespace="a", job="b-a"))
+def test_permissions_of_one_job_reach_nothing_of_another(one: Subjects, other: Subjects) -> None:
+    assume(one != other)
+    theirs = [*used(other), *(f"{inbox_prefix(other, role)}.x" for role in Role)]
+    for role in Role:
+        theirs += [subject for subject in permissions(other, role).publish if subject.startswith("$JS.")]
+    for role in Role:
+        allowed = permissions(one, role)
+        assert not [(p, s) for p in allowed.publish + allowed.subscribe for s in theirs if matches(p, s)]
+
+
+@given(jobs)
+def test_stream_names_hold_no_character_that_nats_refuses(subjects: Subjects) -> None:
+    for name in (subjects.batches_stream, subjects.state_stream):
+        assert not set(name) & set(" .*>/\\\t\r\n")
+        assert len(name) <= 255
+
+
+@given(jobs)
+def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subjects) -> None:
+    streams = {"state": subjects.state_subjects, "batches": subjects.batch_subjects}
+    for subject in used(subjects):
+        kept = [name for name, patterns in streams.items() for pattern in patterns if matches(pattern, subject)]
+        expected = {"taken": [], "ranks": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
+        assert kept == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "published", "subscribed"),
+    [
+        (
+            Role.WORKER,
+            {"batches", "claims", "workers"},
+            {"spec", "control", "weights", "taken"},
+        ),
+        (
+            Role.LEARNER,
+            {"control", "weights", "learner", "taken", "ranks"},
+            {"spec", "workers", "ranks", "control", "batches"},
+        ),
+    ],
+)
+def test_role_reaches_what_its_program_uses_and_nothing_else(
+    role: Role, published: set[str], subscribed: set[str]
+) -> None:
+    allowed = permissions(SUBJECTS, role)
+
+    def reached(patterns: list[str]) -> set[str]:
+        return {subject.split(".")[3] for subject in used(SUBJECTS) for p in patterns if matches(p, subject)}
+
+    def covered(patterns: list[str], kinds: set[str]) -> bool:
+        wanted = [subject for subject in used(SUBJECTS) if subject.split(".")[3] in kinds]
+        return all(any(matches(p, subject) for p in patterns) for subject in wanted)
+
+    assert reached(allowed.publish) == published
+    assert covered(allowed.publish, published)
+    assert reached(allowed.subscribe) == subscribed
+    assert covered(allowed.subscribe, subscribed)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_role_may_read_every_last_word_and_listen_to_its_own_inbox_only(role: Role) -> None:
+    allowed = permissions(SUBJECTS, role)
+    for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weight_chunk(3, 2), SUBJECTS.lease(0)):
+        assert [p for p in allowed.publish if matches(p, direct_get(SUBJECTS, subject))]
+    other = next(each for each in Role if each is not role)
+    assert [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, role)}.abc.1")]
+    assert not [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, other)}.abc.1")]
+
+
+def test_version_is_not_written_over_the_one_before_it() -> None:
+    chunks = [SUBJECTS.weight_chunk(version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
+    assert len(set(chunks)) == WEIGHT_SLOTS
+    assert all(one != following for one, following in pairwise(chunks))

@@ -1,0 +1,172 @@
+"""What a user is told about a job that cannot be: where, what is wrong, and what to write instead."""
+
+import pytest
+from tests.api.job_data import ENV, RULES, job_data
+
+from rollfleet_api.documents import read_jobs
+from rollfleet_api.validation import JobErrors, Problem, parse_job
+
+
+def messages(data: object) -> list[str]:
+    with pytest.raises(JobErrors) as caught:
+        parse_job(data)
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(("spec", "message"), RULES, ids=[message.split(";")[0][:70] for _, message in RULES])
+def test_wrong_spec_is_told_with_what_to_write(spec: dict[str, object], message: str) -> None:
+    assert messages(job_data(**spec)) == [message]
+
+
+def test_every_problem_is_told_at_once() -> None:
+    data = job_data(workers="two", mode="sync", env=ENV | {"numEnvs": 3, "numEnv": 1})
+    assert [line.split(":")[0] for line in messages(data)] == [
+        "spec.workers",
+        "spec.mode",
+        "spec.env.numEnv",
+        "spec.collect.framesPerBatch",
+    ]
+
+
+NAMES = [
+    (
+        "a" * 41,
+        "at most 40 characters: workers' host names are `<name>-workers-<8 hex digits>-<index of up to 5 digits>`",
+    ),
+    ("My_Job", "write e.g. `my-job`"),
+    ("a.b", "write e.g. `a-b`"),
+    ("-", "must begin and end with a letter or digit"),
+    (1234, 'expected text, got the number 1234; write it in quotes: "1234"'),
+]
+
+
+@pytest.mark.parametrize(("name", "part"), NAMES)
+def test_name_that_cannot_be_a_token_or_a_host_is_refused(name: object, part: str) -> None:
+    (message,) = messages(job_data() | {"metadata": {"name": name}})
+    assert message.startswith("metadata.name: ")
+    assert part in message
+
+
+def test_longest_name_and_long_namespace_are_accepted() -> None:
+    assert (
+        parse_job(job_data() | {"metadata": {"name": "a" * 40, "namespace": "b" * 63}}).key == f"{'b' * 63}/{'a' * 40}"
+    )
+    assert "a namespace has at most 63" in messages(job_data() | {"metadata": {"name": "a", "namespace": "b" * 64}})[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (
+            job_data() | {"apiVersion": "v1", "kind": "Pod"},
+            [
+                'apiVersion: expected `rollfleet.dev/v1alpha1`, got the text "v1"; '
+                "write `apiVersion: rollfleet.dev/v1alpha1`",
+                'kind: expected `CollectorJob`, got the text "Pod"; write `kind: CollectorJob`',
+            ],
+        ),
+        (
+            {},
+            [
+                "apiVersion: missing; write `apiVersion: rollfleet.dev/v1alpha1`",
+                "kind: missing; write `kind: CollectorJob`",
+            ],
+        ),
+        ([], ["expected a mapping with apiVersion, kind, metadata and spec, got a list"]),
+        (None, ["expected a mapping with apiVersion, kind, metadata and spec, got nothing (null)"]),
+    ],
+)
+def test_other_kinds_are_told_apart_without_noise(data: object, expected: list[str]) -> None:
+    assert messages(data) == expected
+
+
+def test_errors_are_value_errors_that_name_their_origin() -> None:
+    with pytest.raises(ValueError, match=r"^the API server: spec\.workers: must be") as caught:
+        parse_job(job_data(workers=0), origin="the API server")
+    assert isinstance(caught.value, JobErrors)
+    assert caught.value.problems == (Problem("spec.workers", "must be at least 1, got 0", "the API server"),)
+
+
+TEXT = """\
+apiVersion: rollfleet.dev/v1alpha1
+kind: CollectorJob
+metadata: {name: one}
+spec:
+  env: {id: CartPole-v1}
+  policy: {mlp: {}}
+  collect:
+    framesPerBatch: 64
+"""
+
+
+def read_messages(text: str) -> str:
+    with pytest.raises(JobErrors) as caught:
+        read_jobs(text, origin="job.yaml")
+    return str(caught.value)
+
+
+def test_several_documents_are_several_jobs_and_empty_ones_none() -> None:
+    text = f"---\n---\n{TEXT}---\n{TEXT.replace('one', 'two')}---\n"
+    assert [job.metadata.name for job in read_jobs(text, origin="job.yaml")] == ["one", "two"]
+
+
+def test_message_names_the_line() -> None:
+    assert read_messages(TEXT.replace("64", "0")).startswith("job.yaml:8: spec.collect.framesPerBatch: must be")
+
+
+def test_message_names_the_document_where_there_are_several() -> None:
+    text = f"{TEXT}---\n{TEXT.replace('one', 'two').replace('64', '0')}"
+    assert read_messages(text).startswith("job.yaml:17 (document 2): spec.collect.framesPerBatch: must be")
+
+
+def test_second_job_of_the_same_name_is_refused() -> None:
+    expected = (
+        "job.yaml:12 (document 2): metadata.name: `default/one` is already the job of document 1; give it another name"
+    )
+    assert read_messages(f"{TEXT}---\n{TEXT}") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: [1\nb: 2", "job.yaml:2:2: not YAML: expected ',' or ']', but got ':'"),
+        ("a: 1\na: 2", "job.yaml:2:1: not YAML: `a` is already given in line 1"),
+        ("a: !!python/object/apply:os.getcwd []", "job.yaml:1:4: not YAML: could not determine a constructor"),
+        ("a: *b", "job.yaml:1:4: not YAML: found undefined alias"),
+        ("a: \x00", "job.yaml: not YAML: unacceptable character"),
+        ("[" * 5000, "job.yaml: not YAML that can be read: nested too deeply"),
+        ("", "job.yaml: empty; expected a CollectorJob"),
+        ("---\n# nothing\n", "job.yaml: empty; expected a CollectorJob"),
+    ],
+)
+def test_text_that_is_no_yaml_is_told_with_its_place(text: str, expected: str) -> None:
+    assert read_messages(text).startswith(expected)
+
+
+def test_value_that_holds_itself_ends_in_a_message() -> None:
+    text = TEXT.replace("{id: CartPole-v1}", "{id: CartPole-v1, kwargs: &k {me: *k}}")
+    assert "holding itself" in read_messages(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("-2.5", -2.5),
+        ("0x10", 16),
+        ("0o17", 15),
+        ("017", 15),
+        ("1:30", "1:30"),
+        ("2026-11-21", "2026-11-21"),
+        ("yes", True),
+        ("v1", "v1"),
+        ("~", None),
+        ("", None),
+    ],
+)
+def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
+    (job,) = read_jobs(
+        TEXT.replace("{id: CartPole-v1}", f"\n    id: CartPole-v1\n    kwargs:\n      x: {text}"), origin=""
+    )
+    assert job.spec.env.kwargs == {"x": value}
+    assert type(job.spec.env.kwargs["x"]) is type(value)

@@ -1,0 +1,221 @@
+"""A nats-server in JWT mode, an operator on it, and the programs of jobs."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nats.aio.client import Client
+
+from rollfleet.nats.embedded_server import find_nats_server
+from rollfleet_api.environment import Address
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.messages import pack
+from rollfleet_api.permissions import Role, inbox_prefix
+from rollfleet_api.streams import subjects_of
+from rollfleet_api.subjects import Subjects
+from rollfleet_api.validation import parse_job
+from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.server_port import NatsOnServer
+from rollfleet_operator.nats.settings import NatsSettings
+from rollfleet_operator.nats.trust import new_keys, trust_configuration
+from rollfleet_operator.nats.users import Validity, role_credentials
+
+START_TIMEOUT_S = 10.0
+ROOM_BYTES = 4 << 30  # as a bound: nothing is allocated
+
+
+class NatsInJwtMode:
+    """A nats-server that trusts one operator.
+
+    Attributes:
+        folder: Its files.
+        keys: The operator's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.keys = folder, new_keys(os.urandom(32))
+        self._port = -1
+        (folder / "trust.conf").write_text(trust_configuration(self.keys, now_s=int(time.time())))
+        self._start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"nats://127.0.0.1:{self._port}"
+
+    @property
+    def settings(self) -> NatsSettings:
+        """What the operator is told of it."""
+        return NatsSettings(server=Server(url=self.url), keys=self.keys)
+
+    def kill(self) -> None:
+        """SIGKILL; it keeps what is on its disk."""
+        self._process.kill()
+        self._process.wait(START_TIMEOUT_S)
+
+    def start_again(self, *, empty: bool = False, resolver: str | None = None) -> None:
+        """After `kill`, on the same port; `empty`: with a new disk; `resolver`: other than the chart has it."""
+        if empty:
+            for store in ("jetstream", "accounts"):
+                shutil.rmtree(self.folder / store)
+        self._start(resolver)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        self._process.terminate()
+        self._process.wait(START_TIMEOUT_S)
+
+    def _start(self, resolver: str | None = None) -> None:
+        store, accounts = self.folder / "jetstream", self.folder / "accounts"
+        full = f'{{type: full, dir: "{accounts}", allow_delete: true, hard_delete: true}}'
+        (self.folder / "nats.conf").write_text(
+            f"listen: 127.0.0.1:{self._port}\n"
+            f'ports_file_dir: "{self.folder}"\n'
+            "include trust.conf\n"
+            f"resolver: {resolver or full}\n"
+            f'jetstream: {{store_dir: "{store}", max_file_store: {ROOM_BYTES}, max_memory_store: {ROOM_BYTES}}}\n'
+        )
+        command = [str(find_nats_server()), "-c", str(self.folder / "nats.conf")]
+        with (self.folder / "log").open("a") as log:
+            self._process = subprocess.Popen(command, stderr=log)
+        ports = self.folder / f"nats-server_{self._process.pid}.ports"
+        until = time.monotonic() + START_TIMEOUT_S
+        while not (ports.exists() and ports.stat().st_size):
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < until, "nats-server did not come up"
+            time.sleep(0.01)
+        self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
+
+
+class Guest:
+    """Somebody's connection.
+
+    Attributes:
+        refused: What the server did not permit it, in order.
+        closed: Whether it is over.
+    """
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.refused: asyncio.Queue[str] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    async def flush(self) -> None:
+        """Wait until the server has dealt with all that was sent before."""
+        await self.client.flush()  # this one may overtake what still waits to be written
+        await self.client.flush()
+
+
+class Site:
+    """A server and the operator's wire to it, in one event loop."""
+
+    def __init__(self, server: NatsInJwtMode, folder: Path) -> None:
+        self.server, self._folder = server, folder
+        self.wire = NatsOnServer(server.settings)
+
+    @staticmethod
+    def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
+        """A small job; `spec` in camelCase."""
+        smallest: dict[str, object] = {
+            "env": {"id": "CartPole-v1"},
+            "policy": {"random": {}},
+            "collect": {"framesPerBatch": 8},
+            "delivery": {"maxBytes": "4Mi"},
+        }
+        metadata = {"name": name, "namespace": namespace, "uid": uid}
+        return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
+
+    def wire_with(self, **settings: Any) -> NatsOnServer:
+        """Another operator's wire."""
+        return NatsOnServer(replace(self.server.settings, **settings))
+
+    def credentials(self, job: CollectorJob, role: Role, *, life_s: int = 3600, ago_s: int = 0) -> bytes:
+        """A file of a role, made some time ago."""
+        return role_credentials(
+            job,
+            role,
+            self.server.keys,
+            Validity(life_s=life_s),
+            mounted=None,
+            now_s=int(time.time()) - ago_s,
+            entropy=os.urandom(32),
+        )
+
+    def file(self, credentials: bytes, name: str = "user.creds") -> Path:
+        """The same on disk."""
+        path = self._folder / name
+        path.write_bytes(credentials)
+        return path
+
+    def address(self, job: CollectorJob, role: Role) -> Address:
+        """What a role's pods are told."""
+        file = self.file(self.credentials(job, role), f"{job.metadata.name}-{role}.creds")
+        return Address(url=self.server.url, job=job.key, credentials=file)
+
+    @asynccontextmanager
+    async def guest(self, job: CollectorJob, role: Role, credentials: bytes | None = None) -> AsyncIterator[Guest]:
+        """A role's connection, as its program makes it."""
+        made = credentials or self.credentials(job, role)
+        guest = Guest()
+
+        async def on_error(error: Exception) -> None:
+            guest.refused.put_nowait(str(error))
+
+        async def on_close() -> None:
+            guest.closed.set()
+
+        try:
+            await guest.client.connect(
+                self.server.url,
+                user_credentials=str(self.file(made)),
+                inbox_prefix=inbox_prefix(subjects_of(job), role),
+                error_cb=on_error,
+                closed_cb=on_close,
+                allow_reconnect=False,
+            )
+            yield guest
+        finally:
+            await guest.client.close()
+            if left := guest.client._transport:  # of an attempt that failed
+                left.close()  # type: ignore[no-untyped-call]
+
+    async def speak(self, job: CollectorJob, role: Role, messages: Mapping[str, Any]) -> None:
+        """Say something as a role, and see that it was stored."""
+        async with self.guest(job, role) as guest:
+            for subject, message in messages.items():
+                await guest.client.jetstream().publish(subject, pack(message))
+
+    async def deafen(self) -> None:
+        """What the operator listens to passes it by from now on."""
+        for connection in self.wire._connections._open.values():
+            client = await connection.account.client()
+            for subscription in list(client._subs.values()):
+                if not subscription.subject.startswith("_INBOX"):
+                    await subscription.unsubscribe()
+
+    async def stored(self, job: CollectorJob, subject: str) -> bytes:
+        """The last word on a state subject."""
+        async with self.administrator(subjects_of(job)) as client:
+            request = f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"
+            return (await client.request(request, timeout=5)).data
+
+    @asynccontextmanager
+    async def administrator(self, subjects: Subjects) -> AsyncIterator[Client]:
+        """The operator in the account of a job's streams."""
+        account = self.server.keys.account(subjects, Role.LEARNER)
+        connection = Connection(self.server.settings.server, own_user(account), "test")
+        try:
+            yield await connection.client()
+        finally:
+            await connection.close()
+
+
+Play = Callable[[Callable[[Site], Coroutine[Any, Any, None]]], None]

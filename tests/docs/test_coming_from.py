@@ -1,0 +1,96 @@
+"""Every block of ours on the pages for those who come from elsewhere is run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollfleet.learner.options import Options
+
+PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "slurm.md"]
+BIN = Path(sys.executable).parent
+
+
+def page(repository: Path, name: str) -> str:
+    return (repository / "docs" / name).read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run(command: list[str], folder: Path) -> str:
+    environ = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "RL_WARNINGS": "False"}
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
+def test_each_block_for_those_who_come_from_torchrl_runs(number: int, repository: Path, tmp_path: Path) -> None:
+    ours = blocks(page(repository, "coming-from-torchrl.md"), "python")
+    assert len(ours) == 6
+    (tmp_path / "block.py").write_text(ours[number])
+    run([sys.executable, "-W", "error", "block.py"], tmp_path)
+
+
+@pytest.mark.slow
+def test_job_and_learner_for_those_who_come_from_ray_run_by_their_command(repository: Path, tmp_path: Path) -> None:
+    text = page(repository, "coming-from-ray.md")
+    (job,), (learner,), (command,) = (blocks(text, language) for language in ("yaml", "python", "bash"))
+    (tmp_path / "job.yaml").write_text(job)
+    (tmp_path / "learner.py").write_text(learner)
+    assert re.search(r"^8192 \{0: \d+, 1: \d+\} \d+$", run(["bash", "-ec", command], tmp_path), re.MULTILINE)
+
+
+def test_each_block_that_is_not_ours_says_whose_it_is(repository: Path) -> None:
+    for name in PAGES:
+        assert all(block.startswith("# TorchRL") for block in blocks(page(repository, name), "py")), name
+
+
+def test_a_shell_takes_the_scripts_for_slurm(repository: Path) -> None:
+    scripts = blocks(page(repository, "slurm.md"), "bash")
+    assert any("#SBATCH" in script for script in scripts)
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_every_keyword_is_on_the_page_for_those_who_come_from_torchrl(repository: Path) -> None:
+    text = page(repository, "coming-from-torchrl.md")
+    # TorchRL has nothing like these.
+    elsewhere = {"acknowledge", "precision", "max_batches_ahead", "backend"}
+    elsewhere |= {"max_restarts_per_worker", "suspect_after_s"}
+    missing = [name for name in Options.__annotations__ if not re.search(rf"\b{name}\b", text)]
+    assert set(missing) <= elsewhere, missing
+
+
+THEIRS = """
+SyncDataCollector Collector MultiSyncDataCollector MultiaSyncDataCollector aSyncDataCollector
+DistributedDataCollector DistributedSyncDataCollector RPCDataCollector RayCollector submitit_delayed_launcher
+RandomPolicy split_trajectories frames_per_batch total_frames max_frames_per_traj init_random_frames
+reset_at_each_iter reset_when_done split_trajs postproc exploration_type set_truncated cat_results device
+storing_device env_device policy_device no_cuda_sync policy policy_factory trust_policy create_env_fn
+create_env_kwargs update_at_each_batch update_after_each_batch max_weight_update_interval
+update_policy_weights_ weights worker_ids model_id weights_dict receive_weights weight_sync_schemes
+weight_recv_schemes register_scheme_receiver cascade_execute start async_shutdown replay_buffer pause set_seed
+static_seed state_dict load_state_dict add_collectors remote_collectors num_workers_per_collector worker_idx
+remote_configs shutdown preemptive_threshold filter_warnings_subprocess
+"""
+
+
+def test_everything_that_torchrls_collectors_take_is_on_the_page_for_those_who_come_from_there(
+    repository: Path,
+) -> None:
+    text = page(repository, "coming-from-torchrl.md")
+    told = [line for line in text.splitlines() if line.startswith(("| ", "###"))]
+    assert [name for name in THEIRS.split() if not re.search(rf"\b{name}\b", "\n".join(told))] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name: str, repository: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", page(repository, name)):
+        assert (repository / "docs" / link).exists(), link

@@ -1,0 +1,93 @@
+"""What the pages of docs show is right: their jobs are valid, their links lead somewhere, their commands exist."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from rollfleet.cli.main import app
+from rollfleet_api.documents import read_jobs
+from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.validation import parse_job
+
+COMMANDS = typer.main.get_command(app)
+
+
+@pytest.fixture
+def pages(repository: Path) -> dict[Path, str]:
+    """The text of each page."""
+    return {path: path.read_text() for path in [*(repository / "docs").rglob("*.md"), repository / "README.md"]}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_every_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
+    shown = {
+        f"{path.name}: {each['metadata']['name']}": text
+        for path, page in pages.items()
+        for text in blocks(page, "yaml")
+        for each in yaml.safe_load_all(text)
+        if isinstance(each, dict) and each.get("kind") == KIND
+    }
+    assert "quick-start.md: cartpole" in shown
+    for origin, text in shown.items():
+        assert read_jobs(text, origin=origin)
+
+
+def test_every_part_of_a_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
+    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    shown = {
+        f"{path.name}: {text}": smallest | part["spec"]
+        for path, page in pages.items()
+        for text in blocks(page, "yaml")
+        for part in yaml.safe_load_all(text)
+        if isinstance(part, dict) and part.keys() == {"spec"}
+    }
+    assert len(shown) > 3
+    for origin, spec in shown.items():
+        assert parse_job(
+            {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "a"}, "spec": spec}, origin=origin
+        )
+
+
+def test_every_link_within_the_repository_leads_to_a_file(pages: dict[Path, str]) -> None:
+    links = {
+        (path, target)
+        for path, page in pages.items()
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+        if "://" not in target
+    }
+    assert links
+    assert [f"{path.name}: {target}" for path, target in links if not (path.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_navigation_of_the_site(repository: Path) -> None:
+    def listed(part: Any) -> list[str]:
+        if isinstance(part, str):
+            return [part]
+        return [page for each in (part.values() if isinstance(part, dict) else part) for page in listed(each)]
+
+    named = listed(yaml.safe_load((repository / "mkdocs.yml").read_text())["nav"])
+    written = [str(path.relative_to(repository / "docs")) for path in (repository / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(written)
+
+
+def test_every_command_of_ours_that_is_shown_exists(pages: dict[Path, str]) -> None:
+    assert isinstance(COMMANDS, typer.core.TyperGroup)
+    shown = {
+        (path.name, *found)
+        for path, page in pages.items()
+        for text in blocks(page, "sh")
+        for found in re.findall(r"^(?:kubectl )?rollfleet ([a-z]+)([^\n#|]*)", text, re.MULTILINE)
+    }
+    assert len(shown) > 3
+    for name, command, rest in shown:
+        assert command in COMMANDS.commands, f"{name}: {command}"
+        options = {option for each in COMMANDS.commands[command].params for option in each.opts}
+        said = {word.partition("=")[0] for word in rest.split(" -- ")[0].split() if word.startswith("--")}
+        assert said <= options, f"{name}: {command}{rest}"

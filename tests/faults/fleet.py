@@ -1,0 +1,261 @@
+"""A job on one machine whose parts can be killed, cut off, and started again."""
+
+import asyncio
+import json
+import multiprocessing
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from nats.errors import Error as NatsError
+
+from rollfleet.errors import Timeout
+from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
+from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_bytes
+from rollfleet.nats.state_backup import StateBackup
+from rollfleet.nats.streams import provision
+from rollfleet_api.environment import Address
+from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Subjects
+from rollfleet_api.validation import parse_job
+
+SUBJECTS = Subjects(namespace="default", job="test")
+PIECE = 1 << 14  # bytes that the proxy passes on at once
+
+
+class Proxy:
+    """Stands between clients and one server, and does to their connections what networks do.
+
+    Attributes:
+        delay_s: How long each piece is held back.
+        bytes_per_s: How much passes in each direction of each connection; None: all.
+        connections: That there ever were.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._host, self._target_port = target.rpartition(":")[0], int(target.rpartition(":")[2])
+        self._passing = threading.Event()  # a connection keeps the one that it began with
+        self._passing.set()
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._lock = threading.Lock()
+        self.delay_s = 0.0
+        self.bytes_per_s: float | None = None
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host_port = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Reset all connections."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, set()
+        for each in (end for pair in pairs for end in pair):
+            with suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def half_close(self) -> None:
+        """End the direction towards the clients of all connections: they may go on to speak."""
+        with self._lock:
+            pairs = set(self._pairs)
+        for client, _ in pairs:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_WR)
+
+    def stall(self) -> None:
+        """Let nothing pass, and tell nobody."""
+        self._passing.clear()
+
+    def stall_for_good(self) -> None:
+        """Let nothing pass on what is open now; new connections are well."""
+        self._passing.clear()
+        self._passing = threading.Event()
+        self._passing.set()
+
+    def heal(self) -> None:
+        """Let all pass, at once."""
+        self.delay_s, self.bytes_per_s = 0.0, None
+        self._passing.set()
+
+    def close(self) -> None:
+        """End."""
+        self._listener.close()
+        self.heal()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection((self._host, self._target_port), 2)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._pairs.add((client, server))
+            self.connections += 1
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._pass_on, args=(source, sink, (client, server)), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
+        passing = self._passing
+        try:
+            while data := source.recv(PIECE):
+                passing.wait()
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                if self.bytes_per_s:
+                    time.sleep(len(data) / self.bytes_per_s)
+                sink.sendall(data)
+        except OSError:
+            pass
+        with self._lock:
+            self._pairs.discard(pair)
+        for each in pair:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+class Fleet:
+    """A job of real processes over a real nats-server, each side through a proxy of its own.
+
+    Args:
+        folder: Where everything is written.
+        max_payload: Of the nats-server.
+        spec: Of the job, in camelCase.
+
+    Attributes:
+        proxies: By who is behind them.
+        workers, learner: The processes.
+    """
+
+    def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
+        self._folder = folder
+        document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec}
+        self.job = parse_job(document)
+        self._loop = asyncio.Runner()
+        self._nats: NatsServer = self._loop.run(start_nats_server(SUBJECTS, folder))
+        if max_payload != 1 << 20:
+            self.kill_nats()
+            config = folder / CONFIG
+            config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": max_payload}))
+            self.start_nats()
+        self._link = Link(Address(url=self._nats.url(None), job="default/test"), role=None)
+        self._link.call(provision(self._link, self.job), timeout_s=10)
+        state_backup = StateBackup(self._link)
+        self._link.on_reconnect(lambda: provision(self._link, self.job, kept=state_backup.messages()))
+        self.proxies = {role: Proxy(self._nats.host_port) for role in Role}
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["recorded", "traced_env", "rollfleet.policies.factory", "tensordict"])
+        self.workers: dict[int, ForkServerProcess] = {}
+        self.learner: ForkServerProcess | None = None
+        self._all: list[ForkServerProcess] = []
+
+    # --- processes ---
+
+    def start_worker(self, index: int) -> None:
+        """Start a worker, or its next life."""
+        self.workers[index] = self._start("work", Role.WORKER, index)
+
+    def start_learner(self) -> None:
+        """Start the learner, or the next one."""
+        self.learner = self._start("learn", Role.LEARNER)
+
+    def kill_nats(self) -> None:
+        """SIGKILL."""
+        self._nats.child.kill(signal.SIGKILL)
+        self._loop.run(self._nats.child.wait())
+
+    def start_nats(self, *, lose: bool = False) -> None:
+        """On the same port; `lose`: without what it had on disk."""
+        if lose:
+            shutil.rmtree(self._folder / "jetstream", ignore_errors=True)
+        self._loop.run(self._nats.start_again())
+
+    def nats_stores(self) -> bool:
+        """Whether NATS says that it has stored what it is given: the job, once more."""
+        said = json.dumps(self.job.dump()).encode()
+        try:
+            self._link.call(self._link.js.publish(self._link.subjects.spec, said), timeout_s=2)
+        except (NatsError, Timeout):
+            return False
+        return True
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self._all:
+            process.kill()
+            process.join(10)
+            process.close()
+        for proxy in self.proxies.values():
+            proxy.close()
+        self._link.close()
+        self._loop.run(self._nats.child.stop(2.0))
+        self._loop.close()
+
+    # --- what was written down ---
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """All that was written down of a kind, in its order."""
+        said = []
+        for log in sorted(self._folder.glob("*.log")):
+            lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+            said += [line for line in lines if line["event"] == kind]
+        return sorted(said, key=lambda each: each["s"])
+
+    def words(self) -> str:
+        """The last words of all processes, and the last that was written down of them."""
+        said = [f"{each.name} (pid {each.pid}): {each.exitcode}" for each in self._all]
+        try:
+            said += self._link.call(self._stored(), timeout_s=10)
+        except Exception as error:  # it is about a failure: NATS may be away
+            said.append(f"NATS: {error!r}")
+        for file in sorted(self._folder.glob("*.log*")):
+            said += [f"--- {file.name}", *(line[:300] for line in file.read_text().splitlines()[-8:])]
+        return "\n".join(said)
+
+    async def _stored(self) -> list[str]:
+        """What NATS has of the job."""
+        subjects = self._link.subjects
+        asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
+        said = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
+        held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
+        reader = await self._link.js.consumer_info(subjects.batches_stream, subjects.learner_consumer)
+        return [*said, f"held: {held.state}", f"read: {reader}"]
+
+    def wait_for(self, what: Callable[[], bool], said: str, timeout_s: float = 60.0) -> None:
+        """Wait until something is so."""
+        until = time.monotonic() + timeout_s
+        while not what():
+            assert time.monotonic() < until, f"{said}: not within {timeout_s:g} s\n{self.words()}"
+            crashed = [each.name for each in self._all if each.exitcode in (1, 2)]
+            assert not crashed, f"{crashed} crashed\n{self.words()}"
+            time.sleep(0.02)
+
+    def _start(self, program: str, role: Role, *arguments: object) -> ForkServerProcess:
+        name = "-".join(map(str, (program, *arguments)))
+        url = self._nats.url(role).rpartition("@")[0] + "@" + self.proxies[role].host_port
+        target = getattr(import_module("recorded"), program)
+        log = str(self._folder / f"{name}.log")
+        process = self._context.Process(target=target, args=(log, url, "default/test", *arguments), daemon=True)
+        process.start()
+        self._all.append(process)
+        return process

@@ -1,0 +1,148 @@
+"""Our batches and those of TorchRL's own collector: the same keys, shapes and dtypes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+from torch.distributions import Categorical
+from torchrl import collectors, envs, modules
+
+import rollfleet
+from rollfleet.data.splitting import split_trajectories
+
+FRAMES, ENVS = 60, 3
+VERSION = ("collector", "policy_version")  # TorchRL has it when asked, and then calls it ("policy_version",)
+
+Layout = dict[Any, tuple[tuple[int, ...], torch.dtype]]
+
+
+class Camera(gymnasium.Env[Any, Any]):
+    """Observes a Dict in a Dict, with an image; episodes of 5 frames."""
+
+    observation_space = Dict(
+        position=Box(-1, 1, (2,)), image=Box(0, 255, (3, 4, 4), np.uint8), body=Dict(speed=Box(-1, 1, (1,), np.float64))
+    )
+    action_space = Discrete(3)
+
+    def __init__(self) -> None:
+        self._frames = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._frames = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._frames += 1
+        return self.observation_space.sample(), 1.0, self._frames == 5, False, {}
+
+
+class Levers(Camera):
+    """The same, with several choices at once."""
+
+    action_space: Any = MultiDiscrete([3, 4])
+
+
+def layout(batch: TensorDict) -> Layout:
+    return {key: (tuple(value.shape), value.dtype) for key, value in batch.items(True, True)}
+
+
+def theirs(make: Callable[[], Any], policy: Any = None, *, num_envs: int = ENVS, **keywords: Any) -> TensorDict:
+    env = envs.SerialEnv(num_envs, make) if num_envs > 1 else make()
+    collector = collectors.Collector(
+        env, policy, frames_per_batch=FRAMES, total_frames=FRAMES, auto_register_policy_transforms=False, **keywords
+    )
+    try:
+        (batch,) = [batch.clone() for batch in collector]
+    finally:
+        collector.shutdown()
+    return batch
+
+
+def ours(env: Any, policy: Any = None, *, num_envs: int = ENVS, **keywords: Any) -> TensorDict:
+    with rollfleet.Collector(env, policy, num_envs=num_envs, frames_per_batch=FRAMES, **keywords) as collector:
+        batch: TensorDict = next(collector)
+    return batch
+
+
+def cartpole() -> Any:
+    return envs.GymEnv("CartPole-v1", categorical_action_encoding=True)
+
+
+def counted_cartpole() -> Any:
+    return envs.TransformedEnv(cartpole(), envs.Compose(envs.StepCounter(), envs.InitTracker()))
+
+
+@pytest.mark.parametrize(
+    ("make", "env", "keywords"),
+    [
+        (cartpole, "CartPole-v1", {}),
+        (lambda: envs.GymEnv("Pendulum-v1"), "Pendulum-v1", {}),
+        (lambda: envs.GymWrapper(Camera(), categorical_action_encoding=True), Camera, {}),
+        (lambda: envs.GymWrapper(Levers(), categorical_action_encoding=True), Levers, {}),
+        (counted_cartpole, "CartPole-v1", {"step_count": True, "is_init": True}),
+    ],
+    ids=["CartPole", "Pendulum", "Dict", "MultiDiscrete", "step_count and is_init"],
+)
+def test_keys_shapes_and_dtypes_are_those_of_torchrls_collector(
+    make: Callable[[], Any], env: Any, keywords: dict[str, Any]
+) -> None:
+    expected, found = theirs(make), ours(env, **keywords)
+    assert found.batch_size == expected.batch_size == (ENVS, FRAMES // ENVS)
+    assert found.names == expected.names == [None, "time"]
+    mine = layout(found)
+    assert mine.pop(VERSION) == ((ENVS, FRAMES // ENVS), torch.int64)
+    assert mine == layout(expected)
+
+
+def test_one_environment_is_a_row_of_its_own_where_torchrl_has_none() -> None:
+    expected, found = theirs(cartpole, num_envs=1), ours("CartPole-v1", num_envs=1)
+    mine = layout(found[0])
+    del mine[VERSION]
+    assert mine == layout(expected)
+
+
+def actor_and_value() -> TensorDictSequential:
+    """A stochastic actor and a value, as TorchRL's own examples build them."""
+    head = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["logits"])
+    actor = modules.ProbabilisticActor(
+        head, in_keys=["logits"], distribution_class=Categorical, return_log_prob=True, log_prob_key="action_log_prob"
+    )
+    return TensorDictSequential(actor, modules.ValueOperator(nn.Linear(4, 1), in_keys=["observation"]))
+
+
+def test_torchrls_own_actor_puts_the_same_into_both_batches() -> None:
+    expected, found = layout(theirs(cartpole, actor_and_value())), layout(ours("CartPole-v1", actor_and_value()))
+    del found[VERSION]
+    assert found == expected
+    assert {"logits", "action_log_prob", "state_value"} <= found.keys()
+
+
+@pytest.mark.parametrize("how", ["random", "mode"])
+def test_torchrls_own_actor_explores_as_our_keyword_says(how: str) -> None:
+    policy = actor_and_value()
+    batch = ours("CartPole-v1", policy, exploration=how)
+    most_likely = batch["logits"].argmax(-1)
+    assert torch.equal(batch["action"], most_likely) == (how == "mode")
+    log_prob = batch["logits"].log_softmax(-1).gather(-1, batch["action"][..., None]).squeeze(-1)
+    assert torch.allclose(log_prob, batch["action_log_prob"])
+
+
+def test_trajectories_are_split_as_torchrl_splits_them() -> None:
+    batch = ours("CartPole-v1")
+    expected = collectors.utils.split_trajectories(batch, trajectory_key=("collector", "traj_ids"))
+    found = split_trajectories(batch)
+    assert found.batch_size == expected.batch_size
+    mask = found["collector", "mask"]
+    assert torch.equal(mask, expected["collector", "mask"])
+    for key, value in expected.items(True, True):
+        assert torch.equal(found[key][mask], value[mask]), key
+        if key != ("collector", "traj_ids"):  # ours is -1 in what is padding, theirs 0: the first trajectory's
+            assert torch.equal(found[key], value), key

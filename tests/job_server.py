@@ -1,0 +1,142 @@
+"""A real nats-server with the users, permissions and streams of the job `default/test`, and workers in threads."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from rollfleet.nats.embedded_server import NatsServer, start_nats_server
+from rollfleet.nats.link import Link
+from rollfleet.nats.streams import provision
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.transports.workload import Workload
+from rollfleet.worker.worker import Worker
+from rollfleet_api.environment import Address
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Subjects
+from rollfleet_api.validation import parse_job
+
+STOP_GRACE_S = 2.0
+
+
+class Server:
+    """What the fixture `server` gives. Name its type by `if TYPE_CHECKING: from tests.sdk.conftest import Server`.
+
+    Attributes:
+        subjects: Of `default/test`, the one job that its users may touch.
+        folder: Where the server's files are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.subjects = Subjects(namespace="default", job="test")
+        self.folder = folder
+        self._loop = asyncio.Runner()  # the server's process needs its loop to be there, not to run
+        self._links = ExitStack()
+        self._running: NatsServer = self._loop.run(start_nats_server(self.subjects, folder))
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._running.child.pid
+
+    @property
+    def host_port(self) -> str:
+        """`127.0.0.1:<port>`."""
+        return self._running.host_port
+
+    def url(self, role: Role | None = None) -> str:
+        """Where a role connects; None: whoever runs the job, who may do everything."""
+        return self._running.url(role)
+
+    def address(self, role: Role | None = None) -> Address:
+        """The same, as a process is told it."""
+        return Address(url=self.url(role), job=self.subjects.key)
+
+    def link(self, role: Role | None = None) -> Link:
+        """A connection, closed after the test."""
+        link = Link(self.address(role), role=role)
+        self._links.callback(link.close)
+        return link
+
+    def provision(self, **spec: object) -> CollectorJob:
+        """Make the streams of a small job `default/test` whose spec says also this, in camelCase."""
+        smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+        metadata = {"name": self.subjects.job, "namespace": self.subjects.namespace}
+        job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
+        link = Link(self.address(), role=None)
+        try:
+            link.call(provision(link, job), timeout_s=10)
+        finally:
+            link.close()
+        return job
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the server is gone."""
+        self._running.child.kill(signal.SIGKILL)
+        self._loop.run(self._running.child.wait())
+
+    def start_again(self) -> None:
+        """After `kill`: on the same port, with the same users and what was stored."""
+        self._loop.run(self._running.start_again())
+
+    def stop(self) -> None:
+        """Close every link, stop the server."""
+        try:
+            self._links.close()
+        finally:
+            self._loop.run(self._running.child.stop(STOP_GRACE_S))
+            self._loop.close()
+
+
+class WorkerThread:
+    """A worker of a job in a thread: the program's own loop, without the seconds that a process takes to start.
+
+    Attributes:
+        transport: Its end of the wire.
+        error: What ended it; None: nothing did, or it is still going.
+    """
+
+    def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
+        self.transport = NatsWorkerTransport(server.link(Role.WORKER), index)
+        self.error: BaseException | None = None
+        self._job, self._index = job, index
+        self._worker: Worker | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait_for(self, state: WorkerState, timeout_s: float = 20.0) -> None:
+        """Wait until its heartbeat says this."""
+        until = time.monotonic() + timeout_s
+        while self.transport.status is None or self.transport.status.state is not state:
+            assert time.monotonic() < until, f"the worker is not {state} but {self.transport.status}"
+            time.sleep(0.01)
+
+    def leave(self) -> None:
+        """What SIGTERM does in the program; once it has begun to collect."""
+        assert self._worker is not None
+        self._worker.leave()
+
+    def join(self, timeout_s: float = 20.0) -> None:
+        """Wait until it has left."""
+        self._thread.join(timeout_s)
+        assert not self._thread.is_alive(), (
+            f"the worker did not leave: {self.transport.status}, {self.transport.control}"
+        )
+
+    def _run(self) -> None:
+        try:
+            worker = self._worker = Worker(self.transport, Workload.of(self._job), self._index)
+            try:
+                worker.run()
+            finally:
+                worker.close()
+        except BaseException as error:
+            self.error = error
+
+
+AllocatesAtMost = Callable[[int], AbstractContextManager[None]]

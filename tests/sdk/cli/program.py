@@ -1,0 +1,264 @@
+"""The `rollfleet` command as a process of its own, and what it leaves behind.
+
+Everything that a command starts inherits a variable by which it is found again in /proc, so a test can say that
+nothing is left, and never touches a process that is not its own.
+"""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import dedent
+
+import yaml
+
+from rollfleet.nats.link import Link
+from rollfleet_api.environment import Address
+
+MARK = "ROLLFLEET_TEST_MARK"
+PATIENCE_S = 60.0  # for what takes a few seconds where nothing else runs
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Program:
+    """A running `rollfleet ...`.
+
+    Args:
+        arguments: Of the command.
+        folder: Where it runs.
+        environ: All of its environment.
+        terminal: Whether it has a terminal, 160 columns wide; else its output is a pipe.
+    """
+
+    def __init__(self, arguments: list[str], folder: Path, environ: dict[str, str], *, terminal: bool) -> None:
+        self._mark = uuid.uuid4().hex
+        self._text, self._seen, self._changed = "", 0, threading.Condition()
+        if terminal:
+            self._input, child_end = pty.openpty()
+            fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+            self._output = self._input
+        else:
+            self._output, child_end = os.pipe()
+            self._input = -1
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rollfleet", *arguments],
+            cwd=folder,
+            env=environ | {MARK: self._mark},
+            stdin=child_end if terminal else subprocess.DEVNULL,
+            stdout=child_end,
+            stderr=child_end,
+            start_new_session=True,
+            preexec_fn=_take_terminal if terminal else None,
+        )
+        os.close(child_end)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        """All that it wrote until now, without what colours it or moves the cursor."""
+        return ESCAPES.sub("", self._text).replace("\r\n", "\n")
+
+    def wait_for(self, pattern: str, *, timeout_s: float = PATIENCE_S) -> re.Match[str]:
+        """Wait until it writes this, after what was waited for before."""
+        compiled = re.compile(pattern)
+
+        def found() -> re.Match[str] | None:
+            return compiled.search(self.output, self._seen)
+
+        with self._changed:
+            self._changed.wait_for(lambda: found() or not self._reader.is_alive(), timeout_s)
+            match = found()
+        assert match, f"{pattern!r} is not in what it wrote after {self._seen} characters:\n{self.output}"
+        self._seen = match.end()
+        return match
+
+    def wait(self, *, timeout_s: float = PATIENCE_S) -> int:
+        """Its exit code, once all of its output was read; minus the number of the signal that killed it."""
+        code = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return code
+
+    def seconds_until_gone(self, number: signal.Signals, *, group: bool = False) -> float:
+        """Send it, or its process group, a signal; seconds until it has ended."""
+        began = time.monotonic()
+        if group:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+        self.process.wait(PATIENCE_S)
+        return time.monotonic() - began
+
+    def press_ctrl_c(self) -> None:
+        """At its terminal."""
+        os.write(self._input, b"\x03")
+
+    def processes(self) -> dict[int, list[str]]:
+        """Command lines of all that it started and that still runs, itself included, by process id."""
+        found: dict[int, list[str]] = {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal() and f"{MARK}={self._mark}" in _words(folder / "environ"):
+                found[int(folder.name)] = _words(folder / "cmdline")
+        return found
+
+    def kill_nats(self) -> None:
+        """SIGKILL to its nats-server."""
+        os.kill(min(pid for pid, command in self.processes().items() if "nats.json" in command[-1]), signal.SIGKILL)
+
+    def kill_worker(self, index: int) -> None:
+        """SIGKILL to a worker, not to what that has started."""
+        said = f"ROLLFLEET_WORKER={index}"
+        workers = {pid for pid, command in self.processes().items() if command[-1:] == ["worker"]}
+        mine = {pid for pid in workers if said in _words(Path(f"/proc/{pid}/environ"))}
+        (first,) = (pid for pid in mine if _parent(pid) not in mine)  # the others are forks of it
+        os.kill(first, signal.SIGKILL)
+
+    def assert_nothing_runs(self, *, within_s: float = 0.0) -> None:
+        """None of its processes is there; it may take so long until then."""
+        until = time.monotonic() + within_s
+        while (left := self.processes()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not left, f"{left}\n{self.output}"
+
+    def end(self) -> None:
+        """Kill all that is left of it."""
+        for _ in range(3):  # one may have been starting another
+            for pid in self.processes():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self.process.wait(PATIENCE_S)
+        self._reader.join(5)
+        os.close(self._output)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._output, 1 << 16)
+            except OSError:  # a terminal that nobody holds any more
+                data = b""
+            with self._changed:
+                self._text += data.decode(errors="replace")
+                self._changed.notify_all()
+            if not data:
+                return
+
+
+@dataclass
+class Workplace:
+    """A folder with a job, and the commands that were started in it.
+
+    Attributes:
+        folder: Where job.yaml, learner.py and other files lie.
+        temporary: The commands' temporary folder.
+    """
+
+    folder: Path
+    temporary: Path
+    _programs: list[Program] = field(default_factory=list)
+    _links: list[Link] = field(default_factory=list)
+
+    def write(self, name: str, text: str) -> Path:
+        """A file in the folder."""
+        path = self.folder / name
+        path.write_text(dedent(text))
+        return path
+
+    def write_job(self, **spec: object) -> Path:
+        """job.yaml: a job `test` whose spec says also this, in camelCase."""
+        smallest = {
+            "workers": 1,
+            "env": {"id": "CartPole-v1"},
+            "policy": {"random": {}},
+            "collect": {"framesPerBatch": 64, "totalFrames": 640},
+        }
+        job = {
+            "apiVersion": "rollfleet.dev/v1alpha1",
+            "kind": "CollectorJob",
+            "metadata": {"name": "test"},
+            "spec": smallest | spec,
+        }
+        return self.write("job.yaml", yaml.safe_dump(job))
+
+    def start(self, *arguments: str, terminal: bool = False, environ: Mapping[str, str] | None = None) -> Program:
+        """Start `rollfleet` with these arguments; `environ` adds to the environment."""
+        whole = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("ROLLFLEET_")},
+            "TMPDIR": str(self.temporary),
+            "TERM": "xterm",
+            **(environ or {}),
+        }
+        program = Program(list(arguments), self.folder, whole, terminal=terminal)
+        self._programs.append(program)
+        return program
+
+    def run(self, *arguments: str, terminal: bool = False) -> Program:
+        """Start `rollfleet run job.yaml`, with these arguments after it."""
+        return self.start("run", "job.yaml", *arguments, terminal=terminal)
+
+    def wait_for_nats_port(self) -> int:
+        """The port of the nats-server that a running command has started."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            for file in self.temporary.glob("rollfleet-*/*.ports"):
+                if port := re.search(r":(\d+)", file.read_text()):
+                    return int(port[1])
+            time.sleep(0.02)
+        raise AssertionError("no nats-server came up")
+
+    def link_to_nats(self) -> Link:
+        """A connection to the nats-server that a running command has started; closed after the test."""
+        (configuration,) = self.temporary.glob("rollfleet-*/nats.json")
+        (admin, *_) = json.loads(configuration.read_text())["authorization"]["users"]
+        url = f"nats://{admin['user']}:{admin['password']}@127.0.0.1:{self.wait_for_nats_port()}"
+        link = Link(Address(url=url, job="default/test"), role=None)
+        self._links.append(link)
+        return link
+
+    def assert_nothing_is_left(self, *, within_s: float = 0.0) -> None:
+        """No process of any of the commands, and no file in the temporary folder."""
+        for program in self._programs:
+            program.assert_nothing_runs(within_s=within_s)
+        # What torch keeps for later runs is made by importing tensordict.
+        assert not [path for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
+
+    def end(self) -> None:
+        """Kill all that is left."""
+        for link in self._links:
+            link.close()
+        for program in self._programs:
+            program.end()
+
+
+def _words(file: Path) -> list[str]:
+    """What /proc separates by zero bytes; nothing where the process is gone."""
+    try:
+        return file.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
+
+
+def _parent(pid: int) -> int:
+    """The process that started one; 0: it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _take_terminal() -> None:
+    """In the child, before it runs: its standard input is the terminal that its signals come from."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,156 @@
+"""What `rollfleet run` shows of a job, from the job's own heartbeats."""
+
+import io
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from rollfleet.cli.display import Display
+from rollfleet.cli.watch import JobWatch
+from rollfleet.nats.link import Link
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus, pack
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+
+LEARNER = LearnerStatus(
+    session=1,
+    version=7,
+    applied_version=6,
+    frames=12_800,
+    batches=100,
+    dropped=3,
+    mean_return=123.45,
+    lag=2,
+    time_s=0.0,
+)
+WORKER = WorkerStatus(
+    worker=0,
+    incarnation=0,
+    state=WorkerState.COLLECTING,
+    version=6,
+    frames=6_400,
+    batches=50,
+    frames_per_second=1234.5,
+    mean_return=None,
+    time_s=0.0,
+)
+
+
+class Watched:
+    """A job whose heartbeats are sent by the test."""
+
+    def __init__(self, server: "Server") -> None:
+        self.job: CollectorJob = server.provision(workers=2, collect={"framesPerBatch": 64, "totalFrames": 100_000})
+        link = server.link()
+        self.watch = JobWatch(link, self.job)
+        link.call(link.flush())
+        self._sender: Link = server.link()
+
+    def send(self, message: LearnerStatus | WorkerStatus, seen: Callable[[], bool]) -> None:
+        """Send a heartbeat, and wait until it was seen."""
+        subjects = self._sender.subjects
+        subject = subjects.learner if isinstance(message, LearnerStatus) else subjects.worker(message.worker)
+        self._sender.call(self._sender.js.publish(subject, pack(message)))
+        waited = threading.Event()
+        for _ in range(1000):
+            if seen():
+                return
+            waited.wait(0.01)
+        raise AssertionError(f"{message} was not seen")
+
+
+@pytest.fixture
+def watched(server: "Server") -> Watched:
+    watched = Watched(server)
+    watch = watched.watch
+    watched.send(WORKER, lambda: 0 in watch.workers)
+    failed = WorkerStatus(
+        worker=1,
+        incarnation=4,
+        state=WorkerState.FAILED,
+        version=0,
+        frames=0,
+        batches=0,
+        frames_per_second=0.0,
+        mean_return=-1.5,
+        error="OSError: gone",
+        time_s=0.0,
+    )
+    watched.send(failed, lambda: 1 in watch.workers)
+    return watched
+
+
+def _shown(watched: Watched, *, terminal: bool) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=160, color_system=None, legacy_windows=False)
+    display = Display(console)
+    with display.showing(watched.job, watched.watch):
+        display.output("learner", "loss [0.5] [red]low[/red]")
+        display.output("worker 1", "as it is")
+        display.error("worker 1 ended")
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())  # without what moves the cursor
+
+
+def test_without_a_terminal_there_are_plain_lines(watched: Watched) -> None:
+    watched.send(LEARNER, lambda: watched.watch.learner is not None)
+    *lines, last = _shown(watched, terminal=False).splitlines()
+    assert lines == ["loss [0.5] [red]low[/red]", "[worker 1] as it is", "worker 1 ended"]
+    assert last == (
+        "test: 12,800 frames (0/s), 100 batches, mean return 123.5, version 7, lag 2, dropped 3; "
+        "workers: 0 Collecting, 1 Failed; worker 1 failed: OSError: gone"
+    )
+
+
+def test_before_the_first_batch_workers_are_shown(watched: Watched) -> None:
+    *_, last = _shown(watched, terminal=False).splitlines()
+    assert last == "test: no batch yet; workers: 0 Collecting, 1 Failed"
+
+
+def test_a_terminal_shows_a_table_with_a_row_for_each_worker(watched: Watched) -> None:
+    watched.send(LEARNER, lambda: watched.watch.learner is not None)
+    shown = _shown(watched, terminal=True)
+    assert "loss [0.5] [red]low[/red]" in shown
+    *_, head, names, first, second, trouble = (line.split() for line in shown.splitlines() if line.strip())
+    assert " ".join(head) == (
+        "test 12,800 of 100,000 frames 0 frames/s 100 batches mean return 123.5 version 7 lag 2 dropped 3"
+    )
+    assert names == ["worker", "state", "version", "frames", "frames/s", "mean", "return", "life"]
+    assert first == ["0", "Collecting", "6", "6,400", "1,234", "-", "1"]
+    assert second[:2] == ["1", "Failed"]
+    assert second[-2:] == ["-1.5", "5"]
+    assert " ".join(trouble) == "worker 1 failed: OSError: gone"
+
+
+def test_frames_per_second_are_what_the_learner_was_handed_since_earlier_heartbeats(watched: Watched) -> None:
+    watch = watched.watch
+    assert watch.frames_per_second() == 0.0
+    watched.send(LEARNER, lambda: watch.learner is not None)
+    later = LearnerStatus(
+        session=1,
+        version=7,
+        applied_version=6,
+        frames=13_800,
+        batches=101,
+        dropped=3,
+        mean_return=123.45,
+        lag=2,
+        time_s=1.0,
+    )
+    watched.send(later, lambda: watch.learner == later)
+    assert watch.frames_per_second() > 100  # a thousand frames, within less than ten seconds
+
+
+@pytest.mark.parametrize("subject", ["learner", "worker"])
+def test_a_heartbeat_that_cannot_be_read_is_passed_over(watched: Watched, server: "Server", subject: str) -> None:
+    subjects = server.subjects
+    link = server.link(Role.LEARNER if subject == "learner" else Role.WORKER)
+    link.call(link.js.publish(subjects.learner if subject == "learner" else subjects.worker(0), b"{no heartbeat"))
+    watched.send(LEARNER, lambda: watched.watch.learner == LEARNER)  # it came after the other
+    assert watched.watch.workers[0] == WORKER

@@ -1,0 +1,88 @@
+"""SIGTERM to a worker, as Kubernetes sends it before it takes a node away: what was collected is not lost."""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rollfleet import Collector
+from rollfleet_api.messages import Control, LearnerPhase, pack
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+    from tests.sdk.cli.program import Program, Workplace
+
+Connect = Callable[..., Collector]
+WITHIN_S = 30.0  # what Kubernetes gives
+
+ENVIRONMENT = """
+import time
+import gymnasium
+import numpy as np
+
+class Slow(gymnasium.Env):
+    # Each observation tells its episode and step; episodes have 7 steps.
+    observation_space = gymnasium.spaces.Box(-1.0, 1e6, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    episode, steps, t = -1, 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return np.array([self.episode, self.t], np.float32), {}
+
+    def step(self, action):
+        time.sleep(0.01)
+        self.t, self.steps = self.t + 1, self.steps + 1
+        if self.steps == 25:
+            print("25 steps", flush=True)
+        return np.array([self.episode, self.t], np.float32), 1.0, self.t == 7, False, {}
+"""
+
+
+def start(workplace: "Workplace", server: "Server", **spec: Any) -> "Program":
+    """A worker in the middle of a batch that would take 100 s."""
+    workplace.write("slow.py", ENVIRONMENT)
+    server.provision(
+        env={"entrypoint": "slow:Slow", "numEnvs": 2},
+        policy={"random": {}},
+        collect={"framesPerBatch": 20_000},
+        **{"mode": "Async", "workers": 1} | spec,
+    )
+    admin = server.link()
+    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
+    admin.call(admin.js.publish(server.subjects.control, pack(control)))
+    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
+    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path}
+    program = workplace.start("worker", "--index", "0", environ=environ)
+    program.wait_for("25 steps")
+    return program
+
+
+def test_at_sigterm_a_worker_sends_what_it_has_and_leaves(
+    workplace: "Workplace", server: "Server", connect: Connect
+) -> None:
+    program = start(workplace, server)
+    assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
+    assert program.wait() == 143
+    assert "Traceback" not in program.output
+    with connect() as collector:
+        batch = next(collector)
+        assert 12 <= batch.shape[1] < 9_000
+        seen, then = batch["observation"], batch["next", "observation"]
+        assert (then[..., 1] == seen[..., 1] + 1).all()  # no transition goes from one episode to the next
+        assert (then[..., 0] == seen[..., 0]).all()
+        assert ((then[..., 1] == 7) == batch["next", "terminated"][..., 0]).all()
+        assert collector.workers == ()  # it has left: no round would wait for it
+
+
+def test_a_worker_that_finds_no_room_for_what_it_has_leaves_all_the_same(
+    workplace: "Workplace", server: "Server"
+) -> None:
+    program = start(workplace, server)
+    admin = server.link()
+    admin.call(admin.js.publish(server.subjects.batch_chunk(0, 0), b"in its place"))
+    assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
+    assert program.wait() == 143
+    assert "Traceback" not in program.output

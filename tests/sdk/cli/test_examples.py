@@ -1,0 +1,88 @@
+"""The examples, run as their README says; what they reach in the end is told in docs/examples.md."""
+
+import csv
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Workplace
+
+EXAMPLES = ("cartpole", "halfcheetah", "pendulum")
+MAX_LINES = 200
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "out" / "curve.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def shortened(repository: Path, workplace: "Workplace", example: str, frames: int) -> None:
+    """Copy an example to the workplace, with an earlier end."""
+    for file in (repository / "examples" / example).iterdir():
+        if file.is_file():
+            shutil.copy(file, workplace.folder)
+    job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
+    job["spec"]["collect"]["totalFrames"] = frames
+    (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
+
+
+def test_these_are_the_examples_and_each_is_a_job_and_a_learner_that_can_be_read(repository: Path) -> None:
+    folders = [path for path in sorted((repository / "examples").iterdir()) if path.is_dir()]
+    assert tuple(folder.name for folder in folders) == EXAMPLES
+    for folder in folders:
+        assert (folder / "job.yaml").is_file()
+        assert len((folder / "learner.py").read_text().splitlines()) <= MAX_LINES
+
+
+def test_the_examples_jobs_are_valid(repository: Path, workplace: "Workplace") -> None:
+    jobs = [str(repository / "examples" / example / "job.yaml") for example in EXAMPLES]
+    program = workplace.start("validate", *jobs)
+    assert program.wait() == 0, program.output
+    assert program.output.count("is valid") == len(EXAMPLES)
+
+
+@pytest.mark.slow
+def test_cartpole_is_solved_although_a_worker_is_killed_in_mid_run(repository: Path, workplace: "Workplace") -> None:
+    example = repository / "examples" / "cartpole"
+    program = workplace.start(
+        "run", str(example / "job.yaml"), "--learner", str(example / "learner.py"), "--", "--output", "out"
+    )
+    program.wait_for(r"20,480 frames  mean return")
+    program.kill_worker(1)
+    program.wait_for(r"worker 1 ended: killed by SIGKILL")
+    program.wait_for(r"worker 1 starts again \(1 of 10\)")
+    program.wait_for(r"solved: mean return (4[789]\d|500)\.\d after")
+    assert program.wait() == 0, program.output
+    counted = [int(row["frames"]) for row in rows(workplace.folder)]
+    # Each frame once, also in the one round that may close without the killed worker, should it take 10 s to return.
+    gained = [after - before for before, after in pairwise([0, *counted])]
+    assert set(gained) <= {1024, 2048}
+    assert gained.count(1024) <= 1
+    assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path, workplace: "Workplace") -> None:
+    shortened(repository, workplace, "pendulum", frames=4096)
+    program = workplace.run("--learner", "learner.py", "--", "--output", "out")
+    program.wait_for(r"not solved in 4,096 frames")
+    assert program.wait() == 1
+    assert int(rows(workplace.folder)[-1]["version"]) > 32
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path, workplace: "Workplace") -> None:
+    shortened(repository, workplace, "halfcheetah", frames=16_384)
+    program = workplace.run("--learner", "learner.py", "--", "--output", "out")
+    assert program.wait() == 0, program.output
+    assert [int(row["frames"]) for row in rows(workplace.folder)] == [4096, 8192, 12_288, 16_384]
+    assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
+    workplace.assert_nothing_is_left()

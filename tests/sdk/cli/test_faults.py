@@ -1,0 +1,239 @@
+"""`rollfleet run` when its workers die, or cannot work."""
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rollfleet.nats.link import Link
+
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Workplace
+
+PATIENCE_S = 30.0
+
+# Each frame tells which step of its episode it is, so that with its trajectory's id it can be told from all others.
+COUNTING = """
+    import gymnasium
+    import numpy as np
+
+    class Counting(gymnasium.Env):
+        def __init__(self, size=1, episode=7):
+            self.observation_space = gymnasium.spaces.Box(0, 1e9, (size,), np.float32)
+            self.action_space = gymnasium.spaces.Discrete(2)
+            self._episode = episode
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self._step = 0
+            return self._observation(), {}
+
+        def step(self, action):
+            self._step += 1
+            return self._observation(), 1.0, self._step == self._episode, False, {}
+
+        def _observation(self):
+            return np.full(self.observation_space.shape, self._step, np.float32)
+"""
+
+# Says what was in all batches. Takes its time until it has seen as many lives of workers as it is told to expect.
+RECORDING = """
+    import json
+    import sys
+    import time
+
+    import rollfleet
+    from rollfleet.rollout.trajectory_ids import split
+
+    frames, lives = [], []
+    with rollfleet.connect() as collector:
+        for batch in collector:
+            observation = batch["observation"]
+            assert (observation == observation[..., :1]).all()
+            assert (batch["next", "observation"][..., 0] == observation[..., 0] + 1).all()
+            ids = batch["collector", "traj_ids"]
+            frames += zip(ids.flatten().tolist(), observation[..., 0].flatten().tolist())
+            for id in ids.flatten().tolist():
+                life = split(id)[:2]
+                if life not in lives:
+                    lives.append(life)
+            print("batch", collector.batches, flush=True)
+            if len(lives) < int(sys.argv[1]):
+                time.sleep(0.25)
+    said = {"frames": len(frames), "distinct": len(set(frames)), "lives": lives, "missed": collector.stats().missed}
+    print("RECORD", json.dumps(said), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workplace: "Workplace", mode: str) -> None:
+    workplace.write("counting.py", COUNTING)
+    workplace.write("learner.py", RECORDING)
+    collect = {"framesPerBatch": 64, "totalFrames": 64 * 200}
+    workplace.write_job(workers=2, mode=mode, env={"entrypoint": "counting:Counting", "numEnvs": 2}, collect=collect)
+    program = workplace.run("--learner", "learner.py", "--", "3")
+    program.wait_for("batch 5\n")
+    program.kill_worker(1)
+    program.wait_for("worker 1 ended: killed by SIGKILL; its last words: none")
+    program.wait_for(r"worker 1 starts again \(1 of 10\)")
+    record = json.loads(program.wait_for("RECORD (.*)\n")[1])
+    assert program.wait() == 0
+    assert record["frames"] == record["distinct"] == 64 * 200
+    assert sorted(map(tuple, record["lives"])) == [(0, 0), (1, 0), (1, 1)]
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_half_of_it(
+    workplace: "Workplace",
+) -> None:
+    workplace.write("counting.py", COUNTING)
+    workplace.write("learner.py", RECORDING)
+    env = {"entrypoint": "counting:Counting", "kwargs": {"size": 1 << 18}}  # a frame is 1 MiB
+    workplace.write_job(mode="Async", env=env, collect={"framesPerBatch": 32, "totalFrames": 32 * 20})
+    program = workplace.run("--learner", "learner.py", "--", "1")
+    program.wait_for("batch 1\n")
+    link, halves, lives = workplace.link_to_nats(), 0, 1
+    while not halves:
+        program.wait_for("batch")
+        until = time.monotonic() + PATIENCE_S
+        while not _is_half_there(link) and time.monotonic() < until:
+            pass
+        program.kill_worker(0)
+        program.wait_for(r"worker 0 starts again")
+        halves += _is_half_there(link)
+        lives += 1
+        program.wait_for("batch")
+    record = json.loads(program.wait_for("RECORD (.*)\n")[1])
+    assert program.wait() == 0
+    assert record["frames"] == record["distinct"] == 32 * 20
+    assert record["lives"][0] == [0, 0]
+    assert record["lives"][-1] == [0, lives - 1]
+    workplace.assert_nothing_is_left()
+
+
+def _is_half_there(link: Link) -> bool:
+    """Whether the queue has the first of a batch's 33 chunks, and not the last."""
+    info = link.call(link.js.stream_info(link.subjects.batches_stream, subjects_filter=">"))
+    subjects = info.state.subjects or {}
+    return link.subjects.batch_chunk(0, 0) in subjects and link.subjects.batch_chunk(0, 32) not in subjects
+
+
+@pytest.mark.slow
+def test_what_a_killed_worker_had_started_ends_too(workplace: "Workplace") -> None:
+    workplace.write(
+        "simulated.py",
+        """
+        import subprocess
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Simulated(CartPoleEnv):
+            def __init__(self):
+                super().__init__()
+                subprocess.Popen(["sleep", "600"])  # a simulator that nobody closes
+        """,
+    )
+    env = {"entrypoint": "simulated:Simulated", "numEnvs": 2, "vectorization": "Async"}
+    workplace.write_job(env=env, collect={"framesPerBatch": 64, "totalFrames": 0}, failure={"maxRestartsPerWorker": 0})
+    program = workplace.run()
+    program.wait_for("Collecting")
+    assert ["sleep", "600"] in program.processes().values()
+    program.kill_worker(0)
+    assert program.wait() == 1
+    assert "worker 0 ended: killed by SIGKILL" in program.output
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_an_environment_that_breaks_is_given_up_after_the_restarts_that_the_job_allows(
+    workplace: "Workplace",
+) -> None:
+    workplace.write(
+        "broken.py",
+        """
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Broken(CartPoleEnv):
+            def step(self, action):
+                raise OSError("the simulator is gone")
+        """,
+    )
+    workplace.write_job(env={"entrypoint": "broken:Broken"}, failure={"maxRestartsPerWorker": 1})
+    program = workplace.run()
+    assert program.wait() == 1
+    cause = "worker 0 ended: exit code 1; its last words: OSError: the simulator is gone"
+    assert program.output.count(cause) == 2
+    assert program.output.count("worker 0 starts again (1 of 1)") == 1
+    assert "worker 0 is given up after 1 restart\n" in program.output
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_an_environment_that_breaks_once_does_not_end_the_run(workplace: "Workplace") -> None:
+    workplace.write(
+        "shaky.py",
+        """
+        from pathlib import Path
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Shaky(CartPoleEnv):
+            def step(self, action):
+                if not Path("broke").exists():
+                    Path("broke").touch()
+                    raise OSError("the simulator is gone")
+                return super().step(action)
+        """,
+    )
+    workplace.write_job(env={"entrypoint": "shaky:Shaky"})
+    program = workplace.run()
+    program.wait_for("its last words: OSError: the simulator is gone")
+    assert program.wait() == 0
+    assert "test: 640 frames" in program.output
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_an_environment_that_cannot_be_made_ends_the_run_at_once(workplace: "Workplace") -> None:
+    workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as c:\n  next(c)\n")
+    workplace.write_job(env={"entrypoint": "nowhere:make"}, policy={"random": {}})
+    program = workplace.run("--learner", "learner.py")
+    assert program.wait() == 1
+    assert "WorkerFailed: worker 0 failed: environment entrypoint 'nowhere:make'" in program.output
+    assert "starts again" not in program.output
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(workplace: "Workplace") -> None:
+    workplace.write(
+        "learner.py",
+        """
+        import torch
+        import rollfleet
+
+        with rollfleet.connect(policy=torch.nn.Linear(3, 2)) as collector:
+            next(collector)
+        """,
+    )
+    workplace.write_job(policy={"mlp": {"hidden": [8]}})
+    program = workplace.run("--learner", "learner.py")
+    assert program.wait() == 1
+    found = program.wait_for("WorkerFailed: worker 0 failed: .*")
+    assert "weight" in found[0]
+    assert "starts again" not in program.output
+    workplace.assert_nothing_is_left()
+
+
+def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(workplace: "Workplace") -> None:
+    workplace.write(
+        "broken_policy.py", "def make(observation_space, action_space):\n    return lambda seen: seen.nonsense\n"
+    )
+    workplace.write_job(policy={"entrypoint": "broken_policy:make"})
+    program = workplace.run()
+    program.wait_for(r"the policy failed at its first call")
+    program.wait_for(r"AttributeError: 'Tensor' object has no attribute 'nonsense'")
+    assert program.wait(timeout_s=PATIENCE_S) == 1
+    assert "starts again" not in program.output
+    workplace.assert_nothing_is_left()

@@ -1,0 +1,167 @@
+"""Stopping `rollfleet run` in every way there is: nothing is left, and it takes no time."""
+
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Workplace
+
+WITHIN_S = 5.0
+ENDLESS = {"framesPerBatch": 64, "totalFrames": 0}
+
+
+def assert_refused(port: int) -> None:
+    with socket.socket() as client, pytest.raises(ConnectionRefusedError):
+        client.connect(("127.0.0.1", port))
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: "Workplace") -> None:
+    workplace.write_job(workers=2, policy={"mlp": {"hidden": [8]}}, collect=ENDLESS)
+    workplace.write(
+        "learner.py",
+        """
+        import rollfleet.cli.default_learner
+
+        print("a line of the learner, [as] it is", flush=True)
+        rollfleet.cli.default_learner.main()
+        """,
+    )
+    program = workplace.run("--learner", "learner.py", terminal=True)
+    port = workplace.wait_for_nats_port()
+    program.wait_for(r"a line of the learner, \[as\] it is\n")
+    program.wait_for(
+        r"test +[\d,]+ frames +[1-9][\d,]* frames/s +[1-9][\d,]* batches +mean return \d+\.\d +version 1 +lag 0"
+    )
+    program.wait_for(r"worker +state +version +frames +frames/s +mean return +life *\n")
+    program.wait_for(r"(?s)0 +(Collecting|WaitingForLearner) +1 .* 1 *\n +1 +(Collecting|WaitingForLearner) +1 .* 1 ")
+    program.press_ctrl_c()
+    assert program.wait(timeout_s=WITHIN_S) == 130
+    assert "Traceback" not in program.output
+    assert_refused(port)
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "group", "code"),
+    [(signal.SIGINT, False, 130), (signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
+)
+def test_a_signal_stops_all_also_what_workers_have_started(
+    workplace: "Workplace", number: signal.Signals, group: bool, code: int
+) -> None:
+    workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
+    program = workplace.run()
+    port = workplace.wait_for_nats_port()
+    program.wait_for("Collecting")
+    assert len(program.processes()) >= 6  # itself, NATS, the learner, the worker, its two environments
+    assert program.seconds_until_gone(number, group=group) < WITHIN_S
+    assert program.wait() == code
+    assert "Traceback" not in program.output
+    assert_refused(port)
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("moment", ["at once", "NATS", "children"])
+def test_a_signal_at_the_start_stops_all(workplace: "Workplace", moment: str) -> None:
+    workplace.write_job(workers=2)
+    workplace.write("learner.py", "print('the learner runs', flush=True)\nimport time\ntime.sleep(60)\n")
+    program = workplace.run("--learner", "learner.py")
+    if moment != "at once":
+        port = workplace.wait_for_nats_port()
+    if moment == "children":
+        program.wait_for("the learner runs")
+    assert program.seconds_until_gone(signal.SIGINT) < WITHIN_S
+    assert program.process.returncode != 0  # at once it is Python itself that ends, in its own way
+    if moment != "at once":
+        assert program.process.returncode == 130
+        assert_refused(port)
+    workplace.assert_nothing_is_left()
+
+
+def test_more_signals_do_not_cut_the_way_out_short(workplace: "Workplace") -> None:
+    workplace.write_job()
+    workplace.write(
+        "learner.py",
+        """
+        import signal, sys, time
+
+        def save(*_):
+            print("the learner takes its time", flush=True)
+            time.sleep(0.5)
+            sys.exit("the learner has saved its work")
+
+        signal.signal(signal.SIGTERM, save)
+        print("the learner runs", flush=True)
+        while True:
+            time.sleep(60)
+        """,
+    )
+    program = workplace.run("--learner", "learner.py")
+    port = workplace.wait_for_nats_port()
+    program.wait_for("the learner runs")
+    program.process.send_signal(signal.SIGINT)
+    program.wait_for("the learner takes its time")
+    began = time.monotonic()
+    while program.process.poll() is None:
+        program.process.send_signal(signal.SIGINT)
+        time.sleep(0.01)
+    assert time.monotonic() - began < WITHIN_S
+    assert program.wait() in (130, -signal.SIGINT)  # the same to a shell: the last one may hit Python on its way out
+    assert "the learner has saved its work" in program.output
+    assert_refused(port)
+    workplace.assert_nothing_is_left()
+
+
+def test_a_signal_is_heard_while_a_nats_server_does_not_answer(workplace: "Workplace") -> None:
+    workplace.write_job()
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        program = workplace.run("--nats", f"nats://127.0.0.1:{mute.getsockname()[1]}")
+        mute.settimeout(30)
+        connection, _ = mute.accept()
+        with connection:
+            assert program.seconds_until_gone(signal.SIGINT) < WITHIN_S
+    assert program.wait() == 130
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_all_ends_with_a_runner_that_is_killed(workplace: "Workplace") -> None:
+    workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
+    program = workplace.run()
+    port = workplace.wait_for_nats_port()
+    program.wait_for("Collecting")
+    assert program.seconds_until_gone(signal.SIGKILL) < WITHIN_S
+    program.assert_nothing_runs(within_s=WITHIN_S)
+    assert_refused(port)
+
+
+def test_a_nats_server_that_dies_starts_again_and_the_run_goes_on(workplace: "Workplace") -> None:
+    workplace.write_job(collect={"framesPerBatch": 64, "totalFrames": 64 * 200})
+    workplace.write(
+        "learner.py",
+        """
+        import time
+        import rollfleet
+
+        with rollfleet.connect() as collector:
+            for batch in collector:
+                if collector.batches in (1, 200):
+                    print(f"batch {collector.batches}, {collector.frames} frames", flush=True)
+                time.sleep(0.02)
+        """,
+    )
+    program = workplace.run("--learner", "learner.py")
+    program.wait_for("batch 1,")
+    program.kill_nats()
+    program.wait_for("nats-server ended: killed by SIGKILL")
+    program.wait_for("nats-server starts again")
+    program.wait_for("batch 200, 12800 frames")
+    assert program.wait() == 0
+    workplace.assert_nothing_is_left()

@@ -1,0 +1,151 @@
+"""`rollfleet run`, as long as nothing goes wrong but the learner."""
+
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from rollfleet.cli.main import app
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+    from tests.sdk.cli.program import Workplace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "mode", "version"), [({"random": {}}, "Async", 0), ({"mlp": {"hidden": [8]}}, "Sync", 1)]
+)
+def test_without_a_learner_batches_are_counted_until_the_total(
+    workplace: "Workplace", policy: dict[str, object], mode: str, version: int
+) -> None:
+    workplace.write_job(policy=policy, mode=mode)
+    program = workplace.run()
+    assert program.wait() == 0
+    *_, last = program.output.splitlines()
+    assert last.startswith("test: 640 frames (")
+    assert "/s), 10 batches, mean return " in last
+    assert f", version {version}, lag 0, dropped 0; workers: 0 Complete" in last
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_a_learner_gets_its_arguments_and_the_job_as_the_command_line_has_it(workplace: "Workplace") -> None:
+    workplace.write_job(workers=1)
+    workplace.write(
+        "learner.py",
+        """
+        import sys
+        import rollfleet
+
+        with rollfleet.connect() as collector:
+            print("arguments", sys.argv[1:])
+            print("workers", collector.job.spec.workers, "seed", collector.job.spec.collect.seed)
+            workers = {int(id) >> 47 for batch in collector for id in batch["collector", "traj_ids"].flatten()}
+            print("frames", collector.frames, "from workers", sorted(workers), file=sys.stderr)
+        """,
+    )
+    program = workplace.run("--learner", "learner.py", "--workers", "2", "--seed", "7", "--", "--rate", "0.5", "-v")
+    assert program.wait() == 0
+    lines = program.output.splitlines()
+    assert "arguments ['--rate', '0.5', '-v']" in lines
+    assert "workers 2 seed 7" in lines
+    assert "frames 640 from workers [0, 1]" in lines
+    workplace.assert_nothing_is_left()
+
+
+def test_a_learner_that_raises_fails_the_run_and_its_traceback_is_shown(workplace: "Workplace") -> None:
+    workplace.write_job()
+    workplace.write("learner.py", "raise LookupError('no idea')\n")
+    program = workplace.run("--learner", "learner.py")
+    assert program.wait() == 1
+    assert "Traceback (most recent call last):" in program.output
+    assert "LookupError: no idea" in program.output
+    assert "the learner ended: exit code 1" in program.output
+    workplace.assert_nothing_is_left()
+
+
+def test_a_learner_that_is_killed_fails_the_run_and_the_signal_is_named(workplace: "Workplace") -> None:
+    workplace.write_job()
+    workplace.write("learner.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    program = workplace.run("--learner", "learner.py")
+    assert program.wait() == 1
+    assert "the learner ended: killed by SIGKILL" in program.output
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_another_nats_server_is_used_and_left_as_it_was(workplace: "Workplace", server: "Server") -> None:
+    workplace.write_job()
+    workplace.write(
+        "learner.py",
+        """
+        import rollfleet
+
+        with rollfleet.connect() as collector:
+            next(collector)
+            print("streams are there")
+            list(collector)
+        """,
+    )
+    program = workplace.run("--nats", server.url(), "--learner", "learner.py")
+    link = server.link()
+    program.wait_for("streams are there")
+    assert {info.config.name for info in link.call(link.js.streams_info())} == {
+        server.subjects.batches_stream,
+        server.subjects.state_stream,
+    }
+    assert program.wait() == 0
+    assert not link.call(link.js.streams_info())
+    workplace.assert_nothing_is_left()
+
+
+def test_a_nats_server_that_is_not_there_is_named_within_a_bound(workplace: "Workplace") -> None:
+    workplace.write_job()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        began = time.monotonic()
+        program = workplace.run("--nats", f"nats://someone:secret@127.0.0.1:{port}")
+        assert program.wait() == 1
+    assert time.monotonic() - began < 20
+    assert f"NATS at 127.0.0.1:{port} did not accept us within 10 s" in program.output
+    assert "secret" not in program.output
+    assert "Traceback" not in program.output
+    workplace.assert_nothing_is_left()
+
+
+def test_an_invalid_job_is_refused_in_the_words_of_validate(workplace: "Workplace") -> None:
+    workplace.write_job(workers=0, collect={"framesPerBatch": 64, "totalFrame": 640})
+    validated = workplace.start("validate", "job.yaml")
+    assert validated.wait() == 1
+    program = workplace.run()
+    assert program.wait() == 1
+    assert program.output == validated.output
+    assert "spec.workers" in program.output
+    assert "totalFrames" in program.output  # the nearest name
+    workplace.assert_nothing_is_left()
+
+
+def test_what_the_command_line_says_is_checked_too(workplace: "Workplace") -> None:
+    workplace.write_job()
+    program = workplace.run("--workers", "1000000")
+    assert program.wait() == 1
+    assert "spec.workers" in program.output
+    workplace.assert_nothing_is_left()
+
+
+def test_where_there_is_no_nats_server_it_is_told_how_to_get_one(
+    workplace: "Workplace", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = workplace.write_job()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    result = CliRunner().invoke(app, ["run", str(job)])
+    assert result.exit_code == 1
+    assert "pip install 'rollfleet[local]'" in result.output
+    assert "--nats" in result.output

@@ -1,0 +1,92 @@
+"""The commands that end at once, in this process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rollfleet.cli.main import app
+
+JOB = """
+apiVersion: rollfleet.dev/v1alpha1
+kind: CollectorJob
+metadata: {name: test}
+spec:
+  env: {id: CartPole-v1}
+  policy: {random: {}}
+  collect: {framesPerBatch: 64}
+"""
+
+
+@pytest.fixture
+def cli() -> CliRunner:
+    return CliRunner()
+
+
+def test_validate_reads_files_and_standard_input(cli: CliRunner, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    result = cli.invoke(app, ["validate", str(file), "-"], input=JOB.replace("name: test", "name: other"))
+    assert result.exit_code == 0
+    assert "default/test is valid" in result.output
+    assert "default/other is valid" in result.output
+
+
+def test_validate_fails_where_one_of_several_jobs_is_wrong(cli: CliRunner) -> None:
+    wrong = JOB.replace("CartPole-v1", "CartPole-v9").replace("name: test", "name: wrong")
+    result = cli.invoke(app, ["validate", "-"], input=f"{JOB}---{wrong}")
+    assert result.exit_code == 1
+    assert "default/test is valid" in result.output
+    assert "spec.env.id" in result.output
+    assert "CartPole-v1" in result.output.splitlines()[-1]  # what to write
+
+
+@pytest.mark.parametrize("text", [f"{JOB}---{JOB}", ""])
+def test_run_takes_a_file_with_one_job(cli: CliRunner, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    result = cli.invoke(app, ["run", str(file)])
+    assert result.exit_code != 0
+    assert not isinstance(result.exception, AssertionError | IndexError)
+    assert result.output
+
+
+def test_a_file_that_is_not_there_is_named(cli: CliRunner) -> None:
+    for command in ("run", "plot"):
+        result = cli.invoke(app, [command, "nowhere.file"])
+        assert result.exit_code == 2
+        assert "nowhere.file" in result.output
+
+
+def test_plot_draws_a_learning_curve(cli: CliRunner, tmp_path: Path) -> None:
+    curve = tmp_path / "curve.csv"
+    curve.write_text("frames,mean_return\n64,\n128,10.5\n192,20\n")
+    result = cli.invoke(app, ["plot", str(curve)])
+    assert result.exit_code == 0
+    assert result.output.strip() == str(tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    elsewhere = tmp_path / "elsewhere.png"
+    assert cli.invoke(app, ["plot", str(curve), "-o", str(elsewhere)]).exit_code == 0
+    assert elsewhere.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("text", ["", "frames,mean_return\n64,\n", "a,b\n1,2\n"])
+def test_plot_says_that_there_is_nothing_to_draw(cli: CliRunner, tmp_path: Path, text: str) -> None:
+    curve = tmp_path / "curve.csv"
+    curve.write_text(text)
+    result = cli.invoke(app, ["plot", str(curve)])
+    assert result.exit_code == 1
+    assert f"{curve}: no row has a mean return" in result.output
+    assert not (tmp_path / "curve.png").exists()
+
+
+def test_the_command_starts_without_torch() -> None:
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", "import sys, rollfleet.cli.main; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert loaded.stdout == "False\n"

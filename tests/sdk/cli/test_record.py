@@ -1,0 +1,108 @@
+"""`rollfleet record`: beside a job, killed, and started again."""
+
+import resource
+import signal
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sdk.nats.numbered_batches import of, publish
+from typer.testing import CliRunner
+
+from rollfleet import Collector, CollectorJob, Recording
+from rollfleet.cli.main import app
+from rollfleet.recording.segments import segments_in
+from rollfleet_api.environment import JOB, URL
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+    from tests.sdk.cli.program import Workplace
+
+ASYNC = {
+    "mode": "Async",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "policy": {"random": {}},
+    "collect": {"framesPerBatch": 32},
+}
+
+
+def test_a_recorder_that_is_killed_leaves_what_it_wrote_and_another_goes_on(
+    workplace: "Workplace",
+    server: "Server",
+    connect: Callable[..., Collector],
+    start_worker: Callable[[CollectorJob, int], "WorkerThread"],
+) -> None:
+    job = server.provision(**ASYNC)
+    folder = workplace.folder / "seen"
+    command = ("record", "default/test", "--to", "seen", "--segment-size", "64Ki")
+    environ = {URL: server.url(Role.LEARNER)}
+    program = workplace.start(*command, environ=environ)
+    program.wait_for("recording default/test to seen")
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect()
+    while not segments_in(folder) or len(Recording(folder)) < 20:
+        next(collector)
+    program.seconds_until_gone(signal.SIGKILL)
+    before = [arrival.sequence for arrival in Recording(folder).arrivals() if arrival.worker == 0]
+    assert before == list(range(len(before)))
+    program = workplace.start(*command, environ=environ)
+    program.wait_for("recording default/test to seen")
+    list(islice(collector, 20))
+    collector.shutdown()
+    for worker in workers:
+        worker.join()
+    assert program.wait() == 0
+    program.wait_for(r"recorded \d+ batches, [\d,]+ frames, [\d.]+ MB; 0 missed, 0 unreadable")
+    after = [(arrival.worker, arrival.sequence) for arrival in Recording(folder).arrivals()]
+    assert len(after) > 20
+    assert len(set(after)) == len(after)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_recorder_that_is_stopped_says_what_it_wrote(
+    number: signal.Signals, code: int, workplace: "Workplace", server: "Server"
+) -> None:
+    server.provision(**ASYNC)
+    program = workplace.start("record", "default/test", environ={URL: server.url(Role.LEARNER)})
+    program.wait_for("recording default/test to recording")
+    program.seconds_until_gone(number)
+    assert program.wait() == code
+    assert "recorded 0 batches" in program.output
+    assert "Traceback" not in program.output
+
+
+def test_a_disk_that_is_full_ends_a_recorder_and_what_was_written_stays(
+    workplace: "Workplace", server: "Server"
+) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
+    folder = workplace.folder / "seen"
+    program = workplace.start("record", "default/test", "--to", "seen", environ={URL: server.url(Role.LEARNER)})
+    program.wait_for("recording default/test to seen")
+    link = server.link(Role.WORKER)
+    publish(link, 1.0, of(0, 0))
+    while not segments_in(folder) or len(Recording(folder)) < 1:
+        pass
+    (file,) = segments_in(folder)
+    room = file.stat().st_size + 100  # for the beginning of another batch
+    resource.prlimit(program.process.pid, resource.RLIMIT_FSIZE, (room, room))
+    publish(link, 2.0, of(0, 1))
+    assert program.wait() == 1
+    assert "File too large" in program.output
+    assert "Traceback" not in program.output
+    assert [float(batch["observation"].mean()) for batch in Recording(folder)] == [1.0]
+
+
+def test_a_recorder_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch, server: "Server") -> None:
+    for name in (URL, JOB):
+        monkeypatch.delenv(name, raising=False)
+    run = CliRunner().invoke
+    assert f"no NATS server named: pass its URL, set {URL}" in run(app, ["record", "test"]).output
+    nats = ["--nats", server.url(Role.WORKER)]
+    assert "no quantity" in run(app, ["record", "test", *nats, "--segment-size", "many"]).output
+    server.provision(**ASYNC)
+    result = run(app, ["record", "test", *nats])
+    assert result.exit_code == 1
+    assert "may not read the batches of default/test: use its learner's" in result.output

@@ -1,0 +1,129 @@
+"""`rollfleet validate`: files, exit codes, and what only this machine can tell."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from rollfleet.cli.validate import validate
+
+JOB = """\
+apiVersion: rollfleet.dev/v1alpha1
+kind: CollectorJob
+metadata: {name: cartpole}
+spec:
+  env: {id: CartPole-v1}
+  policy: {mlp: {}}
+  collect: {framesPerBatch: 64}
+"""
+
+
+def run(*paths: str | Path, stdin: str = "") -> tuple[int, str]:
+    out = io.StringIO()
+    return validate([str(path) for path in paths], stdin=io.StringIO(stdin), out=out), out.getvalue()
+
+
+def with_env(env: str, more: str = "") -> str:
+    return JOB.replace("{id: CartPole-v1}", env) + more
+
+
+def test_valid_files_exit_0_and_are_named(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB + "---\n" + JOB.replace("cartpole", "other"))
+    code, out = run(job)
+    assert code == 0
+    assert out == f"{job}:1 (document 1): default/cartpole is valid\n{job}:9 (document 2): default/other is valid\n"
+
+
+def test_dash_is_standard_input() -> None:
+    assert run("-", stdin=JOB) == (0, "standard input:1: default/cartpole is valid\n")
+
+
+def test_one_bad_file_exits_1_and_the_others_are_still_checked(tmp_path: Path) -> None:
+    good, bad, missing = tmp_path / "good.yaml", tmp_path / "bad.yaml", tmp_path / "missing.yaml"
+    good.write_text(JOB)
+    bad.write_text(JOB.replace("framesPerBatch: 64", "framesPerBatch: 0"))
+    code, out = run(missing, bad, tmp_path, good)
+    assert code == 1
+    assert out.splitlines() == [
+        f"{missing}: no such file",
+        f"{bad}:7: spec.collect.framesPerBatch: must be at least 1, got 0",
+        f"{tmp_path}: is a folder; name the files in it",
+        f"{good}:1: default/cartpole is valid",
+    ]
+
+
+def test_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"a: \xff")
+    assert "not text in UTF-8: byte 0xff at position 3" in run(tmp_path / "job.yaml")[1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("CartPole-v9", "write `CartPole-v1` (registered: `CartPole-v0`, `CartPole-v1`)"),
+        ("Cartpole-v0", "did you mean `CartPole-v0`?"),
+        ("cart-pole-v7", "did you mean `CartPole-v1`?"),
+        ("NoSuchNamespace/Pong-v5", "nothing registers `NoSuchNamespace/`"),
+        ("Zzzzzzzzzzzz-v0", "write `module:Zzzzzzzzzzzz-v0` if a module registers it"),
+        ("no_such_module:Foo-v0", "there is no module `no_such_module` here"),
+    ],
+)
+def test_unknown_environment_is_told_with_the_nearest(env_id: str, message: str) -> None:
+    code, out = run("-", stdin=with_env(f'{{id: "{env_id}"}}'))
+    assert code == 1
+    assert out.startswith("standard input:5: spec.env.id: ")
+    assert message in out
+
+
+def test_id_without_a_version_is_known() -> None:
+    assert run("-", stdin=with_env("{id: CartPole}"))[0] == 0
+
+
+def test_environments_of_envpool_are_not_looked_for_in_gymnasiums_registry() -> None:
+    assert run("-", stdin=with_env("{id: Pong-v5, backend: EnvPool}"))[0] == 0
+
+
+def test_unknown_environment_is_told_beside_other_problems() -> None:
+    _, out = run("-", stdin=with_env("{id: CartPole-v9}", "  workers: 0\n"))
+    assert "spec.workers: must be at least 1" in out
+    assert "write `CartPole-v1`" in out
+
+
+def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path) -> None:
+    for folder, name in (("a", "make"), ("b", "build")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "validated_envs.py").write_text(f"def {name}(): ...\nSIZE = 3\n")
+        (tmp_path / folder / "job.yaml").write_text(with_env("{entrypoint: 'validated_envs:make'}"))
+    code, out = run(tmp_path / "a" / "job.yaml", tmp_path / "b" / "job.yaml")
+    assert code == 1
+    assert out.splitlines() == [
+        f"{tmp_path}/a/job.yaml:1: default/cartpole is valid",
+        f"{tmp_path}/b/job.yaml:5: spec.env.entrypoint: `validated_envs` has no `make`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "message"),
+    [
+        ("no_such_module.envs:make", "there is no module `no_such_module` here; install it, or give"),
+        ("json.nothing:make", "there is no module `json.nothing` here"),
+        ("json:dumbs", "`json` has no `dumbs`; did you mean `json:dumps`?"),
+        ("os:sep", "`os:sep` is a str, and cannot be called"),
+        ("broken_on_import:make", "`broken_on_import` cannot be imported: RuntimeError: no licence"),
+    ],
+)
+def test_entrypoint_that_cannot_be_used_is_told(tmp_path: Path, entrypoint: str, message: str) -> None:
+    (tmp_path / "broken_on_import.py").write_text("raise RuntimeError('no licence')\n")
+    (tmp_path / "job.yaml").write_text(with_env(f"{{entrypoint: '{entrypoint}'}}"))
+    code, out = run(tmp_path / "job.yaml")
+    assert code == 1
+    assert f"spec.env.entrypoint: {message}" in out
+
+
+@pytest.mark.parametrize("brings", ["source: {configMap: my-code}", "image: my-org/my-worker:1.0"])
+def test_job_that_brings_its_code_is_not_held_to_what_is_installed_here(brings: str) -> None:
+    wrappers = "wrappers: [{entrypoint: 'no_such_module:Wrap'}]"
+    assert run("-", stdin=with_env(f"{{entrypoint: 'no_such_module:make', {wrappers}}}", f"  {brings}\n"))[0] == 0
+    assert run("-", stdin=with_env("{id: Zzzzzzzzzzzz-v0}", f"  {brings}\n"))[0] == 0
+    assert run("-", stdin=with_env("{id: CartPole-v9}", f"  {brings}\n"))[0] == 1

@@ -1,0 +1,205 @@
+"""`rollfleet worker`, as a pod starts it."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from nats.aio.msg import Msg
+from typer.testing import CliRunner
+
+from rollfleet.cli.main import app
+from rollfleet.nats.link import Link
+from rollfleet_api.environment import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack, unpack
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+    from tests.sdk.cli.program import Workplace
+
+WITHIN_S = 15.0  # far below what is waited for; Python itself takes seconds to leave torch where the machine is busy
+
+
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        ({}, f"no NATS server named: pass its URL, set {URL}, or mount "),
+        ({URL: "nats://127.0.0.1:1"}, f"no job named: pass its name, set {JOB}, or mount "),
+        ({URL: "nats://127.0.0.1:1", JOB: "test"}, f"no worker index: pass --index, or set {WORKER} or "),
+        ({URL: "nats://127.0.0.1:1", JOB: "test", WORKER: "-1"}, "worker index '-1': expected a whole number from 0"),
+    ],
+)
+def test_a_worker_that_is_not_told_where_its_job_is_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], missing: str
+) -> None:
+    for name in (URL, JOB, WORKER, CREDENTIALS, JOB_COMPLETION_INDEX):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(app, ["worker"])
+    assert result.exit_code == 2
+    assert missing in result.output
+
+
+def test_an_index_that_the_job_does_not_have_is_refused_for_good(workplace: "Workplace", server: "Server") -> None:
+    server.provision(workers=3)
+    program = workplace.start("worker", "--index", "3", environ=server.address(Role.WORKER).variables())
+    assert program.wait() == 2
+    assert "worker 3: job default/test has workers 0 to 2" in program.output
+    assert "Traceback" not in program.output
+
+
+def test_a_job_that_is_not_there_is_named_and_may_come_later(workplace: "Workplace", server: "Server") -> None:
+    environ = server.address(Role.WORKER).variables()
+    program = workplace.start("worker", "--index", "0", "--timeout", "0.5", environ=environ)
+    assert program.wait() == 1  # not 2: starting again may help
+    assert "no job default/test on this NATS server after 0.5 s" in program.output
+    assert "Traceback" not in program.output
+
+
+def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace", server: "Server") -> None:
+    link = server.link()
+    asked = _heard(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
+    program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
+    assert asked.wait(60)
+    assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
+    assert program.wait() == 143
+    assert "Traceback" not in program.output
+
+
+def test_a_worker_that_finds_no_nats_names_where_it_looked(workplace: "Workplace") -> None:
+    environ = {URL: "nats://127.0.0.1:1", JOB: "test"}
+    program = workplace.start("worker", "--index", "0", "--timeout", "1", environ=environ)
+    assert program.wait() == 1
+    assert "127.0.0.1:1 did not accept us within 1 s" in program.output
+    assert "Traceback" not in program.output
+
+
+def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: "Workplace") -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        mute.settimeout(60)
+        environ = {URL: f"nats://127.0.0.1:{mute.getsockname()[1]}", JOB: "test"}
+        program = workplace.start("worker", "--index", "0", environ=environ)
+        connection, _ = mute.accept()
+        with connection:
+            assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
+    assert program.wait() == 143
+    assert "Traceback" not in program.output
+
+
+@pytest.mark.parametrize("vectorization", ["Sync", "Async"])
+def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
+    workplace: "Workplace", server: "Server", vectorization: str
+) -> None:
+    workplace.write(
+        "sleepy.py",
+        """
+        import time
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Sleepy(CartPoleEnv):
+            def step(self, action):
+                print("a long step begins", flush=True)
+                time.sleep(60)
+        """,
+    )
+    server.provision(
+        env={"entrypoint": "sleepy:Sleepy", "numEnvs": 2, "vectorization": vectorization}, policy={"random": {}}
+    )
+    link = server.link()
+    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
+    link.call(link.js.publish(server.subjects.control, pack(control)))
+    states: list[WorkerState] = []
+
+    def collecting(data: bytes) -> bool:
+        states.append(unpack(WorkerStatus, data).state)
+        return states[-1] is WorkerState.COLLECTING
+
+    heard = _heard(link, server.subjects.worker(0), collecting)
+    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
+    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path}
+    program = workplace.start("worker", "--index", "0", environ=environ)
+    program.wait_for("a long step begins")
+    assert heard.wait(60)
+    assert states[0] is WorkerState.STARTING
+    assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
+    assert program.wait() == 143
+    assert "Traceback" not in program.output
+    program.assert_nothing_runs()
+
+
+@pytest.mark.parametrize("said", [["--index", "1"], []], ids=["by option", "by Kubernetes"])
+def test_what_makes_environments_may_ask_which_worker_it_is(
+    workplace: "Workplace", server: "Server", said: list[str]
+) -> None:
+    """So each worker has its own, where one job names a function for all."""
+    workplace.write(
+        "each_its_own.py",
+        """
+        import os
+        import gymnasium
+
+        def make():
+            name = ["CartPole-v1", "Acrobot-v1"][int(os.environ["ROLLFLEET_WORKER"])]
+            print("made:", name, flush=True)
+            return gymnasium.make(name)
+        """,
+    )
+    server.provision(
+        workers=2, env={"entrypoint": "each_its_own:make", "vectorization": "Async"}, policy={"random": {}}
+    )
+    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
+    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, JOB_COMPLETION_INDEX: "1"}
+    program = workplace.start("worker", *said, environ=environ)
+    program.wait_for("made: Acrobot-v1")
+
+
+@pytest.mark.parametrize("asked", [{}, {"PYTHONWARNINGS": "default"}], ids=["quiet", "asked for"])
+def test_warnings_are_left_out_unless_asked_for(
+    workplace: "Workplace", server: "Server", asked: dict[str, str]
+) -> None:
+    workplace.write(
+        "odd.py",
+        """
+        import warnings
+        import gymnasium
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Odd(CartPoleEnv):
+            def __init__(self):
+                super().__init__()
+                warnings.warn("this is odd")
+                gymnasium.logger.warn("so is this")
+                print("it is made", flush=True)
+        """,
+    )
+    server.provision(env={"entrypoint": "odd:Odd"}, policy={"random": {}})
+    python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
+    environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, **asked}
+    program = workplace.start("worker", "--index", "0", environ=environ)
+    program.wait_for("it is made")
+    program.seconds_until_gone(signal.SIGTERM)
+    program.wait()
+    assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
+
+
+def _heard(link: Link, subject: str, is_it: Callable[[bytes], bool]) -> threading.Event:
+    """Set when a message comes that `is_it`."""
+    heard = threading.Event()
+
+    async def on_message(message: Msg) -> None:
+        if is_it(message.data):
+            heard.set()
+
+    async def subscribe() -> None:
+        await link.client.subscribe(subject, cb=on_message)
+        await link.flush()
+
+    link.call(subscribe())
+    return heard

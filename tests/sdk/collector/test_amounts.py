@@ -1,0 +1,284 @@
+"""How much is collected, from how many environments, in which form."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from rollfleet import Collector
+from rollfleet.rollout.trajectory_ids import split
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+Here = Callable[..., Collector]
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Episodes of `length` frames; observes the episode's number (from 1), the frame in it, and `mark`."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 5, mark: int = 0) -> None:
+        self._length, self._mark, self._episode, self._frame = length, mark, 0, 0
+
+    def _seen(self) -> Any:
+        return np.array([self._episode, self._frame, self._mark], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._frame = self._episode + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._frame += 1
+        return self._seen(), 1.0, self._frame == self._length, False, {}
+
+
+def always_1(observation: Tensor) -> Tensor:
+    return torch.ones(len(observation), dtype=torch.int64)
+
+
+def marks(batch: Any) -> list[int]:
+    """What `mark` each row was collected with."""
+    return [int(row) for row in batch["observation"][:, 0, 2]]
+
+
+# --- frames_per_batch, num_envs, total_frames ------------------------------------------------------------------------
+
+
+def test_frames_per_batch_are_those_of_all_workers_and_num_envs_those_of_each(collect: "Collect") -> None:
+    collector = collect(Countdown, always_1, num_envs=3, frames_per_batch=30 * collect.workers)
+    for number, batch in enumerate(islice(collector, 3), start=1):
+        assert batch.batch_size == (3 * collect.workers, 10)
+        assert batch.names == [None, "time"]
+        assert [split(int(row[0]))[0] for row in batch["collector", "traj_ids"]] == [
+            worker for worker in range(collect.workers) for _ in range(3)
+        ]
+        assert collector.frames == number * 30 * collect.workers
+        assert collector.batches == number
+
+
+def test_frames_that_do_not_go_into_the_environments_of_all_workers_are_rounded_up(collect: "Collect") -> None:
+    batch = next(collect(Countdown, always_1, num_envs=2, frames_per_batch=22))
+    assert batch.batch_size == (2 * collect.workers, -(-22 // (2 * collect.workers)))
+
+
+def test_the_iterator_ends_with_the_batch_that_reaches_total_frames(collect: "Collect") -> None:
+    collector = collect(Countdown, always_1, num_envs=2, frames_per_batch=20, total_frames=45)
+    assert collector.total_frames == 45
+    assert len(list(collector)) == 3
+    assert collector.frames == 60
+    with pytest.raises(StopIteration):
+        next(collector)
+
+
+def test_without_total_frames_there_is_no_end(collect: "Collect") -> None:
+    collector = collect(Countdown, always_1, num_envs=2, frames_per_batch=4)
+    assert collector.total_frames == 0
+    assert len(list(islice(collector, 30))) == 30
+
+
+def test_in_mode_async_frames_per_batch_are_one_workers(apart: "Collect") -> None:
+    collector = apart(Countdown, always_1, num_envs=2, frames_per_batch=20, mode="async")
+    seen: set[int] = set()
+    while seen != {0, 1}:  # one of them may begin much later
+        batch = next(collector)
+        assert batch.batch_size == (2, 10)
+        (worker,) = {split(int(row[0]))[0] for row in batch["collector", "traj_ids"]}
+        seen.add(worker)
+
+
+def test_one_worker_in_mode_async_goes_on_while_the_learner_does_something_else(apart: "Collect") -> None:
+    """TorchRL's aSyncDataCollector."""
+    taken = multiprocessing.get_context("fork").Value("q", 0)
+
+    def counting(observation: Tensor) -> Tensor:
+        with taken.get_lock():
+            taken.value += 1
+        return always_1(observation)
+
+    collector = apart(Countdown, counting, workers=1, num_envs=2, frames_per_batch=20, mode="async")
+    batches = []
+    for number in range(1, 4):
+        batches.append(next(collector))
+        end = time.monotonic() + 30
+        while taken.value < 10 * (number + 1):  # the next batch is collected though nobody asks for it
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    whole: Any = torch.cat(batches, dim=1)
+    assert whole.batch_size == (2, 30)
+    assert torch.equal(whole["observation"][..., 1], (torch.arange(30.0) % 5).expand(2, 30))  # nothing is missing
+
+
+@pytest.mark.parametrize(("how", "shape"), [("envs", (6, 4)), ("time", (3, 8)), ("stack", (2, 3, 4))])
+def test_cat_results_says_how_workers_shares_are_put_together(
+    apart: "Collect", how: str, shape: tuple[int, ...]
+) -> None:
+    batch = next(apart(Countdown, always_1, num_envs=3, frames_per_batch=24, cat_results=how))
+    assert batch.batch_size == shape
+    assert batch.names[-1] == "time"
+
+
+# --- env, env_kwargs -------------------------------------------------------------------------------------------------
+
+
+def test_env_is_an_id(collect: "Collect") -> None:
+    assert next(collect("CartPole-v1", num_envs=2, frames_per_batch=8))["observation"].shape[-1] == 4
+
+
+def test_env_is_a_function_that_makes_one_environment(collect: "Collect") -> None:
+    batch = next(collect(lambda: Countdown(mark=7), num_envs=2, frames_per_batch=8))
+    assert set(marks(batch)) == {7}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_env_is_a_function_that_makes_a_whole_vector_in_any_autoreset_mode(
+    collect: "Collect", mode: AutoresetMode
+) -> None:
+    def make() -> SyncVectorEnv:
+        return SyncVectorEnv([partial(Countdown, 5, 7), partial(Countdown, 3, 8)], autoreset_mode=mode)
+
+    batch = next(collect(make, num_envs=2, frames_per_batch=20 * collect.workers))
+    assert marks(batch) == [7, 8] * collect.workers
+    for row, length in zip(batch, [5, 3] * collect.workers, strict=True):
+        assert row["next", "done"].squeeze(-1).nonzero().squeeze(-1).tolist() == list(range(length - 1, 10, length))
+        assert torch.equal(row["observation"][:, 1], torch.arange(10.0) % length)
+
+
+def test_env_is_a_vector_that_is_there(here: Here) -> None:
+    vector = SyncVectorEnv([partial(Countdown, 5, mark) for mark in range(3)], autoreset_mode=AutoresetMode.SAME_STEP)
+    assert marks(next(here(vector, frames_per_batch=30))) == [0, 1, 2]
+
+
+def test_a_list_of_environments_has_one_for_each_worker(collect: "Collect") -> None:
+    makers = [partial(Countdown, mark=10 + worker) for worker in range(collect.workers)]
+    batch = next(collect(makers, num_envs=2, frames_per_batch=8))
+    assert marks(batch) == [10 + worker for worker in range(collect.workers) for _ in range(2)]
+
+
+def test_env_kwargs_go_to_every_environment(collect: "Collect") -> None:
+    batch = next(collect(Countdown, always_1, env_kwargs={"length": 2, "mark": 3}, num_envs=2, frames_per_batch=20))
+    assert set(marks(batch)) == {3}
+    assert batch["observation"][..., 1].max() == 1
+
+
+def test_a_list_of_env_kwargs_has_those_of_each_worker(collect: "Collect") -> None:
+    kwargs = [{"mark": 20 + worker} for worker in range(collect.workers)]
+    batch = next(collect(Countdown, always_1, env_kwargs=kwargs, num_envs=2, frames_per_batch=8))
+    assert marks(batch) == [20 + worker for worker in range(collect.workers) for _ in range(2)]
+
+
+def test_env_kwargs_go_to_an_id_too(collect: "Collect") -> None:
+    batch = next(collect("Pendulum-v1", env_kwargs={"g": 0.0}, num_envs=1, frames_per_batch=2 * collect.workers))
+    before, speed, action = batch["observation"][:, 0], batch["next", "observation"][:, 0, 2], batch["action"][:, 0, 0]
+    torch.testing.assert_close(speed, (before[:, 2] + 0.15 * action.clip(-2, 2)).clip(-8, 8))  # nothing pulls it down
+
+
+# --- episodes --------------------------------------------------------------------------------------------------------
+
+
+def test_max_frames_per_traj_truncates_and_begins_anew(collect: "Collect") -> None:
+    collector = collect(partial(Countdown, 1000), always_1, max_frames_per_traj=4, num_envs=2, frames_per_batch=48)
+    batch = next(collector)
+    frame = batch["observation"][..., 1]
+    assert frame.max() == 3
+    assert torch.equal(batch["next", "truncated"].squeeze(-1), frame == 3)
+    assert not batch["next", "terminated"].any()
+    assert (batch["next", "observation"][..., 1][frame == 3] == 4).all()  # the true last one, not the next reset's
+    assert set(collector.episode_lengths) == {4}
+
+
+def test_set_truncated_marks_the_last_frame_of_what_goes_on(collect: "Collect") -> None:
+    collector = collect(partial(Countdown, 1000), always_1, set_truncated=True, num_envs=2, frames_per_batch=20)
+    first, second = next(collector), next(collector)
+    assert first["next", "truncated"][:, -1].all()
+    assert not first["next", "truncated"][:, :-1].any()
+    assert torch.equal(second["observation"][:, 0, 1], first["next", "observation"][:, -1, 1])  # nothing was reset
+    assert not set(first["collector", "traj_ids"].flatten().tolist()) & set(
+        second["collector", "traj_ids"].flatten().tolist()
+    )
+
+
+def test_reset_at_each_iter_begins_every_batch_with_new_episodes_under_new_ids(collect: "Collect") -> None:
+    collector = collect(partial(Countdown, 1000), always_1, reset_at_each_iter=True, num_envs=2, frames_per_batch=20)
+    seen: set[int] = set()
+    for batch in islice(collector, 3):
+        assert (batch["observation"][:, 0, 1] == 0).all()
+        ids = set(batch["collector", "traj_ids"].flatten().tolist())
+        assert len(ids) == 2 * collect.workers
+        assert not ids & seen
+        seen |= ids
+
+
+def test_episodes_span_batches_unless_something_else_is_asked_for(collect: "Collect") -> None:
+    collector = collect(partial(Countdown, 1000), always_1, num_envs=2, frames_per_batch=20)
+    first, second = next(collector), next(collector)
+    assert torch.equal(first["next", "observation"][:, -1], second["observation"][:, 0])
+    assert torch.equal(first["collector", "traj_ids"][:, -1], second["collector", "traj_ids"][:, 0])
+    assert not first["next", "done"].any()
+
+
+def test_without_reset_when_done_what_is_left_of_a_row_is_padding(collect: "Collect") -> None:
+    frames = 16 * collect.workers
+    collector = collect(partial(Countdown, 3), always_1, reset_when_done=False, num_envs=2, frames_per_batch=frames)
+    for batch in islice(collector, 2):
+        assert (batch["collector", "mask"].sum(1) == 3).all()
+        assert (batch["collector", "traj_ids"][~batch["collector", "mask"]] == -1).all()
+    assert collector.frames == 2 * 2 * 3 * collect.workers  # padding is no frame
+
+
+def test_step_count_and_is_init_tell_where_in_its_episode_a_frame_is(collect: "Collect") -> None:
+    batch = next(collect(Countdown, always_1, step_count=True, is_init=True, num_envs=2, frames_per_batch=40))
+    frame = batch["observation"][..., 1:2]
+    assert torch.equal(batch["step_count"], frame.long())
+    assert torch.equal(batch["next", "step_count"], frame.long() + 1)
+    assert torch.equal(batch["is_init"], frame == 0)
+    assert not batch["next", "is_init"].any()
+
+
+def test_trajs_per_batch_gives_whole_trajectories_of_each_worker(collect: "Collect") -> None:
+    lengths = partial(Countdown, 7)
+    collector = collect(lengths, always_1, trajs_per_batch=3, num_envs=2, frames_per_batch=4 * collect.workers)
+    ids: set[int] = set()
+    for batch in islice(collector, 3):
+        assert batch.batch_size == (3 * collect.workers, 7)
+        assert (batch["observation"][:, 0, 1] == 0).all()
+        assert batch["next", "terminated"][:, -1].all()
+        rows = batch["collector", "traj_ids"][:, 0].tolist()
+        assert len(set(rows)) == 3 * collect.workers
+        assert not ids & set(rows)
+        ids |= set(rows)
+
+
+def test_init_random_frames_are_random_and_those_after_them_the_policys(collect: "Collect") -> None:
+    """The policy always takes 1."""
+    frames = 40 * collect.workers
+    collector = collect(Countdown, always_1, init_random_frames=2 * frames, num_envs=4, frames_per_batch=frames)
+    actions = [batch["action"] for batch in islice(collector, 4)]
+    for random in actions[:2]:
+        assert set(random.flatten().tolist()) == {0, 1}
+    for own in actions[2:]:
+        assert (own == 1).all()
+
+
+# --- what is known of episodes ---------------------------------------------------------------------------------------
+
+
+def test_returns_and_lengths_are_those_of_the_episodes_that_ended(collect: "Collect") -> None:
+    collector = collect(partial(Countdown, 5), always_1, num_envs=2, frames_per_batch=24 * collect.workers)
+    assert collector.mean_return is None
+    next(collector)
+    assert list(collector.episode_returns) == [5.0] * 4 * collect.workers
+    assert list(collector.episode_lengths) == [5] * 4 * collect.workers
+    assert collector.mean_return == 5.0

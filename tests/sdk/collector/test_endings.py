@@ -1,0 +1,107 @@
+"""What is raised when a collector ends: what its user has not seen, and that once."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rollfleet import Collector
+from rollfleet.errors import JobInvalid, WorkerFailed
+from rollfleet.learner.raised_errors import RaisedErrors
+from rollfleet_api.messages import WorkerState
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+OPTIONS: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
+
+
+class Breaks(gymnasium.Env[Any, Any]):
+    """Raises at its third step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 3:
+            raise ArithmeticError("the simulator broke")
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+def always_0(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def test_shutdown_does_not_raise_again_what_a_call_has_raised(apart: "Collect") -> None:
+    collector = apart(Breaks, always_0, **OPTIONS)
+    with pytest.raises(WorkerFailed, match="the simulator broke"):
+        next(collector)
+    with pytest.raises(WorkerFailed, match="the simulator broke"):  # it did not mend by that
+        next(collector)
+    collector.shutdown()
+
+
+def test_the_end_of_the_with_block_does_not_either(apart: "Collect") -> None:
+    with apart(Breaks, always_0, **OPTIONS) as collector:
+        with pytest.raises(WorkerFailed, match="the simulator broke"):
+            next(collector)
+        with pytest.raises(JobInvalid, match="there is no worker 9"):  # another error makes nobody forget the first
+            collector.update_policy_weights_({}, worker_ids=9)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_shutdown_raises_what_nobody_has_seen(here: Callable[..., Collector]) -> None:
+    """In mode async a worker may break while the learner is busy with the batch before."""
+    collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
+    next(collector)
+    until = time.monotonic() + 30
+    while collector._transport.workers()[0].state is not WorkerState.FAILED:  # heard of, and not raised yet
+        assert time.monotonic() < until
+    with pytest.raises(WorkerFailed, match="the simulator broke"):
+        collector.shutdown()
+
+
+class Closing(Breaks):
+    """Takes a while to close, and tells by a file that it has."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+    def close(self) -> None:
+        time.sleep(1.0)
+        (self._folder / "closed").touch()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(("timeout_s", "closed"), [(0.01, False), (60.0, True)])
+def test_timeout_s_is_how_long_workers_have_to_end_in_order(
+    processes: "Collect", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float, closed: bool
+) -> None:
+    monkeypatch.setattr("rollfleet.processes.supervisor.TERMINATE_GRACE_S", 0.0)  # SIGTERM and SIGKILL at once
+    collector = processes(Closing, always_0, env_kwargs={"folder": tmp_path}, workers=1, **OPTIONS)
+    next(collector)
+    collector.shutdown(timeout_s)
+    assert (tmp_path / "closed").exists() is closed
+
+
+def test_an_error_that_was_told_is_known_again_by_itself_and_not_by_its_words() -> None:
+    told, first, other = RaisedErrors(), WorkerFailed(1, "first"), WorkerFailed(1, "first")
+    with pytest.raises(WorkerFailed), told:
+        raise first
+    assert told.of(first)
+    assert not told.of(other)

@@ -1,0 +1,73 @@
+"""A round that was closed before a worker had begun it is not waited for: that worker waits for the next one."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from tests.sdk.collector.concurrent_calls import begin
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet_api.messages import WorkerState
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+
+
+def job_of(server: "Server", workers: int) -> CollectorJob:
+    return server.provision(
+        mode="Sync",
+        workers=workers,
+        env={"id": "CartPole-v1", "numEnvs": 2},
+        collect={"framesPerBatch": 16 * workers},
+        stragglers={"threshold": 0.5},
+    )
+
+
+def policy() -> ActorCritic:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+@pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
+def test_a_worker_that_comes_when_a_round_was_closed_takes_part_in_the_next(
+    comes: bool, server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = job_of(server, workers=2)
+    workers = [start_worker(job, 0)]
+    collector = connect(policy())
+    first = begin(next, collector)
+    transport: Any = collector._transport
+    while not collector._gatherer.run_state.closed:
+        assert not first.done()
+        time.sleep(0.01)
+    if comes:
+        workers.append(start_worker(job, 1))
+        workers[1].wait_for(WorkerState.WAITING_FOR_LEARNER)
+    assert first.result(20).shape == (2, 8)
+    if comes:
+        while next(collector).shape != (4, 8):
+            assert set(transport.workers()) == {0, 1}
+    collector.shutdown()
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_another_rank_does_not_wait_for_it_either(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = job_of(server, workers=4)
+    other, leader = [connect(policy(), rank=rank, ranks=2) for rank in (1, 0)]
+    running = [begin(next, collector) for collector in (leader, other)]
+    for index in range(3):
+        start_worker(job, index)
+    shapes = [each.result(20).shape for each in running]
+    assert shapes[0][0] in (2, 4)  # of two workers, of which one may have been cut short before it had begun
+    assert shapes[1][0] == 2
+    leader.shutdown()

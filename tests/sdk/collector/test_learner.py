@@ -1,0 +1,321 @@
+"""What the learner does with batches, and to the collector, while it goes on."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rollfleet import Collector
+from rollfleet.data.splitting import split_trajectories
+from rollfleet.errors import JobEnded, JobInvalid, RollfleetError, WorkerFailed
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Counting, Learned, always_0, error_of, until
+
+
+class Frames:
+    """A replay buffer: anything with `extend` is one."""
+
+    def __init__(self) -> None:
+        self.parts: list[TensorDict] = []
+
+    def extend(self, frames: TensorDict) -> None:
+        assert frames.batch_dims == 1
+        self.parts.append(frames)
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def all(self) -> TensorDict:
+        joined: TensorDict = torch.cat(self.parts)
+        return joined
+
+
+def test_split_trajs_yields_a_trajectory_a_row(collect: "Collect") -> None:
+    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32 * collect.workers}
+    plain, split = (next(collect(Counting, always_0, split_trajs=asked, **keywords)) for asked in (False, True))
+    expected = split_trajectories(plain)
+    assert len(split) > len(plain)
+    for key, value in expected.items(True, True):
+        if key != VERSION:
+            assert torch.equal(split[key], value), key
+
+
+def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: "Collect") -> None:
+    batch = next(collect(Counting, always_0, split_trajs=True, trajs_per_batch=2, **OPTIONS))
+    assert batch.batch_size == (2 * collect.workers, 5)
+    assert batch["collector", "mask"].all()
+
+
+def test_postproc_is_called_with_each_batch_after_it_was_split_and_its_result_is_yielded(collect: "Collect") -> None:
+    seen = []
+
+    def postproc(batch: TensorDict) -> str:
+        seen.append(("collector", "mask") in batch.keys(True))
+        return f"{len(seen)} of {batch['next', 'reward'].sum():g}"
+
+    collector = collect(Counting, always_0, postproc=postproc, split_trajs=True, **OPTIONS)
+    assert list(islice(collector, 2)) == ["1 of 16", "2 of 16"]
+    assert seen == [True, True]
+    assert collector.frames == 32
+
+
+def test_what_postproc_raises_is_raised_as_it_is(collect: "Collect") -> None:
+    def postproc(batch: TensorDict) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        next(collect(Counting, always_0, postproc=postproc, **OPTIONS))
+
+
+def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Collect") -> None:
+    frames = Frames()
+    plain = list(collect(Counting, always_0, total_frames=48, **OPTIONS))
+    assert list(collect(Counting, always_0, total_frames=48, replay_buffer=frames, **OPTIONS)) == [None] * 3
+    expected: Any = torch.cat([batch.reshape(-1) for batch in plain])
+    assert torch.equal(frames.all()["observation"], expected["observation"])
+
+
+def test_no_padding_gets_into_a_replay_buffer(collect: "Collect") -> None:
+    frames = Frames()
+    next(collect(Counting, always_0, split_trajs=True, replay_buffer=frames, **OPTIONS))
+    assert len(frames) == 16
+    assert (frames.all()[TRAJECTORY] >= 0).all()
+    assert (frames.all()["next", "reward"] == 1).all()
+
+
+def test_start_fills_the_buffer_behind_the_learners_back_until_async_shutdown(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(Counting, always_0, replay_buffer=frames, **OPTIONS)
+    collector.start()
+    until(lambda: len(frames) > 100)
+    with pytest.raises(JobInvalid, match="is being filled in the background"):
+        next(collector)
+    collector.async_shutdown(timeout_s=30)
+    there = len(frames)
+    assert collector.frames == there
+    time.sleep(0.1)
+    assert len(frames) == there
+    with pytest.raises(JobEnded):
+        next(collector)
+
+
+def test_filling_ends_by_itself_at_total_frames(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(Counting, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
+    collector.start()
+    until(lambda: len(frames) == 64)
+    collector.async_shutdown(timeout_s=30)
+    assert collector.frames == len(frames) == 64
+
+
+def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(
+        Counting,
+        always_0,
+        replay_buffer=frames,
+        init_random_frames=64,
+        total_frames=128,
+        num_envs=2,
+        frames_per_batch=32,
+    )
+    collector.start()
+    until(lambda: len(frames) == 128)
+    collector.async_shutdown(timeout_s=30)
+    actions = frames.all()["action"]
+    assert set(actions[:64].tolist()) == {0, 1}
+    assert (actions[64:] == 0).all()
+
+
+def test_weights_that_are_sent_meanwhile_are_acted_on(collect: "Collect") -> None:
+    frames, policy = Frames(), Learned()
+    collector = collect(Counting, policy, replay_buffer=frames, weights_interval=0, **OPTIONS)
+    collector.start()
+    until(lambda: len(frames) > 0)
+    for number in (2, 3):
+        with torch.no_grad():
+            policy.weight.fill_(number)
+        assert collector.update_policy_weights_() == number
+        until(lambda: bool((frames.parts[-1]["says"] == number).all()))  # noqa: B023
+    collector.async_shutdown(timeout_s=30)
+
+
+@pytest.mark.parametrize("what", ["environment", "buffer"])
+def test_what_breaks_in_the_background_is_raised_at_the_next_call(collect: "Collect", what: str) -> None:
+    class Full(Frames):
+        def extend(self, frames: TensorDict) -> None:
+            super().extend(frames)
+            if len(self) > 40:
+                raise MemoryError("the buffer is full")
+
+    buffer = Full() if what == "buffer" else Frames()
+    env_kwargs = {"breaks_at": 0 if what == "buffer" else 30}
+    collector = collect(Counting, always_0, env_kwargs=env_kwargs, replay_buffer=buffer, **OPTIONS)
+    collector.start()
+    expected = "the buffer is full" if what == "buffer" else "the simulator broke"
+    until(lambda: expected in error_of(collector))
+    with pytest.raises((RollfleetError, ArithmeticError, MemoryError), match=expected):
+        collector.async_shutdown(timeout_s=30)
+
+
+def test_start_without_a_buffer_says_what_it_needs(collect: "Collect") -> None:
+    with pytest.raises(JobInvalid, match="replay_buffer="):
+        collect(Counting, always_0, **OPTIONS).start()
+
+
+def test_nothing_is_collected_in_a_pause_and_nothing_is_lost_by_it(collect: "Collect") -> None:
+    plain = collect(Counting, always_0, total_frames=64, **OPTIONS)
+    expected: Any = torch.cat([batch.clone() for batch in plain], dim=1)
+    collector = collect(Counting, always_0, total_frames=64, **OPTIONS)
+    parts = [next(collector)]
+    with collector.pause():
+        with pytest.raises(JobInvalid, match="paused"):
+            next(collector)
+        with pytest.raises(JobInvalid, match="paused already"), collector.pause():
+            pass
+    parts += list(collector)
+    found: Any = torch.cat(parts, dim=1)
+    for key in ("observation", ("next", "reward"), TRAJECTORY):
+        assert torch.equal(found[key], expected[key]), key
+
+
+def test_a_pause_holds_what_fills_a_buffer(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(Counting, always_0, replay_buffer=frames, **OPTIONS)
+    collector.start()
+    until(lambda: len(frames) > 0)
+    with collector.pause():
+        there = len(frames)
+        time.sleep(0.2)
+        assert len(frames) == there
+    until(lambda: len(frames) > there)
+    collector.async_shutdown(timeout_s=30)
+    rows = frames.all()
+    steps = rows["observation"][rows[TRAJECTORY] == rows[TRAJECTORY][0]].flatten()
+    assert torch.equal(steps, torch.arange(float(len(steps))))
+
+
+def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
+    taken = multiprocessing.get_context("fork").Value("q", 0)
+
+    def policy(observation: Tensor) -> Tensor:
+        with taken.get_lock():
+            taken.value += 1
+        return always_0(observation)
+
+    def at_rest() -> bool:
+        before = int(taken.value)
+        time.sleep(0.2)
+        return int(taken.value) == before
+
+    collector = apart(Counting, policy, mode="async", max_batches_ahead=1000, **OPTIONS)
+    next(collector)
+    assert not at_rest()
+    with collector.pause():
+        until(at_rest)
+        for _ in range(3):
+            assert at_rest()
+    until(lambda: not at_rest())
+    assert next(collector).batch_size == (2, 8)
+    assert collector.stats().missed == 0
+
+
+def test_a_run_that_is_restored_counts_on_and_gives_no_id_twice(collect: "Collect", tmp_path: Any) -> None:
+    collector = collect(Counting, Learned(), total_frames=96, **OPTIONS)
+    ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
+    torch.save(collector.state_dict(), tmp_path / "state")
+    returns = list(collector.episode_returns)
+    again = collect(Counting, Learned(), total_frames=96, **OPTIONS)
+    again.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    assert (again.frames, again.batches, again.version) == (48, 3, 3)
+    assert list(again.episode_returns) == returns
+    rest = list(again)
+    assert len(rest) == 3
+    assert [int(batch[VERSION].unique()) for batch in rest] == [4, 5, 6]
+    assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
+    assert again.frames == 96
+
+
+def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
+    keywords: dict[str, Any] = OPTIONS | {"mode": "async", "total_frames": 96}
+    collector = apart(Counting, Learned(), **keywords)
+    ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
+    state = collector.state_dict()
+    again = apart(Counting, Learned(), **keywords)
+    again.load_state_dict(state)
+    rest = list(again)
+    assert (len(rest), again.frames, again.batches) == (3, 96, 6)
+    assert min(int(batch[VERSION].min()) for batch in rest) > state["version"] == 3
+    assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
+
+
+def test_environments_of_a_restored_run_have_other_seeds_than_those_of_the_run_before(collect: "Collect") -> None:
+    first = collect("CartPole-v1", **OPTIONS)
+    seen = next(first)["observation"][:, 0]
+    state = first.state_dict()
+    again = collect("CartPole-v1", **OPTIONS)
+    again.load_state_dict(state)
+    restored = next(again)["observation"][:, 0]
+    assert len(torch.cat([seen, restored]).unique(dim=0)) == 2 * len(seen)
+
+
+def test_two_runs_that_are_restored_from_one_state_are_the_same(collect: "Collect") -> None:
+    first = collect("CartPole-v1", **OPTIONS)
+    next(first)
+    state = first.state_dict()
+    found = []
+    for _ in range(2):
+        again = collect("CartPole-v1", **OPTIONS, **collect.alone)
+        again.load_state_dict(state)
+        found.append(next(again))
+    assert torch.equal(found[0]["observation"], found[1]["observation"])
+    assert torch.equal(found[0]["action"], found[1]["action"])
+
+
+def test_a_collector_that_was_shut_down_says_so_and_may_be_shut_down_again(collect: "Collect") -> None:
+    collector = collect(Counting, always_0, **OPTIONS)
+    next(collector)
+    collector.shutdown()
+    collector.shutdown()
+    with pytest.raises(JobEnded, match="was shut down"):
+        next(collector)
+
+
+def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Collector]) -> None:
+    closed = []
+
+    class Closing(Counting):
+        def close(self) -> None:
+            closed.append(1)
+
+    with here(Closing, always_0, **OPTIONS) as collector:
+        next(collector)
+    assert closed == [1, 1]
+    with pytest.raises(KeyError), here(Closing, always_0, **OPTIONS) as collector:
+        raise KeyError
+    assert closed == [1, 1, 1, 1]
+
+
+def test_an_environment_that_raises_is_told_of_with_its_own_traceback(collect: "Collect") -> None:
+    collector = collect(Counting, always_0, env_kwargs={"breaks_at": 20}, **OPTIONS)
+    with pytest.raises((ArithmeticError, RollfleetError), match="the simulator broke"):
+        list(islice(collector, 10))
+
+
+def test_an_error_of_a_worker_tells_where_it_was_and_how_to_get_there_again(apart: "Collect") -> None:
+    keywords: dict[str, Any] = {"env_kwargs": {"breaks_at": 20}, "num_envs": 2, "frames_per_batch": 32, "seed": 9}
+    with pytest.raises(WorkerFailed) as raised:
+        list(apart(Counting, always_0, **keywords))
+    said = str(raised.value)
+    assert 'raise ArithmeticError("the simulator broke")' in said
+    assert "counting.py" in said
+    assert f"seed 9, worker {raised.value.worker}, incarnation 0" in said
+    assert "after 32 frames in 2 batches" in said

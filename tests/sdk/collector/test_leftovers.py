@@ -1,0 +1,188 @@
+"""However a learner ends, nothing of it stays. (Of worker processes: tests/sdk/processes/test_endings.py.)"""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+import rollfleet
+from rollfleet import Collector
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+    from rollfleet_api.job import CollectorJob
+
+    StartWorker = Callable[[CollectorJob, int], WorkerThread]
+
+ENDS = {
+    "shut down": "collector.shutdown()",
+    "dropped": "del collector\ngc.collect()",
+    "forgotten": "",
+    "raised": "raise SystemExit(0)",
+    "interrupted": "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)",
+}
+
+# Python ends by the signal itself, or with 1 where another thread ran `exec` on a text meanwhile, as torch does.
+CODES = {end: (-signal.SIGINT, 1) if end == "interrupted" else (0,) for end in ENDS}
+
+BEFORE = {
+    "here": """
+        collector = rollfleet.Collector("CartPole-v1", num_envs=2, frames_per_batch=16, replay_buffer=buffer)
+        """,
+    "in processes of environments": """
+        collector = rollfleet.Collector(
+            "CartPole-v1", num_envs=2, frames_per_batch=16, vectorization="async", replay_buffer=buffer
+        )
+        """,
+    "nats": """
+        collector = rollfleet.connect("default/test", policy, address=sys.argv[1], replay_buffer=buffer)
+        """,
+}
+
+
+class Learner:
+    """A program that makes a collector, begins to use it, and ends in its own way."""
+
+    def __init__(self, where: str, use: str, end: str, folder: Path, url: str) -> None:
+        script = folder / "learner.py"
+        parts = [
+            "import gc, os, signal, sys, time",
+            "import gymnasium, rollfleet",
+            "class Buffer:\n    def extend(self, frames): pass",
+            "buffer = Buffer()",
+            'env = gymnasium.make("CartPole-v1")',
+            "policy = rollfleet.ActorCritic(env.observation_space, env.action_space)",
+            dedent(BEFORE[where]),
+            use,
+            'print("ready", flush=True)',
+            ENDS[end],
+            'print("end", flush=True)',
+        ]
+        script.write_text("\n".join(parts))
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def wait(self) -> tuple[int, str]:
+        """Its exit code and what it wrote to standard error."""
+        _, errors = self.process.communicate(timeout=100)
+        return self.process.returncode, errors
+
+    def left(self) -> list[int]:
+        """Processes of its group."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal():
+                try:
+                    group = int((folder / "stat").read_text().rpartition(")")[2].split()[2])
+                except OSError:
+                    continue
+                if group == self.process.pid:
+                    found.append(int(folder.name))
+        return found
+
+    def kill(self) -> None:
+        """All that is left."""
+        for pid in self.left():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait(20)
+
+
+def shared() -> set[str]:
+    folder = Path("/dev/shm")
+    return set(os.listdir(folder)) if folder.exists() else set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
+@pytest.mark.parametrize("end", list(ENDS))
+@pytest.mark.parametrize("where", ["here", "in processes of environments"])
+def test_nothing_outlives_a_program_whose_collector_was(where: str, end: str, use: str, tmp_path: Path) -> None:
+    before = shared()
+    learner = Learner(where, use, end, tmp_path, "")
+    try:
+        code, errors = learner.wait()
+        assert not learner.left()
+        assert not {name for name in shared() - before if str(learner.process.pid) in name}
+    finally:
+        learner.kill()
+    assert code in CODES[end], errors
+    assert ("KeyboardInterrupt" in errors) == (end == "interrupted"), errors
+
+
+class Frames:
+    """A replay buffer that counts."""
+
+    written = 0
+
+    def extend(self, frames: Any) -> None:
+        self.written += len(frames)
+
+
+@pytest.mark.parametrize("use", ["iterated", "started"])
+def test_a_collector_over_nats_that_nobody_holds_closes_its_connection_and_ends_its_threads(
+    server: "Server", start_worker: "StartWorker", use: str
+) -> None:
+    job = server.provision(policy={"random": {}})
+    start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # what it needs is there
+    before = what_is_there(server)
+    buffer = Frames()
+    url = server.url(Role.LEARNER)
+    collector: Collector | None = rollfleet.connect(server.subjects.key, address=url, replay_buffer=buffer)
+    assert collector is not None
+    if use == "started":
+        collector.start()
+        until(lambda: buffer.written > 0)
+    else:
+        next(collector)
+    assert what_is_there(server)[1] > before[1]
+    collector = None
+    until(lambda: what_is_there(server) == before)
+
+
+def what_is_there(server: "Server") -> tuple[int, int]:
+    """Threads, and connections to NATS."""
+    gc.collect()
+    port = int(server.host_port.rpartition(":")[2])
+    connections = psutil.Process().net_connections("tcp")
+    return threading.active_count(), sum(bool(each.raddr) and each.raddr.port == port for each in connections)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
+@pytest.mark.parametrize("end", list(ENDS))
+def test_a_learner_over_nats_ends_however_it_does(
+    end: str, use: str, server: "Server", start_worker: "StartWorker", tmp_path: Path
+) -> None:
+    start_worker(server.provision(), 0)
+    learner = Learner("nats", use, end, tmp_path, server.url(Role.LEARNER))
+    try:
+        code, errors = learner.wait()
+        assert not learner.left()
+    finally:
+        learner.kill()
+    assert code in CODES[end], errors

@@ -1,0 +1,165 @@
+"""Who is slow and who is stuck: told by name; a learner that is busy for however long is neither."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.sdk.nats.numbered_batches import of, publish, values
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.worker.worker import SOON_S
+from rollfleet_api import streams
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
+SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
+PATIENCE_S = 30.0
+
+
+class Gated(gymnasium.Env[np.ndarray[Any, Any], np.int64]):
+    """Its steps wait while the gate is shut."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    gate: ClassVar[threading.Event] = threading.Event()
+
+    def reset(self, **_: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, _: np.int64) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
+        assert self.gate.wait(PATIENCE_S)
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Open; and open again after the test."""
+    Gated.gate.set()
+    yield Gated.gate
+    Gated.gate.set()
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_step_that_hangs_is_told_by_worker_and_seconds_until_it_is_over(
+    gate: threading.Event,
+    server: "Server",
+    connect: Connect,
+    start_worker: StartWorker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = server.provision(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
+    start_worker(job, 0)
+    collector = connect()
+    next(collector)
+    assert "environment step" not in caplog.text
+    gate.clear()
+    wait_until(lambda: "default/test: worker 0 has been in one environment step for " in caplog.text)
+    gate.set()
+    list(islice(collector, 5))
+    wait_until(lambda: all(status.in_step_s < 1.0 for status in collector._transport.workers().values()))
+    assert caplog.text.count("environment step") == 1
+
+
+def test_over_processes_a_step_that_hangs_is_told_too(
+    gate: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shut = tmp_path / "shut"
+
+    class Shut(Gated):
+        def step(self, action: np.int64) -> Any:
+            while shut.exists():
+                time.sleep(0.01)
+            return super().step(action)
+
+    def open_when_told() -> None:
+        try:
+            wait_until(lambda: "worker 0 has been in one environment step for " in caplog.text)
+        finally:
+            shut.unlink()
+
+    with Collector(Shut, frames_per_batch=8, workers=1, start_method="fork", suspect_after_s=3) as collector:
+        next(collector)
+        shut.touch()
+        opening = threading.Thread(target=open_when_told)
+        opening.start()
+        list(islice(collector, 10))
+        opening.join()
+    assert caplog.text.count("environment step") == 1
+
+
+def test_a_worker_that_falls_silent_is_told_and_a_round_goes_on_without_it(
+    server: "Server",
+    connect: Connect,
+    start_worker: StartWorker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = server.provision(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect()
+    while next(collector).shape[0] != 2:
+        pass
+    workers[1].transport._link.close()  # without a word
+    while next(collector).shape[0] != 1:
+        pass
+    assert "default/test: worker 1 has not been heard of for 3 s" in caplog.text
+
+
+def test_what_nats_delivers_again_since_the_learner_is_busy_is_handed_over_once(
+    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ACK_WAIT_NS", streams.SECOND_NS)  # and nobody says in time that it is worked on
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
+    link, admin = server.link(Role.WORKER), server.link()
+    for sequence in (0, 1):
+        publish(link, float(sequence), of(0, sequence), chunk_bytes=256)
+    collector = connect()
+    assert values(collector, 1) == [0.0]
+    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    wait_until(lambda: bool(admin.call(admin.js.consumer_info(queue, learner)).num_redelivered))
+    assert values(collector, 1) == [1.0]
+    publish(link, 2.0, of(0, 2))
+    assert values(collector, 1) == [2.0]
+    assert (collector.stats().repeated, collector.stats().missed) == (0, 0)
+    wait_until(lambda: admin.call(admin.js.stream_info(queue)).state.messages == 0)
+
+
+def test_how_long_workers_wait_for_room_is_counted(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    worker = start_worker(server.provision(**ASYNC), 0)
+    collector = connect()
+    next(collector)
+    assert collector.stats().waited_for_weights_s == 0
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it has waited for a while before it says so
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_room_s > SOON_S)
+    assert collector.stats().waited_for_weights_s == 0
+
+
+def test_how_long_workers_wait_for_weights_is_counted(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
+    env = gymnasium.make("CartPole-v1")
+    collector = connect()
+    collector._gatherer.direct()
+    worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
+    collector.update_policy_weights_(ActorCritic(env.observation_space, env.action_space))
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)

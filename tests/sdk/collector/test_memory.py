@@ -1,0 +1,50 @@
+"""Whether anything is kept of batches that went through. Resident memory is measured by benchmarks/memory.py."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
+
+import gymnasium
+import pytest
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+WARM_UP, MEASURED = 200, 300
+KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone would be some 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_nothing_is_kept_of_a_batch_by_learner_or_workers(
+    mode: str,
+    server: "Server",
+    connect: Callable[..., Collector],
+    start_worker: "Callable[[CollectorJob, int], WorkerThread]",
+) -> None:
+    job = server.provision(
+        mode=mode, workers=2, env={"id": "CartPole-v1", "numEnvs": 4}, collect={"framesPerBatch": 32}
+    )
+    for index in range(job.spec.workers):
+        start_worker(job, index)
+    env = gymnasium.make("CartPole-v1")
+    with connect(ActorCritic(env.observation_space, env.action_space)) as collector:
+        tracemalloc.start()
+        try:
+            traced = [traced_after(collector, batches) for batches in (WARM_UP, *[MEASURED] * 3)]
+        finally:
+            tracemalloc.stop()
+    # What stays of each batch shows each time; a cache that fills, or more batches on their way than before, does not.
+    kept = min(after - before for before, after in pairwise(traced))
+    assert kept / MEASURED < KEPT_BYTES_PER_BATCH, f"{kept:,} bytes are kept of {MEASURED:,} batches"
+
+
+def traced_after(collector: Collector, batches: int) -> int:
+    """Bytes that Python holds after so many batches more."""
+    sum(1 for _ in islice(collector, batches))
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]

@@ -1,0 +1,173 @@
+"""Where environments of a worker step, through the public interface; and workers that come and go in mid-run."""
+
+import os
+import re
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+import torch
+from tests.sdk.collector.places import FORKED, CollectInProcesses
+from torch import Tensor
+
+from rollfleet.errors import JobInvalid
+from rollfleet.rollout.trajectory_ids import split
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+TRAJECTORY = ("collector", "traj_ids")
+
+
+class Placed(gymnasium.Env[Any, Any]):
+    """Observes the process that it steps in."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.array([float(os.getpid())]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.array([float(os.getpid())]), 1.0, False, False, {}
+
+
+def always_0(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def pids(batch: Any) -> list[set[int]]:
+    """By row, where its environment was stepped."""
+    return [set(row["observation"].flatten().long().tolist()) for row in batch]
+
+
+@FORKED
+@pytest.mark.parametrize(
+    ("options", "processes"),
+    [
+        ({"vectorization": "sync"}, 1),
+        ({"vectorization": "async"}, 4),
+        ({"vectorization": "async", "env_processes": 2}, 2),
+    ],
+)
+def test_environments_of_a_worker_step_in_as_many_processes_as_said(
+    collect: "Collect", options: dict[str, Any], processes: int
+) -> None:
+    workers = collect.workers
+    collector = collect(Placed, always_0, num_envs=4, frames_per_batch=16 * workers, **options)
+    for batch in islice(collector, 2):
+        rows = pids(batch)
+        assert all(len(row) == 1 for row in rows)
+        for worker in range(workers):
+            mine = set.union(*rows[4 * worker : 4 * worker + 4])
+            assert len(mine) == processes
+            assert (os.getpid() in mine) is (processes == 1 and not isinstance(collect, CollectInProcesses))
+    everyone = {pid for row in pids(batch) for pid in row} - {os.getpid()}
+    collector.shutdown()
+    psutil.wait_procs([psutil.Process(pid) for pid in everyone if psutil.pid_exists(pid)], timeout=10)
+    assert not any(psutil.pid_exists(pid) for pid in everyone)
+
+
+@FORKED
+def test_frames_are_the_same_wherever_environments_step(collect: "Collect") -> None:
+    found = []
+    for options in ({}, {"vectorization": "async"}, {"vectorization": "async", "env_processes": 2}):
+        collector = collect(
+            "CartPole-v1", always_0, num_envs=4, frames_per_batch=200, seed=3, **options, **collect.alone
+        )
+        whole: Any = torch.cat([batch.clone() for batch in islice(collector, 2)], dim=1)
+        found.append(whole)
+    for other in found[1:]:
+        for key in ("observation", ("next", "observation"), ("next", "reward"), ("next", "done"), TRAJECTORY):
+            assert torch.equal(found[0][key], other[key]), key
+    assert found[0]["next", "done"].any()
+
+
+def test_backend_envpool_collects_from_its_pools(collect: "Collect") -> None:
+    pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
+    keywords: dict[str, Any] = {
+        "backend": "envpool",
+        "num_envs": 3,
+        "frames_per_batch": 120 * collect.workers,
+        "seed": 5,
+    }
+    collector = collect("CartPole-v1", always_0, **keywords, **collect.alone)
+    rows = 3 * len(collector.workers)
+    batches = [batch.clone() for batch in islice(collector, 3)]
+    assert all(batch.batch_size[0] == rows for batch in batches)
+    whole: Any = torch.cat(batches, dim=1)
+    seen, following = whole["observation"], whole["next", "observation"]
+    done = whole["next", "done"].squeeze(-1)
+    assert done.any()
+    assert torch.equal(seen[:, 1:][~done[:, :-1]], following[:, :-1][~done[:, :-1]])
+    assert seen[:, 1:][done[:, :-1]].abs().max() < 0.05  # where CartPole's episodes begin
+    assert len(whole[TRAJECTORY].unique()) == int(done[:, :-1].sum()) + rows
+    again = next(collect("CartPole-v1", always_0, **keywords, **collect.alone))
+    assert torch.equal(again["observation"], batches[0]["observation"])
+
+
+def test_a_backend_that_is_none_is_told(here: Any) -> None:
+    with pytest.raises(JobInvalid, match=re.compile("backend", re.IGNORECASE)):
+        here("CartPole-v1", num_envs=1, frames_per_batch=8, backend="unity")
+
+
+# --- workers come and go -------------------------------------------------------------------------------------------
+
+
+@FORKED
+def test_in_mode_sync_a_round_has_its_frames_however_many_workers_there_are(processes: "Collect") -> None:
+    collector = processes(Placed, always_0, num_envs=2, frames_per_batch=48)
+    expected = 0
+
+    def check(batch: Any, workers: set[int]) -> None:
+        nonlocal expected
+        assert set(collector.workers) == workers
+        assert {split(each)[0] for each in batch[TRAJECTORY].unique().tolist()} == workers
+        assert batch.batch_size == (2 * len(workers), 48 // (2 * len(workers)))
+        expected += 48
+        assert collector.frames == expected
+
+    check(next(collector), {0, 1})
+    assert collector.add_workers(2) == [2, 3]
+    check(next(collector), {0, 1, 2, 3})
+    collector.remove_workers([0, 2, 3])
+    check(next(collector), {1})
+    assert collector.add_workers() == [4]
+    check(next(collector), {1, 4})
+    with pytest.raises(JobInvalid, match="shut the collector down"):
+        collector.remove_workers([1, 4])
+    with pytest.raises(JobInvalid, match="there is no worker 0"):
+        collector.remove_workers(0)
+    check(next(collector), {1, 4})
+
+
+@FORKED
+def test_in_mode_async_who_joins_is_heard_and_who_leaves_loses_nothing(processes: "Collect") -> None:
+    collector = processes("CartPole-v1", num_envs=2, frames_per_batch=16, mode="async")
+    seen: dict[int, list[Any]] = {}
+
+    def collect_until(worker: int) -> None:
+        for batch in collector:
+            (mine,) = {split(each)[0] for each in batch[TRAJECTORY].unique().tolist()}
+            seen.setdefault(mine, []).append(batch)
+            if mine == worker:
+                return
+
+    collect_until(0)
+    (late,) = collector.add_workers()
+    collect_until(late)
+    collector.remove_workers(1)
+    assert set(collector.workers) == {0, late}
+    for _ in range(5):
+        collect_until(late)
+    assert collector.frames == sum(batch.numel() for batches in seen.values() for batch in batches)
+    for batches in seen.values():  # what follows goes on where the one before ended, also the last of those that left
+        for one, other in pairwise(batches):
+            going_on = ~one["next", "done"][:, -1, 0]
+            assert torch.equal(one["next", "observation"][going_on, -1], other["observation"][going_on, 0])
+            assert torch.equal(one[TRAJECTORY][going_on, -1], other[TRAJECTORY][going_on, 0])
+    assert collector.stats().missed == 0

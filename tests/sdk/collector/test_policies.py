@@ -1,0 +1,302 @@
+"""What acts, where, how, and on which random numbers."""
+
+import sys
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from rollfleet import ActorCritic, Collector, Exploration
+from rollfleet.errors import PolicyInvalid
+from rollfleet.exploration import exploration
+from rollfleet.rollout.trajectory_ids import split
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
+
+
+class Constant(nn.Module):
+    """Takes the action that its one weight says."""
+
+    def __init__(self, action: int = 0) -> None:
+        super().__init__()
+        self.action = nn.Parameter(torch.tensor(float(action)))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.action.detach().round().long().expand(len(observation)).clone()
+
+
+def workers_of(batch: Any) -> Tensor:
+    """The worker of each row."""
+    return torch.tensor([split(int(row[0]))[0] for row in batch["collector", "traj_ids"]])
+
+
+# --- policy ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", [0, 1])
+def test_a_module_acts(collect: "Collect", action: int) -> None:
+    assert (next(collect("CartPole-v1", Constant(action), **SMALL))["action"] == action).all()
+
+
+def test_a_callable_that_returns_actions_acts(collect: "Collect") -> None:
+    batch = next(collect("CartPole-v1", lambda observation: (observation[:, 2] > 0).long(), **SMALL))
+    assert torch.equal(batch["action"], (batch["observation"][..., 2] > 0).long())
+
+
+def test_what_a_callable_returns_besides_the_action_is_in_the_batch(collect: "Collect") -> None:
+    def policy(observation: Tensor) -> dict[str, Tensor]:
+        return {"action": torch.zeros(len(observation), dtype=torch.int64), "twice": 2 * observation}
+
+    batch = next(collect("CartPole-v1", policy, **SMALL))
+    assert torch.equal(batch["twice"], 2 * batch["observation"])
+
+
+def test_a_tensordict_module_reads_and_writes_by_its_keys(collect: "Collect") -> None:
+    policy = TensorDictSequential(
+        TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["loc"]),
+        TensorDictModule(lambda loc: loc.tanh(), in_keys=["loc"], out_keys=["action"]),
+    )
+    batch = next(collect("Pendulum-v1", policy, **SMALL))
+    assert torch.equal(batch["action"], batch["loc"].tanh())
+    with torch.no_grad():
+        torch.testing.assert_close(batch["loc"], policy[0].module(batch["observation"]))
+
+
+def test_no_policy_acts_at_random_from_the_seed(collect: "Collect") -> None:
+    first, second, other = (next(collect("CartPole-v1", seed=seed, **SMALL, **collect.alone)) for seed in (1, 1, 2))
+    assert set(first["action"].flatten().tolist()) == {0, 1}
+    assert torch.equal(first["action"], second["action"])
+    assert not torch.equal(first["action"], other["action"])
+
+
+# --- policy_factory --------------------------------------------------------------------------------------------------
+
+
+def test_a_factory_is_called_with_the_spaces_of_one_environment(collect: "Collect") -> None:
+    def make(observation_space: Any, action_space: Any) -> Callable[[Tensor], dict[str, Tensor]]:
+        spaces = torch.tensor([*observation_space.shape, int(action_space.n)])
+        return lambda seen: {"action": torch.ones(len(seen)).long(), "spaces": spaces.expand(len(seen), 2)}
+
+    batch = next(collect("CartPole-v1", policy_factory=make, **SMALL))
+    assert (batch["action"] == 1).all()
+    assert batch["spaces"].flatten(0, 1).unique(dim=0).tolist() == [[4, 2]]
+
+
+def test_a_list_of_factories_gives_each_worker_its_own(collect: "Collect") -> None:
+    def maker(action: int) -> Callable[..., Any]:
+        return lambda *_: lambda observation: torch.full((len(observation),), action)
+
+    factories = [maker(worker % 2) for worker in range(collect.workers)]
+    batch = next(collect("CartPole-v1", policy_factory=factories, **SMALL))
+    assert torch.equal(batch["action"], (workers_of(batch) % 2)[:, None].expand(batch.batch_size))
+
+
+def test_a_factory_by_name_is_imported_where_it_is_used(
+    collect: "Collect", tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "def make(observations, actions):\n    return lambda seen: seen.new_ones(len(seen)).long()\n"
+    (tmp_path / "policy_by_name.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "policy_by_name" not in sys.modules
+    batch = next(collect("CartPole-v1", policy_factory="policy_by_name:make", **SMALL))
+    assert (batch["action"] == 1).all()
+    sys.modules.pop("policy_by_name", None)
+
+
+def test_a_policy_that_a_factory_built_gets_the_learners_weights(collect: "Collect") -> None:
+    """It was never synchronised in inner workers: pytorch/rl#3729."""
+    collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
+    for action in (1, 0, 1):
+        collector.update_policy_weights_(Constant(action))
+        assert (next(collector)["action"] == action).all()
+
+
+def test_a_policy_that_a_factory_built_acts_on_its_own_weights_until_there_are_others(collect: "Collect") -> None:
+    factories = [lambda *_, action=worker: Constant(action) for worker in range(collect.workers)]
+    collector = collect("CartPole-v1", policy_factory=factories, **SMALL)
+    for batch in islice(collector, 3):
+        assert torch.equal(batch["action"], workers_of(batch)[:, None].expand(batch.batch_size))
+        assert (batch["collector", "policy_version"] == 0).all()
+    assert collector.update_policy_weights_(Constant(1)) == 1
+    batch = next(collector)
+    assert (batch["action"] == 1).all()
+    assert (batch["collector", "policy_version"] == 1).all()
+
+
+def test_where_some_workers_were_sent_weights_the_others_act_on_their_own(apart: "Collect") -> None:
+    collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
+    collector.update_policy_weights_(Constant(1), worker_ids=1)
+    batch = next(collector)
+    assert torch.equal(batch["action"], workers_of(batch)[:, None].expand(batch.batch_size))
+    assert torch.equal(batch["collector", "policy_version"], batch["action"])
+
+
+def test_in_mode_async_they_need_not_wait_either(apart: "Collect") -> None:
+    collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), mode="async", **SMALL)
+    for batch in islice(collector, 4):
+        assert (batch["action"] == 0).all()
+    collector.update_policy_weights_(Constant(1))
+    while (batch := next(collector))["collector", "policy_version"].min() < 1:
+        assert (batch["action"] == 0).all()
+    assert (batch["action"] == 1).all()
+
+
+# --- device, policy_device -------------------------------------------------------------------------------------------
+
+
+class OnDevice(nn.Module):
+    """Tells whether its observations and its buffer are on `meta`; has no weights to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("anchor", torch.zeros(1), persistent=False)
+
+    anchor: Tensor
+
+    def forward(self, observation: Tensor) -> dict[str, Tensor]:
+        on_meta = torch.tensor([observation.is_meta, self.anchor.is_meta])
+        return {"action": torch.zeros(len(observation)).long(), "on_meta": on_meta.expand(len(observation), 2)}
+
+
+@pytest.mark.parametrize("devices", ["all", "the first alone"])
+def test_policy_device_is_where_the_policy_and_its_observations_are(collect: "Collect", devices: str) -> None:
+    device: Any = "meta" if devices == "all" else ["meta", "cpu"][: collect.workers]
+    policy = OnDevice()
+    batch = next(collect("CartPole-v1", policy, policy_device=device, **SMALL))
+    expected = (workers_of(batch) == 0) | (devices == "all")
+    assert torch.equal(batch["on_meta"], expected[:, None, None].expand(batch["on_meta"].shape))
+    assert policy.anchor.device.type == "cpu"  # the learner's own stays where it is
+
+
+def test_device_is_where_batches_are_put(collect: "Collect") -> None:
+    batch = next(collect("CartPole-v1", Constant(), device="meta", **SMALL))
+    assert {value.device.type for value in batch.values(True, True)} == {"meta"}
+    assert batch.batch_size == (2 * collect.workers, 16 // collect.workers)
+
+
+# --- exploration -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", list(Exploration))
+def test_a_policy_is_told_how_to_explore(collect: "Collect", how: Exploration) -> None:
+    def policy(observation: Tensor) -> dict[str, Tensor]:
+        told = torch.tensor(list(Exploration).index(exploration()))
+        return {"action": torch.zeros(len(observation)).long(), "told": told.expand(len(observation))}
+
+    batch = next(collect("CartPole-v1", policy, exploration=how.lower(), **SMALL))
+    assert (batch["told"] == list(Exploration).index(how)).all()
+    assert exploration() is Exploration.RANDOM
+
+
+@pytest.mark.parametrize("how", ["random", "mode"])
+def test_the_built_in_policy_samples_or_takes_the_most_likely(collect: "Collect", how: str) -> None:
+    torch.manual_seed(0)
+    policy = ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+    batch = next(collect("CartPole-v1", policy, exploration=how, **SMALL))
+    with torch.no_grad():
+        most_likely = policy.actor(batch["observation"]).argmax(-1)
+    assert torch.equal(batch["action"], most_likely) == (how == "mode")
+
+
+@pytest.mark.parametrize(("how", "sampled"), [("random", True), ("mean", False), ("deterministic", False)])
+def test_modules_of_tensordict_are_told_too(collect: "Collect", how: str, sampled: bool) -> None:
+    policy = TensorDictSequential(
+        TensorDictModule(lambda seen: (seen[:, :1], torch.ones(len(seen), 1)), ["observation"], ["loc", "scale"]),
+        ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal),
+    )
+    batch = next(collect("Pendulum-v1", policy, exploration=how, **SMALL, **collect.alone))
+    assert torch.equal(batch["action"], batch["loc"]) != sampled
+
+
+# --- seed, set_seed --------------------------------------------------------------------------------------------------
+
+
+def sampler(observation: Tensor) -> Tensor:
+    return torch.randint(2, (len(observation),))
+
+
+def batches(collector: Collector, count: int = 3) -> TensorDict:
+    joined: TensorDict = torch.cat([batch.clone() for batch in islice(collector, count)], dim=1)
+    return joined
+
+
+def same(one: TensorDict, other: TensorDict) -> bool:
+    keys = set(one.keys(True, True))
+    assert keys == set(other.keys(True, True))
+    return all(torch.equal(one[key], other[key]) for key in keys)
+
+
+def test_the_same_seed_gives_the_same_batches_bit_for_bit_and_another_does_not(collect: "Collect") -> None:
+    keywords = SMALL | collect.alone
+    first, second, other = (batches(collect("CartPole-v1", sampler, seed=seed, **keywords)) for seed in (7, 7, 8))
+    assert same(first, second)
+    assert not torch.equal(first["observation"], other["observation"])
+
+
+def test_no_two_environments_are_alike_and_no_two_workers_act_alike(collect: "Collect") -> None:
+    """48 environments with one seed, unseeded random actions: stable-baselines#1120, tianshou#1083."""
+    batch = next(collect("CartPole-v1", num_envs=8, frames_per_batch=8 * 16 * collect.workers))
+    assert len(batch["observation"][:, 0].unique(dim=0)) == len(batch)
+    assert len(batch["action"].unique(dim=0)) == len(batch)
+
+
+def test_the_learners_own_random_numbers_are_neither_used_nor_changed(here: Callable[..., Collector]) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    first = batches(here("CartPole-v1", sampler, **SMALL))
+    assert torch.equal(torch.rand(4), expected)
+    torch.manual_seed(4)
+    assert same(first, batches(here("CartPole-v1", sampler, **SMALL)))
+
+
+def test_set_seed_returns_the_next_seed_and_the_next_batch_is_as_the_first_of_that_seed(collect: "Collect") -> None:
+    plain = batches(collect("CartPole-v1", sampler, seed=5, **SMALL, **collect.alone))
+    collector = collect("CartPole-v1", sampler, seed=1, **SMALL, **collect.alone)
+    next(collector)
+    assert collector.set_seed(5) == 6
+    assert collector.set_seed(5, static_seed=True) == 5
+    for _ in range(2):  # also where it is the seed before
+        after = batches(collector)
+        for key in ("observation", "action", ("next", "reward"), ("next", "done")):
+            assert torch.equal(after[key], plain[key]), key
+        collector.set_seed(5)
+
+
+def test_ids_stay_unique_when_a_seed_is_set(collect: "Collect") -> None:
+    """They broke with a seed and `split_trajs`: pytorch/rl#3238."""
+    collector = collect("CartPole-v1", **SMALL)
+    before = {int(each) for each in next(collector)["collector", "traj_ids"].unique()}
+    collector.set_seed(0)
+    after = {int(each) for each in next(collector)["collector", "traj_ids"].unique()}
+    assert not before & after
+
+
+# --- what cannot be --------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_policys_first_call_names_what_it_was_given(here: Callable[..., Collector]) -> None:
+    with pytest.raises(PolicyInvalid, match=r"(?s)torch.float32 \[2, 4\].*mat1 and mat2"):
+        next(here("CartPole-v1", nn.Linear(3, 2), **SMALL))
+
+
+def test_what_the_learner_does_to_its_policy_changes_nothing_elsewhere_until_it_is_sent(apart: "Collect") -> None:
+    policy = Constant(0)
+    collector = apart("CartPole-v1", policy, weights_interval=0, **SMALL)
+    next(collector)
+    with torch.no_grad():
+        policy.action.fill_(1)
+    assert (next(collector)["action"] == 0).all()
+    collector.update_policy_weights_()
+    assert (next(collector)["action"] == 1).all()

@@ -1,0 +1,127 @@
+"""The number of workers changes in mid-run, and the iterator goes on: real workers, a real nats-server."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_state
+from rollfleet_api.messages import LearnerStatus
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers share evenly
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "env": {"id": "CartPole-v1", "numEnvs": ENVS},
+    "policy": {"random": {}},
+    "collect": {"framesPerBatch": FRAMES},
+}
+ROUNDS = 200  # in which a change must have arrived
+
+
+def until_shared_among(workers: int, collector: Collector) -> None:
+    """Iterate until whole batches come of so many workers. None on the way has more frames than a batch."""
+    for _ in range(ROUNDS):
+        batch = next(collector)
+        frames = int((batch["collector", "traj_ids"] >= 0).sum())
+        assert frames <= FRAMES
+        if tuple(batch.shape) == (ENVS * workers, FRAMES // (ENVS * workers)) and frames == FRAMES:
+            return
+    pytest.fail(f"the batches are still not of {workers} workers but {tuple(batch.shape)}")
+
+
+def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC, workers=2)
+    started = [start_worker(job, index) for index in range(2)]
+    collector = connect()
+    until_shared_among(2, collector)
+
+    job = server.provision(**SYNC, workers=4)
+    started += [start_worker(job, index) for index in (2, 3)]
+    until_shared_among(4, collector)
+
+    for worker in started[1:]:
+        worker.leave()
+    server.provision(**SYNC, workers=1)
+    until_shared_among(1, collector)
+    for worker in started[1:]:
+        worker.join()
+    collector.shutdown()
+    started[0].join()
+    assert [worker.error for worker in started] == [None] * 4
+    assert [worker.transport.incarnation for worker in started] == [0] * 4  # nobody started anew
+
+
+def test_default_of_max_lag_follows_workers_that_come_later(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    spec = SYNC | {"mode": "Async"}
+    job = server.provision(**spec, workers=1)
+    start_worker(job, 0)
+    collector = connect()
+    next(collector)
+    admission = collector._gatherer.admission
+    assert admission.max_lag == 4
+    job = server.provision(**spec, workers=3)
+    for index in (1, 2):
+        start_worker(job, index)
+    while admission.max_lag != 8:
+        next(collector)
+
+
+def test_learner_tells_how_long_its_loop_has_waited_for_data(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC, workers=1)
+    collector, link = connect(), server.link()
+    worker = start_worker(job, 0)
+    next(collector)
+    first_s = waited_s(link, longer_than_s=0.0)
+    worker.leave()
+    worker.join()
+    threading.Timer(2.5, lambda: start_worker(job, 0)).start()
+    next(collector)
+    waited_s(link, longer_than_s=first_s + 2.0)
+
+
+def test_the_lowest_version_that_is_told_is_that_of_workers_that_are_there(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
+    workers = [start_worker(job, index) for index in range(2)]
+    env, link = gymnasium.make("CartPole-v1"), server.link()
+    collector = connect(ActorCritic(env.observation_space, env.action_space))
+    while set(collector.versions()) != {0, 1}:
+        next(collector)
+    workers[1].leave()
+    while collector.workers != (0,):
+        next(collector)
+    left_at = collector.versions()[1]
+    for _ in range(100):
+        next(collector)
+        status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
+        if status and status.applied_version > left_at:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"worker 1 left at version {left_at}, and the heartbeat is still {status}")
+
+
+def waited_s(link: Link, *, longer_than_s: float) -> float:
+    """What the learner's heartbeat says, once it is more than this."""
+    for _ in range(100):
+        status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
+        if status and status.waited_s is not None and status.waited_s > longer_than_s:
+            return status.waited_s
+        time.sleep(0.1)
+    pytest.fail(f"the heartbeat is still {status}")

@@ -1,0 +1,107 @@
+"""Spaces that are trees, images, and hidden states: from every place the very batch that this process gives."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDict
+from tests.sdk.rollout.recurrent_policy import Recurrent
+from tests.sdk.rollout.robot import ACTIONS, Robot, counted
+from torch import Tensor
+
+from rollfleet import ActorCritic, Collector
+from rollfleet.policies.factory import RandomPolicy
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+SMALL: dict[str, Any] = {"num_envs": 2, "seed": 4}
+
+
+def several(collector: Collector, count: int = 3) -> TensorDict:
+    joined: TensorDict = torch.cat([batch.clone() for batch in islice(collector, count)], dim=1)
+    return joined
+
+
+def assert_same(found: TensorDict, expected: TensorDict) -> None:
+    assert set(found.keys(True, True)) == set(expected.keys(True, True))
+    for key, value in expected.items(True, True):
+        assert found[key].dtype == value.dtype, key
+        assert torch.equal(found[key], value), key
+
+
+def test_every_leaf_comes_with_its_dtype_and_its_true_next_value(collect: "Collect") -> None:
+    """Dict, Tuple, Discrete, MultiDiscrete, MultiBinary, Box, an image: observed, and acted but for the image."""
+    collector = collect(Robot, frames_per_batch=12 * collect.workers, **SMALL)
+    batch = several(collector)
+    frames = torch.arange(18).expand(2 * collect.workers, 18) % 4
+    for key, value in counted(batch).items():
+        assert torch.equal(value, frames), key
+    for key, value in counted(batch["next"]).items():
+        assert torch.equal(value, frames + 1), key
+    assert batch["image"].dtype == batch["next", "image"].dtype == torch.uint8
+    assert batch["arm", "angle"].dtype == torch.float64
+    assert batch["action", "keys", "1"].dtype == torch.int8
+    assert torch.equal(batch["next", "reward"].squeeze(-1), batch["action", "keys", "0"].float())
+
+
+def test_random_actions_of_a_tree_are_those_of_this_process(collect: "Collect") -> None:
+    keywords = SMALL | {"frames_per_batch": 12}
+    expected = several(Collector(Robot, RandomPolicy(ACTIONS), **keywords))
+    assert_same(several(collect(Robot, RandomPolicy(ACTIONS), **keywords, **one(collect))), expected)
+
+
+class Seeing(gymnasium.Env[Any, Any]):
+    """A Dict with an image, drawn from the seed; episodes of 3 frames; two choices at once."""
+
+    observation_space = gymnasium.spaces.Dict(
+        image=gymnasium.spaces.Box(0, 255, (3, 4, 4), np.uint8), speed=gymnasium.spaces.Box(-1, 1, (2,))
+    )
+    action_space = gymnasium.spaces.MultiDiscrete([3, 4])
+
+    def _seen(self) -> dict[str, Any]:
+        return {
+            "image": self.np_random.integers(0, 256, (3, 4, 4), np.uint8),
+            "speed": self.np_random.random(2, np.float32),
+        }
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 3
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        return self._seen(), float(action.sum()), self._left == 0, False, {}
+
+
+def test_the_built_in_policy_acts_on_images_and_vectors_as_in_this_process(collect: "Collect") -> None:
+    torch.manual_seed(0)
+    policy = ActorCritic(Seeing.observation_space, Seeing.action_space)
+    keywords = SMALL | {"frames_per_batch": 16}
+    found = several(collect(Seeing, policy, **keywords, **one(collect)))
+    assert_same(found, several(Collector(Seeing, policy, **keywords)))
+    assert found["image"].dtype == torch.uint8
+
+
+def test_a_hidden_state_is_carried_over_batches_and_initial_where_an_episode_begins(collect: "Collect") -> None:
+    policy = Recurrent()
+    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 40 * collect.workers, "is_init": True}
+    batch = several(collect("CartPole-v1", policy, env_kwargs={"max_episode_steps": 35}, **keywords), 5)
+    assert batch["is_init"][:, 1:].any()
+    assert not batch["is_init"][:, 20::20].all()  # episodes span batches
+    state: Tensor = torch.zeros_like(batch["recurrent", "state"][:, 0])
+    with torch.no_grad():
+        for t in range(batch.shape[1]):
+            state = torch.where(batch["is_init"][:, t], policy.start, state)
+            torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
+            logits, state = policy.step(batch["observation"][:, t], state)
+            torch.testing.assert_close(state, batch["next", "recurrent", "state"][:, t], rtol=0, atol=1e-12)
+            assert torch.equal(logits.argmax(-1), batch["action"][:, t])
+
+
+def one(collect: "Collect") -> dict[str, Any]:
+    """One worker, wherever it is: in this process there is no other."""
+    return {} if collect.workers == 1 else {"workers": 1}

@@ -1,0 +1,120 @@
+"""`stragglers_threshold`: a round closes once that share of the workers has reported; the others are cut."""
+
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rollfleet.rollout.trajectory_ids import split
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+MASK, TRAJECTORY = ("collector", "mask"), ("collector", "traj_ids")
+STEPS = 1000  # that a worker has to take in a round
+
+
+class Slow(gymnasium.Env[Any, Any]):
+    """Observes the number of its step over all episodes; they have 7 frames. Each takes `step_s`."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self._taken, self._step_s = 0, step_s
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.array([self._taken], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._step_s)
+        self._taken += 1
+        return np.array([self._taken], np.float32), 1.0, self._taken % 7 == 0, False, {}
+
+
+def always_0(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def keywords(*step_s: float, steps: int = STEPS, **more: Any) -> dict[str, Any]:
+    """Of so many workers, of so many steps a round."""
+    workers = len(step_s)
+    env_kwargs = [{"step_s": each} for each in step_s]
+    return {"env_kwargs": env_kwargs, "workers": workers, "num_envs": 1, "frames_per_batch": steps * workers} | more
+
+
+def test_a_slow_worker_is_cut_when_the_threshold_is_reached_and_the_mask_tells_where(apart: "Collect") -> None:
+    collector = apart(Slow, always_0, stragglers_threshold=0.6, **keywords(0, 0.02))
+    batch = next(collector)
+    assert batch.batch_size == (2, STEPS)
+    mask = batch[MASK]
+    fast, slow = mask.sum(1).tolist()
+    assert fast == STEPS
+    assert 0 < slow < STEPS
+    assert mask[1, :slow].all()
+    assert (batch[TRAJECTORY][~mask] == -1).all()
+    assert (batch["next", "reward"].squeeze(-1) == mask.float()).all()
+    assert collector.frames == fast + slow == int(mask.sum())
+    assert (collector.stats().stale, collector.stats().missed) == (0, 0)
+
+
+def test_over_many_rounds_nothing_of_an_episode_is_lost_or_mixed(apart: "Collect") -> None:
+    collector = apart(Slow, always_0, stragglers_threshold=0.5, **keywords(0, 0.02))
+    rows: dict[int, list[Any]] = {0: [], 1: []}
+    frames = 0
+    for batch in islice(collector, 4):
+        frames += int(batch[MASK].sum())
+        assert collector.frames == frames
+        for row in batch:
+            mine = row[row[MASK]] if MASK in row.keys(True) else row
+            (worker,) = {split(each)[0] for each in mine[TRAJECTORY].unique().tolist()}
+            rows[worker].append(mine)
+    assert 4 <= sum(map(len, rows[1])) < 4 * STEPS
+    lengths = []
+    for parts in rows.values():
+        all_of: Any = torch.cat(parts)
+        seen = all_of["observation"].flatten()
+        assert torch.equal(seen, torch.arange(float(len(seen))))
+        assert torch.equal(all_of["next", "observation"].flatten(), seen + 1)
+        ids, done = all_of[TRAJECTORY], all_of["next", "done"].flatten()
+        assert torch.equal(done, (seen + 1) % 7 == 0)
+        assert torch.equal(ids[1:] != ids[:-1], done[:-1])
+        lengths += [7] * int(done.sum())
+    assert list(collector.episode_lengths) == lengths[-100:]
+
+
+def test_so_many_must_have_reported_as_the_threshold_says(apart: "Collect") -> None:
+    """Of 3 workers 0.7 are 2: with two slow ones, the faster of these is waited for."""
+    steps = 60
+    collector = apart(Slow, always_0, stragglers_threshold=0.7, **keywords(0, 0.005, 0.2, steps=steps))
+    batch = next(collector)
+    counts = batch[MASK].sum(1).tolist()
+    assert counts[0] == steps
+    assert counts[1] == steps
+    assert 0 < counts[2] < steps
+    assert collector.frames == sum(counts)
+
+
+def test_without_a_threshold_all_are_waited_for(apart: "Collect") -> None:
+    collector = apart(Slow, always_0, **keywords(0, 0.02, steps=30))
+    batch = next(collector)
+    assert MASK not in batch.keys(True)
+    assert batch.batch_size == (2, 30)
+    assert collector.frames == 60
+
+
+@pytest.mark.parametrize(("how", "shape"), [("time", (1, 2 * STEPS)), ("stack", (2, 1, STEPS))])
+def test_the_mask_is_put_together_like_the_rest(apart: "Collect", how: str, shape: tuple[int, ...]) -> None:
+    collector = apart(Slow, always_0, stragglers_threshold=0.5, cat_results=how, **keywords(0, 0.02))
+    batch = next(collector)
+    assert batch.batch_size == shape
+    shares = batch[MASK].reshape(2, STEPS)
+    assert shares[0].all()
+    assert 0 < shares[1].sum() < STEPS
+    assert (batch[TRAJECTORY].reshape(2, STEPS)[1] == -1).sum() == STEPS - shares[1].sum()

@@ -1,0 +1,164 @@
+"""What a learner makes of what it finds when it takes a job over, and what it is told when it is taken over itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.errors import LearnerReplaced
+from rollfleet_api.messages import WorkerState, WorkerStatus, pack
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+}
+
+
+def actor_critic() -> nn.Module:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+@pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
+def test_what_cannot_be_read_is_passed_over_and_sessions_and_versions_count_on(
+    broken: str, server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect(actor_critic())
+    list(islice(collector, 3))
+    collector.detach()
+    admin = server.link()
+    admin.call(admin.js.publish(getattr(server.subjects, broken), b'{"session": "x"}'))
+    with connect(actor_critic()) as collector:
+        assert collector._transport.resumed.session == 2
+        assert collector.version == 3
+        assert len(list(islice(collector, 3))) == 3
+        assert collector.version == 6
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_a_learner_that_returns_with_older_weights_is_noticed(
+    server: "Server", connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_worker(server.provision(**SYNC | {"workers": 1}), 0)
+    policy = actor_critic()
+    first = connect(policy)
+    next(first)
+    state = first.state_dict()
+    checkpoint = {name: value.clone() for name, value in policy.state_dict().items()}
+    nn.init.ones_(next(policy.parameters()))
+    next(first)
+    first.detach()
+
+    second = connect(policy)
+    next(second)
+    second.detach()
+    assert "weights" not in caplog.text  # it goes on from the newest
+
+    policy.load_state_dict(checkpoint)
+    third = connect(policy)
+    next(third)
+    assert "version 4, the first of this learner, has other weights than version 3" in caplog.text
+    next(third)
+    assert caplog.text.count("other weights") == 1
+    third.detach()
+
+    fourth = connect(policy)
+    fourth.load_state_dict(state)
+    assert "restored at version 1, while workers have had version 5" in caplog.text
+    next(fourth)
+    assert fourth.version == 6
+    fourth.shutdown()
+
+
+def test_a_heartbeat_that_cannot_be_read_keeps_nobody_from_connecting(server: "Server", connect: Connect) -> None:
+    server.provision(**SYNC)
+    admin = server.link()
+    admin.call(admin.js.publish(server.subjects.worker(0), b"rubbish"))
+    assert connect().workers == (0, 1)
+
+
+def test_a_learner_that_was_cut_off_while_it_was_replaced_writes_nothing_any_more(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"workers": 1})
+    worker = start_worker(job, 0)
+    replaced = connect(actor_critic())
+    next(replaced)
+    transport: Any = replaced._transport
+    transport._link._recovered.clear()  # as after a cut, before it has looked around
+    replaced.update_policy_weights_()
+    successor = connect(actor_critic())
+    for _ in islice(successor, 3):
+        pass
+    with pytest.raises(LearnerReplaced):
+        list(islice(replaced, 3))
+    assert worker.transport.control is not None
+    assert worker.transport.control.session == 2
+    successor.shutdown()
+    worker.join()
+
+
+def test_total_frames_are_the_jobs_however_many_learners_it_has_one_after_the_other(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    frames = SYNC["collect"]["framesPerBatch"]
+    worker = start_worker(
+        server.provision(**SYNC | {"workers": 1, "collect": SYNC["collect"] | {"totalFrames": 5 * frames}}), 0
+    )
+    first = connect(actor_critic())
+    assert [batch.numel() for batch in islice(first, 3)] == 3 * [frames]
+    first.detach()
+    second = connect(actor_critic())
+    assert (second.frames, second.batches) == (3 * frames, 3)
+    assert [batch.numel() for batch in second] == 2 * [frames]
+    assert second.frames == 5 * frames
+    worker.join()
+    assert list(connect(actor_critic())) == []  # the job is complete: nobody is waited for
+
+
+def test_workers_that_leave_and_join_in_mid_run_change_what_a_round_waits_for(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        next(collector)
+        assert set(collector.workers) == {0, 1}
+        admin = server.link()
+        left = WorkerStatus.starting(1, workers[1].transport.incarnation)
+        workers[1].transport.close()  # it is taken away
+        admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
+        assert next(collector).numel() > 0
+        assert set(collector.workers) == {0}
+        workers[1] = start_worker(job, 1)
+        while set(collector.workers) != {0, 1}:
+            next(collector)
+        assert next(collector).shape[0] == 8
+        server.provision(**SYNC | {"workers": 3})
+        workers.append(start_worker(job, 2))
+        while set(collector.workers) != {0, 1, 2}:
+            next(collector)
+        assert next(collector).shape[0] == 12
+    for worker in (workers[0], workers[2]):
+        worker.join()
+
+
+def _leaving(status: WorkerStatus) -> WorkerStatus:
+    return replace(status, state=WorkerState.LEFT)

@@ -1,0 +1,82 @@
+"""The learner of docs/consumers.md: two processes under torchrun that train one policy with DDP."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollfleet import CollectorJob
+from rollfleet_api.environment import Address
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+RANKS, WORKERS = 2, 4
+JOB: dict[str, Any] = {"workers": WORKERS, "env": {"id": "CartPole-v1", "numEnvs": 2}}
+
+
+def learner_of(page: str) -> str:
+    return next(re.finditer(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))[1]
+
+
+def under_torchrun(learner: str, folder: Path, address: Address) -> str:
+    """What it writes."""
+    (folder / "learner.py").write_text(learner)
+    # Not by this machine's name, which need not be one that can be looked up.
+    here = ["--local-addr=127.0.0.1", f"--nproc-per-node={RANKS}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", *here, "learner.py"],
+        cwd=folder,
+        env=os.environ | address.variables() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_learner_of_the_page_trains_under_torchrun(
+    repository: Path, tmp_path: Path, server: "Server", start_worker: StartWorker
+) -> None:
+    rounds = 6
+    job = server.provision(**JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}})
+    workers = [start_worker(job, index) for index in range(WORKERS)]
+    learner = learner_of((repository / "docs" / "consumers.md").read_text())
+    written = under_torchrun(learner, tmp_path, server.address(Role.LEARNER))
+    for rank in range(RANKS):
+        # Rank 0 may have sent one more version before it heard that the others have had the last batch, too.
+        frames = 64 * rounds // RANKS
+        # Both write to one pipe, a line and its end one by one: what one writes may lie between the other's.
+        told = f"rank {rank}: {rounds} batches, {frames} frames, version ({rounds}|{rounds + 1})(?![0-9])"
+        assert re.search(told, written)
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_in_mode_async_ranks_that_join_end_at_steps_of_their_own(
+    repository: Path, tmp_path: Path, server: "Server", start_worker: StartWorker
+) -> None:
+    job = server.provision(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})
+    workers = [start_worker(job, index) for index in range(WORKERS)]
+    page = (repository / "docs" / "consumers.md").read_text()
+    learner, joining = learner_of(page), "with Join([loss]), rollfleet.connect("
+    assert "with Join([loss]): ..." in page
+    learner = learner.replace("with rollfleet.connect(", joining)
+    learner = "from torch.distributed.algorithms.join import Join\n" + learner
+    assert joining in learner
+    written = under_torchrun(learner, tmp_path, server.address(Role.LEARNER))
+    frames = [int(each) for each in re.findall(r"rank \d: \d+ batches, (\d+) frames", written)]
+    assert len(frames) == RANKS
+    assert sum(frames) >= 16 * 20
+    for worker in workers:
+        worker.join()
+        assert worker.error is None

@@ -1,0 +1,197 @@
+"""From fragments to batches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tests.sdk.wire.dtypes import DTYPES
+from torch import Tensor
+
+from rollfleet.data.batch import IS_INIT, MASK, STEP_COUNT, Fragment, Key, join, to_batch
+from rollfleet.data.splitting import split_trajectories
+from rollfleet.errors import JobInvalid, MessageCorrupt
+
+OBSERVATION, FLAG = ("observation",), ("next", "terminated")
+
+
+def fragment(envs: int = 2, time: int = 4) -> Fragment:
+    """Observations 0, 1, 2, ... in each row (10, 11, ... in the second); row 0 ends at 1, row 1 at its last frame."""
+    terminated, truncated = torch.zeros(2, envs, time, 1, dtype=torch.bool)
+    terminated[0, 1] = True
+    truncated[-1, -1] = True
+    observation = (torch.arange(time) + 10.0 * torch.arange(envs)[:, None])[..., None]
+    return Fragment(
+        steps={
+            OBSERVATION: observation,
+            ("action",): torch.zeros(envs, time, dtype=torch.int64),
+            ("next", "reward"): torch.ones(envs, time, 1),
+            FLAG: terminated,
+            ("next", "truncated"): truncated,
+            ("collector", "traj_ids"): torch.zeros(envs, time, dtype=torch.int64),
+        },
+        final={OBSERVATION: torch.tensor([[-1.0], [-2.0], [-3.0]])},
+        episode_returns=torch.zeros(1, dtype=torch.float64),
+        episode_lengths=torch.zeros(1, dtype=torch.int64),
+        version=7,
+    )
+
+
+def test_next_observations_are_rebuilt_from_the_following_frame_and_the_final_ones() -> None:
+    batch = to_batch(fragment())
+    assert batch["next", "observation"].squeeze(-1).tolist() == [[1, -1, 3, -2], [11, 12, 13, -3]]
+    assert batch["next", "done"].squeeze(-1).tolist() == [[False, True, False, False], [False, False, False, True]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_observations_of_every_dtype_that_travels_make_batches(dtype: torch.dtype) -> None:
+    def of(change: Callable[[Tensor], Tensor]) -> TensorDict:
+        whole = fragment()
+        steps = {**whole.steps, OBSERVATION: change(whole.steps[OBSERVATION])}
+        return to_batch(replace(whole, steps=steps, final={OBSERVATION: change(whole.final[OBSERVATION].abs())}))
+
+    batch, expected = of(lambda value: value.to(dtype)), of(lambda value: value.to(dtype).to(torch.complex128))
+    assert batch["next", "observation"].dtype == dtype
+    assert torch.equal(batch["next", "observation"].to(torch.complex128), expected["next", "observation"])
+    split = split_trajectories(join([batch, batch]))
+    assert split["next", "observation"].dtype == dtype
+    assert split.shape == (4, 4)
+
+
+def test_a_batch_has_torchrls_layout() -> None:
+    batch = to_batch(fragment())
+    assert batch.batch_size == (2, 4)
+    assert batch.names == [None, "time"]
+    assert batch["next"].names == [None, "time"]
+    Layout = dict[object, tuple[torch.dtype, tuple[int, ...]]]
+    flags: Layout = {name: (torch.bool, (2, 4, 1)) for name in ("done", "terminated", "truncated")}
+    expected: Layout = {
+        "observation": (torch.float32, (2, 4, 1)),
+        "action": (torch.int64, (2, 4)),
+        **flags,
+        **{("next", name): layout for name, layout in flags.items()},
+        ("next", "observation"): (torch.float32, (2, 4, 1)),
+        ("next", "reward"): (torch.float32, (2, 4, 1)),
+        ("collector", "traj_ids"): (torch.int64, (2, 4)),
+        ("collector", "policy_version"): (torch.int64, (2, 4)),
+    }
+    assert {key: (value.dtype, tuple(value.shape)) for key, value in batch.items(True, True)} == expected
+    assert (batch["collector", "policy_version"] == 7).all()
+
+
+def with_step(key: Key, change: Callable[[Tensor], Tensor]) -> Fragment:
+    whole = fragment()
+    return replace(whole, steps={**whole.steps, key: change(whole.steps[key])})
+
+
+def without(key: Key) -> Fragment:
+    whole = fragment()
+    return replace(whole, steps={name: value for name, value in whole.steps.items() if name != key})
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        replace(fragment(), final={OBSERVATION: torch.zeros(2, 1)}),
+        replace(fragment(), final={OBSERVATION: torch.zeros(4, 1)}),
+        replace(fragment(), final={OBSERVATION: torch.zeros(3, 2)}),
+        replace(fragment(), final={OBSERVATION: torch.zeros(3, 1, dtype=torch.float64)}),
+        replace(fragment(), final={OBSERVATION: torch.zeros(())}),
+        replace(fragment(), final={}),
+        replace(fragment(), final={OBSERVATION: torch.zeros(3, 1), ("other",): torch.zeros(3, 1)}),
+        replace(fragment(), final={("action",): torch.zeros(3, dtype=torch.int64)}),
+        replace(fragment(), version=-1),
+        replace(fragment(), version=1 << 63),
+        replace(fragment(), episode_returns=torch.zeros(2, dtype=torch.float64)),
+        replace(fragment(), episode_returns=torch.zeros(1)),
+        with_step(FLAG, lambda flags: ~flags),
+        with_step(FLAG, lambda flags: flags.int()),
+        with_step(FLAG, lambda flags: flags.squeeze(-1)),
+        with_step(FLAG, lambda flags: flags.expand(2, 4, 3)),
+        with_step(OBSERVATION, lambda value: value[:, :3]),
+        with_step(OBSERVATION, lambda value: value[0, 0]),
+        with_step(("collector", "traj_ids"), lambda ids: ids[:, :0]),
+        with_step(("collector", "traj_ids"), lambda ids: ids[..., None]),
+        with_step(("action",), lambda action: action.reshape(8)),
+        *(without(key) for key in fragment().steps),
+        replace(fragment(), steps={**fragment().steps, ("action", "inner"): torch.zeros(2, 4)}),
+        replace(fragment(), steps={("next",): torch.zeros(2, 4), **fragment().steps}),
+        replace(fragment(), steps={**fragment().steps, (): torch.zeros(2, 4)}),
+        replace(fragment(), steps={**fragment().steps, ("collector", "policy_version"): torch.zeros(2, 4)}),
+        replace(fragment(), steps={**fragment().steps, MASK: torch.ones(2, 4)}),
+        replace(fragment(), steps={**fragment().steps, MASK: torch.zeros(2, 4, dtype=torch.bool)}),
+        replace(fragment(), steps={**fragment().steps, STEP_COUNT: torch.zeros(2, 4, dtype=torch.int64)}),
+        replace(fragment(), steps={**fragment().steps, IS_INIT: torch.zeros(2, 4, 1)}),
+    ],
+)
+def test_a_fragment_that_lies_about_itself_is_corrupt(hostile: Fragment) -> None:
+    with pytest.raises(MessageCorrupt):
+        to_batch(hostile)
+
+
+def with_padding() -> Fragment:
+    """Row 0 ends at its second frame, which is its last; row 1 has all four."""
+    whole = fragment()
+    steps = {key: value.clone() for key, value in whole.steps.items()}
+    for key, value in steps.items():
+        value[0, 2:] = -1 if key == ("collector", "traj_ids") else 0
+    steps[MASK] = torch.tensor([[True, True, False, False], [True] * 4])
+    steps[STEP_COUNT] = torch.tensor([[3, 4, 0, 0], [0, 1, 2, 3]])[..., None]
+    steps[IS_INIT] = (steps[STEP_COUNT] == 0) & steps[MASK][..., None]
+    return replace(whole, steps=steps, final={OBSERVATION: torch.tensor([[-1.0], [-3.0]])})
+
+
+def test_padding_is_zero_in_the_batch_and_no_frame() -> None:
+    batch = to_batch(with_padding())
+    assert batch["next", "observation"].squeeze(-1).tolist() == [[1, -1, 0, 0], [11, 12, 13, -3]]
+    assert batch["next", "step_count"].squeeze(-1).tolist() == [[4, 5, 0, 0], [1, 2, 3, 4]]
+    assert not batch["next", "is_init"].any()
+    assert with_padding().frames == 6
+    assert fragment().frames == 8
+
+
+def test_a_row_that_its_mask_cuts_short_has_a_final_observation_there() -> None:
+    whole = with_padding()
+    whole.steps[FLAG][0, 1] = False
+    assert to_batch(whole)["next", "observation"].squeeze(-1).tolist()[0] == [1, -1, 0, 0]
+
+
+def test_batches_of_different_lengths_join_with_a_mask() -> None:
+    joined = join([to_batch(fragment(time=3)), to_batch(fragment())])
+    assert joined.shape == (4, 4)
+    assert joined.names == [None, "time"]
+    mask = joined["collector", "mask"]
+    assert mask.tolist() == [[True] * 3 + [False]] * 2 + [[True] * 4] * 2
+    assert (joined["collector", "traj_ids"][~mask] == -1).all()
+    assert not joined["next", "observation"][:2, 3:].any()
+    assert joined["observation"][:2, :3].equal(to_batch(fragment(time=3))["observation"])
+
+
+def test_a_mask_that_was_there_outlives_the_join() -> None:
+    short = to_batch(
+        replace(
+            with_padding(),
+            steps={key: value for key, value in with_padding().steps.items() if key not in (STEP_COUNT, IS_INIT)},
+        )
+    )
+    joined = join([to_batch(fragment(time=5)), short])
+    assert joined["collector", "mask"].sum(1).tolist() == [5, 5, 2, 4]
+
+
+def test_workers_batches_join_along_the_environments() -> None:
+    joined = join([to_batch(fragment()), to_batch(fragment())])
+    assert joined.batch_size == (4, 4)
+    assert joined.names == [None, "time"]
+    assert joined["observation"][2:].equal(to_batch(fragment())["observation"])
+
+
+def test_a_key_that_differs_is_named_when_batches_do_not_join() -> None:
+    one, two = to_batch(fragment()), to_batch(fragment())
+    two["state_value"] = torch.zeros(2, 4, 1)
+    with pytest.raises(JobInvalid, match=r"0 and 1 .*'state_value' is missing in one and torch.float32 \[4, 1\]"):
+        join([one, two])
+    with pytest.raises(JobInvalid, match=r"'observation' is torch.float64 \[4, 1\]"):
+        join([one.clone().set("observation", one["observation"].double()), one])
+    with pytest.raises(ValueError, match="no batches"):
+        join([])

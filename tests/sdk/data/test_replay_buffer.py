@@ -1,0 +1,75 @@
+import threading
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rollfleet import Collector
+from rollfleet.data.replay_buffer import ReplayBuffer
+from rollfleet.errors import JobInvalid
+
+
+def frames(*numbers: int) -> TensorDict:
+    number = torch.tensor(numbers)
+    return TensorDict({"n": number, "next": {"x": number.float().unsqueeze(-1)}}, batch_size=[len(numbers)])
+
+
+def held(buffer: ReplayBuffer) -> set[int]:
+    return set(buffer.sample(1000)["n"].tolist())
+
+
+def test_the_newest_frames_stay() -> None:
+    buffer = ReplayBuffer(4)
+    buffer.extend(frames(0, 1, 2))
+    assert (len(buffer), held(buffer)) == (3, {0, 1, 2})
+    buffer.extend(frames(3, 4, 5))
+    assert (len(buffer), held(buffer)) == (4, {2, 3, 4, 5})
+    buffer.extend(frames(*range(6, 16)))
+    assert (len(buffer), buffer.write_count, held(buffer)) == (4, 16, {12, 13, 14, 15})
+    buffer.extend(frames(16))
+    assert held(buffer) == {13, 14, 15, 16}
+
+
+def test_what_is_drawn_belongs_together_and_is_the_readers_own() -> None:
+    buffer = ReplayBuffer(8)
+    buffer.extend(frames(*range(8)))
+    drawn = buffer.sample(32, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn["n"].float(), drawn["next", "x"].squeeze(-1))
+    again = buffer.sample(32, torch.Generator().manual_seed(0))
+    assert torch.equal(drawn["n"], again["n"])
+    drawn["n"].fill_(99)
+    assert 99 not in held(buffer)
+
+
+def test_an_empty_buffer_and_other_frames_are_errors_that_say_so() -> None:
+    buffer = ReplayBuffer(8)
+    with pytest.raises(JobInvalid, match="empty"):
+        buffer.sample(1)
+    buffer.extend(frames(1))
+    with pytest.raises(JobInvalid, match="more"):
+        buffer.extend(frames(1).set("more", torch.zeros(1)))
+    with pytest.raises(ValueError, match="at least one"):
+        ReplayBuffer(0)
+
+
+def test_a_restored_buffer_holds_the_same_and_goes_on() -> None:
+    buffer, other = ReplayBuffer(4), ReplayBuffer(4)
+    buffer.extend(frames(*range(6)))
+    other.load_state_dict(buffer.state_dict())
+    assert held(other) == held(buffer)
+    other.extend(frames(6))
+    assert held(other) == {3, 4, 5, 6}
+
+
+def test_a_collector_fills_it_while_another_thread_draws() -> None:
+    buffer = ReplayBuffer(256)
+    with Collector(
+        "CartPole-v1", None, num_envs=4, frames_per_batch=64, total_frames=640, replay_buffer=buffer
+    ) as source:
+        assert next(source) is None
+        filling = threading.Thread(target=lambda: [None for _ in source])
+        filling.start()
+        while filling.is_alive():
+            assert buffer.sample(16)["observation"].shape == (16, 4)
+        filling.join()
+    assert (len(buffer), buffer.write_count) == (256, 640)

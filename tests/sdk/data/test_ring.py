@@ -1,0 +1,399 @@
+"""A replay buffer in memory that processes share: what is drawn while others write, and while writers are killed."""
+
+import gc
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rollfleet.data.columns import Key
+from rollfleet.data.replay_buffer import ReplayBuffer
+from rollfleet.data.ring import Ring
+from rollfleet.data.write_quota import WriteQuota
+from rollfleet.errors import JobInvalid
+
+FORK = multiprocessing.get_context("fork")
+PATIENCE_S = 30.0
+NUMBERS = 10**9  # that each writer has for its rows
+
+# From 3.12 on Python warns of forks of processes with threads, such as torch's.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def frames(*numbers: int) -> TensorDict:
+    number = torch.tensor(numbers)
+    return TensorDict({"n": number, "next": {"x": number.float().unsqueeze(-1)}}, batch_size=[len(numbers)])
+
+
+def drawn(buffer: ReplayBuffer) -> set[int]:
+    return set(buffer.sample(1000)["n"].tolist())
+
+
+def rows(*numbers: int, width: int = 1) -> dict[Key, Tensor]:
+    """Each has its number in every element of every column, so that a row that is torn shows it."""
+    number = torch.tensor(numbers)
+    return {("n",): number, ("next", "x"): number[:, None].expand(-1, width).clone(), ("m",): number.clone()}
+
+
+def ring_of(buffer: ReplayBuffer) -> Ring:
+    assert buffer.ring is not None
+    return buffer.ring
+
+
+class Interrupted(Mapping[Key, Tensor]):
+    """Columns; when they are copied for the second time, and the first of them is there, something happens."""
+
+    def __init__(self, columns: dict[Key, Tensor], happens: Callable[[], object]) -> None:
+        self._columns, self._happens, self._times = columns, happens, 0
+
+    def __getitem__(self, key: Key) -> Tensor:
+        return self._columns[key]
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __iter__(self) -> Iterator[Key]:
+        self._times += 1
+        for place, key in enumerate(self._columns):
+            if place == 1 and self._times == 3:  # the size, the layout, the copy
+                self._happens()
+            yield key
+
+
+def tell_and_wait(begun: Any, go_on: Any) -> None:
+    begun.set()
+    go_on.wait()
+
+
+def kill_me() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def fork() -> Iterator[Callable[..., Any]]:
+    """Runs a function in a forked process; what still runs after the test is killed."""
+    with ExitStack() as stack:
+
+        def run(function: Callable[..., object], *args: Any) -> None:
+            torch.set_num_threads(1)  # the others are not in a fork, which would wait for them
+            function(*args)
+
+        def fork(function: Callable[..., object], *args: Any) -> Any:
+            process = FORK.Process(target=run, args=(function, *args))
+            process.start()
+            stack.callback(process.join, PATIENCE_S)
+            stack.callback(process.kill)
+            return process
+
+        yield fork
+
+
+Fork = Callable[..., Any]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.002)
+
+
+# It is a replay buffer like the other.
+
+
+def test_the_newest_frames_stay() -> None:
+    buffer = ReplayBuffer(4, shared=True)
+    buffer.extend(frames(0, 1, 2))
+    assert (len(buffer), drawn(buffer)) == (3, {0, 1, 2})
+    buffer.extend(frames(3, 4, 5))
+    assert (len(buffer), drawn(buffer)) == (4, {2, 3, 4, 5})
+    buffer.extend(frames(*range(6, 16)))
+    assert (len(buffer), buffer.write_count, drawn(buffer)) == (4, 16, {12, 13, 14, 15})
+
+
+def test_the_same_seed_draws_the_same_from_either() -> None:
+    shared, own = ReplayBuffer(8, shared=True), ReplayBuffer(8)
+    for buffer in (shared, own):
+        buffer.extend(frames(*range(11)))
+    one, other = (buffer.sample(64, torch.Generator().manual_seed(3)) for buffer in (shared, own))
+    assert (one == other).all()
+    assert one["next", "x"].dtype is torch.float32
+    one["n"].fill_(99)
+    assert 99 not in drawn(shared)
+
+
+@pytest.mark.parametrize("into_shared", [False, True])
+def test_the_state_of_either_is_taken_by_either_and_the_oldest_go_first(into_shared: bool) -> None:
+    buffer, other = ReplayBuffer(4, shared=not into_shared), ReplayBuffer(4, shared=into_shared)
+    assert buffer.state_dict()["frames"] is None
+    other.extend(frames(90, 91))
+    buffer.extend(frames(*range(6)))
+    state = buffer.state_dict()
+    assert state["frames"]["n"].tolist() == [2, 3, 4, 5]
+    other.load_state_dict(state)
+    assert (len(other), other.write_count, drawn(other)) == (4, 6, {2, 3, 4, 5})
+    other.extend(frames(6))
+    assert drawn(other) == {3, 4, 5, 6}
+    other.load_state_dict(ReplayBuffer(4).state_dict())
+    assert (len(other), other.write_count) == (0, 0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    "others",
+    [
+        frames(1).set("more", torch.zeros(1)),
+        frames(1).set("n", torch.zeros(1)),
+        frames(1).set("n", torch.zeros(1, 2).long()),
+    ],
+)
+def test_frames_of_another_layout_are_an_error_that_names_the_key(shared: bool, others: TensorDict) -> None:
+    buffer = ReplayBuffer(8, shared=shared)
+    buffer.extend(frames(1, 2))
+    with pytest.raises(JobInvalid, match=r"differ from those in the buffer in \['(more|n)'\]"):
+        buffer.extend(others)
+    assert (len(buffer), buffer.write_count, drawn(buffer)) == (2, 2, {1, 2})
+
+
+def test_every_dtype_comes_back_as_it_was() -> None:
+    buffer = ReplayBuffer(3, shared=True)
+    dtypes = (torch.bool, torch.uint8, torch.int32, torch.float64, torch.bfloat16, torch.float16)
+    given = {str(dtype): torch.ones(3, 2, dtype=dtype) for dtype in dtypes} | {"none": torch.zeros(3, 0)}
+    buffer.extend(TensorDict(given, batch_size=[3]))
+    found = buffer.sample(5)
+    for name, value in given.items():
+        assert found[name].dtype is value.dtype
+        assert (found[name] == value[:1]).all()
+
+
+def test_what_makes_no_sense_is_told() -> None:
+    with pytest.raises(JobInvalid, match="remove `device`"):
+        ReplayBuffer(8, device="cuda", shared=True)
+    with pytest.raises(JobInvalid, match="empty"):
+        ReplayBuffer(8, shared=True).sample(1)
+    with pytest.raises(TypeError, match="cannot be pickled: a collector hands it to its workers"):
+        pickle.dumps(ReplayBuffer(8, shared=True))
+
+
+def test_its_memory_goes_with_it_and_has_no_name() -> None:
+    before, names = psutil.Process().num_fds(), sorted(os.listdir("/dev/shm"))
+    buffer = ReplayBuffer(1000, shared=True)
+    buffer.extend(frames(1))
+    assert sorted(os.listdir("/dev/shm")) == names
+    del buffer
+    gc.collect()
+    assert psutil.Process().num_fds() == before
+
+
+# Several write.
+
+
+def write_for_ever(buffer: ReplayBuffer, writer: int, count: int, told: Any, width: int) -> None:
+    """Batches of `count` rows numbered `writer`, count of the row; tells how many there are after each."""
+    for first in itertools.count(0, count):
+        numbers = range(writer * NUMBERS + first, writer * NUMBERS + first + count)
+        ring_of(buffer).write(rows(*numbers, width=width))
+        told[writer] = first + count
+
+
+def test_what_several_processes_and_the_learner_write_is_there_once_each(fork: Fork) -> None:
+    buffer = ReplayBuffer(10_000, shared=True)
+
+    def write(writer: int) -> None:
+        for first in range(0, 2000, 20):
+            buffer.extend(frames(*range(10_000 * writer + first, 10_000 * writer + first + 20)))
+
+    processes = [fork(write, writer) for writer in (1, 2, 3)]
+    write(4)
+    for process in processes:
+        process.join(PATIENCE_S)
+        assert process.exitcode == 0
+    state = buffer.state_dict()
+    assert (len(buffer), buffer.write_count) == (8000, 8000)
+    expected = [10_000 * writer + number for writer in (1, 2, 3, 4) for number in range(2000)]
+    assert sorted(state["frames"]["n"].tolist()) == expected
+    assert torch.equal(state["frames"]["next"]["x"].squeeze(1).long(), state["frames"]["n"])
+
+
+def test_no_row_is_torn_that_is_drawn_while_others_write_over_it(fork: Fork) -> None:
+    """The ring is so small that it is written over several times while one sample is copied."""
+    buffer, width, told = ReplayBuffer(64, shared=True), 20_000, FORK.RawArray("q", 2)
+    writers = [fork(write_for_ever, buffer, writer, 8, told, width) for writer in (0, 1)]
+    wait_until(lambda: min(told) > 64)
+    seen: set[int] = set()
+    before = list(told)
+    while any(now - then < 500 for now, then in zip(told, before, strict=True)):
+        assert all(writer.is_alive() for writer in writers)
+        sample = buffer.sample(32)
+        assert (sample["next", "x"] == sample["n"][:, None]).all()
+        assert torch.equal(sample["m"], sample["n"])
+        seen |= set(sample["n"].tolist())
+    assert len(seen) > 64
+
+
+def test_rows_that_are_being_written_are_not_drawn_and_come_once_they_are_complete(fork: Fork) -> None:
+    buffer, go_on, begun = ReplayBuffer(8, shared=True), FORK.Event(), FORK.Event()
+    buffer.extend(TensorDict({"n": torch.arange(6), "m": torch.arange(6)}, batch_size=[6]))
+
+    def write() -> None:
+        columns: dict[Key, Tensor] = {("n",): torch.tensor([70, 80, 90, 100]), ("m",): torch.tensor([70, 80, 90, 100])}
+        ring_of(buffer).write(Interrupted(columns, partial(tell_and_wait, begun, go_on)))
+
+    writer = fork(write)
+    assert begun.wait(PATIENCE_S)
+    assert (len(buffer), buffer.write_count) == (4, 6)  # of 6 rows, the two oldest make room
+    assert drawn(buffer) == {2, 3, 4, 5}
+    assert sorted(buffer.state_dict()["frames"]["n"].tolist()) == [2, 3, 4, 5]
+    go_on.set()
+    writer.join(PATIENCE_S)
+    assert (len(buffer), buffer.write_count) == (8, 10)
+    assert drawn(buffer) == {2, 3, 4, 5, 70, 80, 90, 100}
+
+
+def test_who_would_overtake_a_slow_writer_by_a_whole_round_waits_for_it(fork: Fork) -> None:
+    buffer, go_on, begun = ReplayBuffer(8, shared=True), FORK.Event(), FORK.Event()
+
+    def write() -> None:
+        ring_of(buffer).write(Interrupted(rows(1, 2, 3), partial(tell_and_wait, begun, go_on)))
+
+    slow = fork(write)
+    assert begun.wait(PATIENCE_S)
+    ring_of(buffer).write(rows(4, 5, 6, 7))
+    fast = threading.Thread(target=ring_of(buffer).write, args=[rows(8, 9)])
+    fast.start()
+    fast.join(0.2)
+    assert fast.is_alive()
+    assert drawn(buffer) == {4, 5, 6, 7}  # meanwhile others draw
+    go_on.set()
+    fast.join(PATIENCE_S)
+    slow.join(PATIENCE_S)
+    assert sorted(buffer.state_dict()["frames"]["n"].tolist()) == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert buffer.write_count == 9
+
+
+def test_an_error_while_rows_are_copied_leaves_them_out() -> None:
+    buffer = ReplayBuffer(8, shared=True)
+    ring_of(buffer).write(rows(1, 2))
+    with pytest.raises(ZeroDivisionError):
+        ring_of(buffer).write(Interrupted(rows(3, 4), lambda: 1 // 0))
+    assert (len(buffer), buffer.write_count, drawn(buffer)) == (2, 2, {1, 2})
+    for number in range(5, 15):
+        ring_of(buffer).write(rows(number))
+    assert (len(buffer), drawn(buffer)) == (8, set(range(7, 15)))
+
+
+# Writers are killed.
+
+
+def test_what_a_writer_was_in_the_middle_of_when_it_was_killed_is_never_drawn_nor_counted(fork: Fork) -> None:
+    buffer = ReplayBuffer(8, shared=True)
+    quota = WriteQuota.open(ring_of(buffer), limit=0)
+    ring_of(buffer).write(rows(1, 2), quota=quota.number)
+    killed = fork(lambda: ring_of(buffer).write(Interrupted(rows(3, 4, 5), kill_me), quota=quota.number))
+    killed.join(PATIENCE_S)
+    assert killed.exitcode == -signal.SIGKILL
+    assert (len(buffer), buffer.write_count, quota.written) == (2, 2, 2)
+    assert drawn(buffer) == {1, 2}
+    for number in range(6, 14):  # over what it left, and on: nobody waits for the dead
+        ring_of(buffer).write(rows(number), quota=quota.number)
+        assert drawn(buffer) <= {1, 2, *range(6, 14)}
+    assert (len(buffer), buffer.write_count, quota.written) == (8, 10, 10)
+    assert drawn(buffer) == set(range(6, 14))
+
+
+def test_of_the_killed_what_is_complete_is_there_whole_and_counted_exactly(fork: Fork) -> None:
+    """Writers are killed wherever they are, again and again, while others write and the learner draws."""
+    buffer, count, width, told = ReplayBuffer(200_000, shared=True), 16, 200, FORK.RawArray("q", 21)
+    survivor = fork(write_for_ever, buffer, 0, count, told, width)
+    for writer in range(1, len(told)):
+        process = fork(write_for_ever, buffer, writer, count, told, width)
+        wait_until(lambda: told[writer] >= 3 * count)  # noqa: B023
+        time.sleep(0.0007 * writer)
+        process.kill()
+        process.join(PATIENCE_S)
+        sample = buffer.sample(32)
+        assert (sample["next", "x"] == sample["n"][:, None]).all()
+        before = told[0]
+        wait_until(lambda: told[0] > before)  # noqa: B023  # the one that lives goes on
+    survivor.kill()
+    survivor.join(PATIENCE_S)
+    numbers = buffer.state_dict()["frames"]["n"]
+    assert len(buffer) == buffer.write_count == len(numbers)
+    for writer, last in enumerate(told):
+        mine = (numbers[numbers // NUMBERS == writer] % NUMBERS).tolist()
+        assert mine == list(range(len(mine)))
+        assert len(mine) in (last, last + count)  # it may have been killed before it could tell
+    assert torch.equal(buffer.state_dict()["frames"]["next"]["x"][:, -1], numbers)
+
+
+def test_locks_die_with_their_holder_in_the_middle_of_a_change(fork: Fork) -> None:
+    buffer = ReplayBuffer(8, shared=True)
+    ring_of(buffer).write(rows(1, 2))
+
+    def change() -> None:
+        with ring_of(buffer).changing() as state:
+            state["held"] = state["written"] = 1000
+            kill_me()
+
+    fork(change).join(PATIENCE_S)
+    assert (len(buffer), buffer.write_count, drawn(buffer)) == (2, 2, {1, 2})
+
+
+# Accounts.
+
+
+def test_an_account_takes_nothing_past_its_limit_and_what_a_dead_one_had_reserved_is_given_back(fork: Fork) -> None:
+    buffer = ReplayBuffer(100, shared=True)
+    ring = ring_of(buffer)
+    quota, other = WriteQuota.open(ring, limit=5), WriteQuota.open(ring, limit=0)
+    assert ring.write(rows(1, 2, 3), quota=quota.number)
+    fork(lambda: ring.write(Interrupted(rows(4, 5, 6), kill_me), quota=quota.number)).join(PATIENCE_S)
+    assert ring.write(rows(7, 8, 9), quota=quota.number)  # the one that reaches the limit is taken whole
+    assert not ring.write(rows(10), quota=quota.number)
+    assert ring.write(rows(11), quota=other.number)
+    ring.write(rows(12))
+    assert (quota.written, other.written, buffer.write_count) == (6, 1, 8)
+    quota.close()
+    quota.close()
+    assert quota.written == 6
+    again = WriteQuota.open(ring, limit=0)
+    assert (again.number, again.written) == (quota.number, 0)
+
+
+def test_an_account_that_was_shut_waits_for_what_is_under_way_and_takes_no_more(fork: Fork) -> None:
+    buffer, go_on, begun = ReplayBuffer(100, shared=True), FORK.Event(), FORK.Event()
+    ring = ring_of(buffer)
+    quota = WriteQuota.open(ring, limit=0)
+    columns = Interrupted(rows(1, 2), partial(tell_and_wait, begun, go_on))
+    fork(lambda: ring.write(columns, quota=quota.number))
+    assert begun.wait(PATIENCE_S)
+    shutting = threading.Thread(target=quota.shut)
+    shutting.start()
+    shutting.join(0.1)
+    assert shutting.is_alive()
+    go_on.set()
+    shutting.join(PATIENCE_S)
+    assert quota.written == 2
+    assert not ring.write(rows(3), quota=quota.number)
+    quota.take_again()
+    assert ring.write(rows(3), quota=quota.number)
+
+
+def test_too_many_collectors_are_told() -> None:
+    ring = Ring.create(4)
+    _ = [WriteQuota.open(ring, limit=0) for _ in range(64)]
+    with pytest.raises(JobInvalid, match="64 collectors fill this replay buffer already"):
+        WriteQuota.open(ring, limit=0)

@@ -1,0 +1,145 @@
+"""EnvPool as a backend: the frames of its own loop, without its reset steps; and what is told where it cannot be."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.env_pool import EnvPoolVectorEnv
+from rollfleet.envs.factory import make_env
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet.policies.factory import RandomPolicy
+from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import Backend, EnvSpec
+
+LIMIT = 45  # so that episodes end both ways
+
+
+@pytest.fixture
+def envpool() -> Any:
+    return pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
+
+
+def spec(env_id: str = "CartPole-v1", num_envs: int = 4, **kwargs: Any) -> EnvSpec:
+    return EnvSpec(id=env_id, num_envs=num_envs, kwargs=kwargs, backend=Backend.ENVPOOL)
+
+
+def rollout_of(job: EnvSpec, *, steps: int = 40, seed: int = 0, policy: Any = None, **settings: Any) -> Rollout:
+    env = make_env(job)
+    return Rollout(
+        env,
+        policy or RandomPolicy(env.single_action_space),
+        steps=steps,
+        seeds=Seeds.derive(seed, 0, 0, job.num_envs),
+        trajectories=TrajectoryIds(0, 0),
+        settings=RolloutSettings(**settings),
+    )
+
+
+def collected(rollout: Rollout, fragments: int) -> TensorDict:
+    batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(fragments)], dim=1)
+    rollout.close()
+    return batch
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")  # of the loop's own pool
+def test_frames_are_those_of_a_plain_loop_without_its_reset_steps(envpool: Any) -> None:
+    lanes, frames = 4, 2_000
+    batch = collected(
+        rollout_of(spec(max_episode_steps=LIMIT), steps=50, policy=lambda seen: (seen[:, 2] > 0).long()), frames // 50
+    )
+    seeds = [seed - (1 << 31) for seed in Seeds.derive(0, 0, 0, lanes).envs]
+    pool = envpool.make_gymnasium("CartPole-v1", num_envs=lanes, env_seed=seeds, max_episode_steps=LIMIT)
+    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(lanes)]
+    seen, ended = pool.reset()[0].copy(), np.zeros(lanes, dtype=np.bool_)
+    while min(len(row) for row in rows) < frames:
+        following, reward, terminated, truncated, _ = pool.step((seen[:, 2] > 0).astype(np.int32))
+        for lane in np.flatnonzero(~ended).tolist():
+            rows[lane].append(
+                (seen[lane].copy(), following[lane].copy(), reward[lane], terminated[lane], truncated[lane])
+            )
+        ended = terminated | truncated
+        seen = following.copy()
+    pool.close()
+    keys = [
+        ("observation",),
+        ("next", "observation"),
+        ("next", "reward"),
+        ("next", "terminated"),
+        ("next", "truncated"),
+    ]
+    for lane, row in enumerate(rows):
+        for key, column in zip(keys, zip(*row[:frames], strict=True), strict=True):
+            assert torch.equal(batch[key][lane].squeeze(-1), torch.from_numpy(np.stack(column))), key
+    assert batch["next", "terminated"].sum() > 50
+    assert batch["next", "truncated"].sum() > 50
+    ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
+    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
+
+
+@pytest.mark.usefixtures("envpool")
+def test_seeds_differ_by_environment_and_give_the_same_bits_again() -> None:
+    one, same, other = (collected(rollout_of(spec(num_envs=3), seed=seed), 2) for seed in (1, 1, 2))
+    assert (one == same).all()
+    starts = torch.cat([one["observation"][:, 0], other["observation"][:, 0]])
+    assert len(starts.unique(dim=0)) == 6
+
+
+@pytest.mark.usefixtures("envpool")
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "FrozenLake-v1", "LaneKeeping-v0", "BinPack-v2", "Catch-v0"])
+def test_spaces_of_all_kinds_are_collected_from(env_id: str) -> None:
+    rollout = rollout_of(spec(env_id, num_envs=2), is_init=True)
+    batch = collected(rollout, 2)
+    assert batch.shape == (2, 80)
+    for key in rollout._actor.carried_keys:
+        going_on = ~batch["next", "done"].squeeze(-1)[:, :-1]
+        assert torch.equal(batch[key][:, 1:][going_on], batch["next", *key][:, :-1][going_on])
+
+
+@pytest.mark.usefixtures("envpool")
+def test_whole_trajectories_and_resets_before_each_fragment_work_as_elsewhere() -> None:
+    rollout = rollout_of(spec(max_episode_steps=LIMIT), trajs_per_batch=7, step_count=True)
+    batch = to_batch(rollout.collect(version=0))
+    assert batch["next", "done"].sum() == 7
+    assert not batch["step_count"][:, 0].any()
+    batch = collected(rollout_of(spec(), steps=8, reset_at_each_iter=True), 3)
+    assert batch["observation"][:, ::8].abs().max() < 0.05  # where CartPole's episodes begin
+
+
+@pytest.mark.usefixtures("envpool")
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (spec("CartPol-v1"), "'CartPol-v1' of EnvPool: there is none; did you mean 'CartPole-v1'"),
+        (spec(colour=1), r"cannot be made with kwargs \{'colour': 1\}: TypeError.*colour"),
+        (spec(seed=1), "'seed' follows from the job; remove it"),
+        (spec("Go9x9-v1"), "has 2 players; only those of one"),
+    ],
+)
+def test_what_is_wrong_with_a_pool_is_told(job: EnvSpec, message: str) -> None:
+    with pytest.raises(EnvironmentInvalid, match=message):
+        make_env(job)
+
+
+def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(EnvironmentInvalid, match=r"cannot be imported.*pip install 'rollfleet\[envpool\]'"):
+        make_env(spec())
+
+
+@pytest.mark.usefixtures("envpool")
+def test_a_pool_can_be_closed_twice_and_made_again_by_other_seeds() -> None:
+    env = EnvPoolVectorEnv("CartPole-v1", 2, {})
+    first = env.reset(seed=[1, 2])[0].copy()
+    again = env.reset(seed=[1, 2])[0].copy()
+    other = env.reset(seed=[3, 4])[0].copy()
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    env.close()
+    env.close()

@@ -1,0 +1,148 @@
+"""Environments from what a job says."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.envs.subprocesses import ProcessVectorEnv
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+
+AnyEnv = gymnasium.Env[object, object]
+
+
+def pole(**kwargs: float) -> AnyEnv:
+    return gymnasium.make("CartPole-v1", max_episode_steps=int(kwargs.get("limit", 500)))
+
+
+def three_poles(num_envs: int = 3) -> VectorEnv:
+    return SyncVectorEnv([pole] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def no_mode() -> VectorEnv:
+    env = three_poles(1)
+    del env.metadata["autoreset_mode"]
+    return env
+
+
+class WithSpace(gymnasium.Wrapper):
+    """An environment whose space is another."""
+
+    def __init__(self, env: AnyEnv, role: str) -> None:
+        super().__init__(env)
+        space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Text(5)})
+        if role == "observation":
+            self.observation_space = space
+        else:
+            self.action_space = space
+
+
+NOT_CALLABLE = 3
+
+
+def fails() -> AnyEnv:
+    raise RuntimeError("no licence")
+
+
+def not_an_env() -> int:
+    return 3
+
+
+def test_environments_built_here_reset_only_when_told() -> None:
+    env = make_env(EnvSpec(id="CartPole-v1", num_envs=2))
+    assert isinstance(env, SyncVectorEnv)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    assert "PassiveEnvChecker" not in str(env.envs[0])
+
+
+def test_an_id_may_name_the_module_that_registers_it() -> None:
+    assert make_env(EnvSpec(id="gymnasium.envs.classic_control:CartPole-v1", num_envs=2)).num_envs == 2
+
+
+def test_async_runs_each_environment_in_a_process() -> None:
+    env = make_env(EnvSpec(id="CartPole-v1", num_envs=2, vectorization=Vectorization.ASYNC))
+    assert isinstance(env, ProcessVectorEnv)
+    assert len(env.processes) == 2
+    env.close()
+
+
+def test_native_takes_the_environments_own_vector_form() -> None:
+    env = make_env(EnvSpec(id="CartPole-v1", num_envs=5, vectorization=Vectorization.NATIVE))
+    assert type(env).__name__ == "CartPoleVectorEnv"
+    assert env.num_envs == 5
+
+
+@pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.ASYNC])
+def test_an_entrypoint_makes_each_environment_and_kwargs_and_wrappers_reach_it(vectorization: Vectorization) -> None:
+    wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TransformReward", kwargs={})]
+    wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TimeAwareObservation", kwargs={"normalize_time": False})]
+    spec = EnvSpec(
+        entrypoint=f"{__name__}:pole", num_envs=3, kwargs={"limit": 2}, wrappers=wrappers, vectorization=vectorization
+    )
+    env = make_env(spec)
+    observation, _ = env.reset(seed=[1, 2, 3])  # type: ignore[arg-type]
+    assert observation.shape == (3, 5)
+    for _ in range(2):
+        *_, truncated, _ = env.step(np.zeros(3, dtype=np.int64))
+    assert truncated.all()
+    env.close()
+
+
+def test_an_entrypoint_may_return_a_ready_vector_environment() -> None:
+    env = make_env(EnvSpec(entrypoint=f"{__name__}:three_poles", num_envs=3))
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+def test_a_native_entrypoint_is_told_how_many() -> None:
+    spec = EnvSpec(entrypoint=f"{__name__}:three_poles", num_envs=2, vectorization=Vectorization.NATIVE)
+    assert make_env(spec).num_envs == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"id": "CartPol-v1"}, "'CartPol-v1'.*did you mean 'CartPole-v1'"),
+        ({"id": "CartPole-v1", "kwargs": {"colour": 1}}, "'CartPole-v1' could not be built with kwargs .*colour"),
+        ({"id": "Pendulum-v1", "vectorization": "Native"}, "'Pendulum-v1' has no native vector form; write"),
+        ({"id": "no_such_module:X-v0"}, "no_such_module"),
+        ({"entrypoint": "no_such_module:make"}, "'no_such_module:make'.*was not found; install it"),
+        ({"entrypoint": "gymnasium:nothing"}, "module 'gymnasium' has no 'nothing'"),
+        ({"entrypoint": f"{__name__}:NOT_CALLABLE"}, "is a int; name a function or class"),
+        ({"entrypoint": f"{__name__}:fails"}, "could not be built.*RuntimeError: no licence"),
+        ({"entrypoint": f"{__name__}:not_an_env"}, "returned a int; return a gymnasium.Env"),
+        (
+            {"entrypoint": f"{__name__}:three_poles", "num_envs": 4},
+            "of 3 environments, but the job says 4; write numEnvs: 3",
+        ),
+        ({"entrypoint": f"{__name__}:pole", "vectorization": "Native"}, "single environment.*says.*Native"),
+        ({"entrypoint": f"{__name__}:no_mode"}, "does not tell how it resets; write"),
+        (
+            {"id": "CartPole-v1", "wrappers": [{"entrypoint": "gymnasium.wrappers:Nothing"}]},
+            "wrapper: module 'gymnasium.wrappers' has no 'Nothing'",
+        ),
+        (
+            {
+                "id": "CartPole-v1",
+                "wrappers": [{"entrypoint": f"{__name__}:WithSpace", "kwargs": {"role": "observation"}}],
+            },
+            "'CartPole-v1': observation space Text.* at ..a.. is not supported; Box",
+        ),
+        (
+            {"id": "CartPole-v1", "wrappers": [{"entrypoint": f"{__name__}:WithSpace", "kwargs": {"role": "action"}}]},
+            "'CartPole-v1': action space Text.* at ..a.. is not supported; Box",
+        ),
+        (
+            {
+                "entrypoint": f"{__name__}:three_poles",
+                "num_envs": 3,
+                "wrappers": [{"entrypoint": "gymnasium.wrappers:ClipAction"}],
+            },
+            "apply them inside the factory",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_environment_is_told(spec: dict[str, object], message: str) -> None:
+    with pytest.raises(EnvironmentInvalid, match=message):
+        make_env(EnvSpec.model_validate(spec))

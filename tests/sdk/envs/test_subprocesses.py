@@ -1,0 +1,244 @@
+"""Environments in processes of their own: the same numbers, and an end of every process in every case."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+
+from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.subprocesses import ProcessVectorEnv
+from rollfleet.errors import EnvironmentFailed
+from rollfleet_api.job import EnvSpec, Vectorization
+
+SPACE = Dict(
+    {"a": Box(-9, 9, (2, 3), np.float64), "b": Tuple((Discrete(5, start=3), MultiBinary(3))), "c": Box(0, 1, (0,))}
+)
+
+
+class Noise(gymnasium.Env[Any, Any]):
+    """Random observations from its own seed; the reward tells the action."""
+
+    observation_space = SPACE
+    action_space = Dict({"x": Discrete(4), "y": Box(-1, 1, (2,))})
+
+    def _seen(self) -> dict[str, Any]:
+        bits = self.np_random.integers(0, 2, 3).astype(np.int8)
+        return {
+            "a": self.np_random.normal(size=(2, 3)),
+            "b": (np.int64(3 + bits[0]), bits),
+            "c": np.zeros(0, np.float32),
+        }
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(action["x"]) + float(action["y"].sum())
+        return self._seen(), reward, bool(self.np_random.random() < 0.1), bool(self.np_random.random() < 0.1), {}
+
+
+class Fragile(Noise):
+    """Breaks at its third step, as it is told."""
+
+    def __init__(self, how: str = "raise") -> None:
+        self._how, self._steps = how, 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == 3:
+            if self._how == "raise":
+                raise RuntimeError("the arm came off")
+            if self._how == "sleep":
+                time.sleep(60)
+            os._exit(7)
+        return super().step(action)
+
+
+class Seeing(Noise):
+    """Its reward tells which GPUs its process is shown."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._seen(), float(os.environ["CUDA_VISIBLE_DEVICES"]), False, False, {}
+
+
+def leaves(observation: Any) -> list[Any]:
+    return [observation["a"], *observation["b"], observation["c"]]
+
+
+def zeros(env: VectorEnv) -> dict[str, Any]:
+    return {"x": np.zeros(env.num_envs, dtype=np.int64), "y": np.zeros((env.num_envs, 2), dtype=np.float32)}
+
+
+def three_steps(env: VectorEnv) -> None:
+    for _ in range(3):
+        env.step(zeros(env))
+
+
+def gone(pids: list[int]) -> bool:
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(processes, timeout=10)[1]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 5])
+def test_numbers_do_not_depend_on_how_many_processes_there_are(processes: int) -> None:
+    ours, serial = ProcessVectorEnv([Noise] * 5, processes), SerialVectorEnv([Noise] * 5)
+    assert len(ours.processes) == processes
+    assert ours.single_observation_space == SPACE
+    seeds: list[int | None] = [4, 5, 6, 7, 8]
+    actions = ours.action_space
+    actions.seed(0)
+    seen = [env.reset(seed=seeds)[0] for env in (ours, serial)]
+    for _ in range(60):
+        for one, other in zip(leaves(seen[0]), leaves(seen[1]), strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+        action = actions.sample()
+        (*mine, _), (*theirs, _) = ours.step(action), serial.step(action)
+        for one, other in zip(mine[1:], theirs[1:], strict=True):
+            np.testing.assert_array_equal(one, other)
+        done = mine[2] | mine[3]
+        seen = [mine[0], theirs[0]]
+        if done.any():
+            seen = [env.reset(options={"reset_mask": done.copy()})[0] for env in (ours, serial)]
+    ours.close()
+
+
+def test_a_job_says_how_many_processes_its_environments_are_spread_over() -> None:
+    for processes, expected in ((0, 5), (2, 2)):
+        spec = EnvSpec(id="CartPole-v1", num_envs=5, vectorization=Vectorization.ASYNC, processes=processes)
+        env = make_env(spec)
+        assert isinstance(env, ProcessVectorEnv)
+        assert len(env.processes) == expected
+        pids = [process.pid for process in env.processes]
+        env.close()
+        env.close()
+        assert gone([pid for pid in pids if pid])
+
+
+def test_all_processes_share_the_gpu_that_their_worker_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    env = ProcessVectorEnv([Seeing] * 4, 2)
+    env.reset()
+    assert list(env.step(zeros(env))[1]) == [3.0] * 4
+    env.close()
+
+
+def test_what_an_environment_raises_is_told_with_its_own_traceback() -> None:
+    env = ProcessVectorEnv([Noise, Noise, Fragile], 2)
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentFailed, match=r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"):
+        three_steps(env)
+    pids = [process.pid or 0 for process in env.processes]
+    env.close()
+    assert gone(pids)
+
+
+def test_a_process_that_dies_is_named_and_nothing_is_left_after_close() -> None:
+    env = ProcessVectorEnv([Noise, Noise, partial(Fragile, "exit")], 3)
+    pids = [process.pid or 0 for process in env.processes]
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentFailed, match=rf"environments 2 to 2 \(pid {pids[2]}\) exited with 7"):
+        three_steps(env)
+    env.close()
+    assert gone(pids)
+
+
+def test_a_process_that_was_killed_between_two_steps_is_named() -> None:
+    env = ProcessVectorEnv([Noise] * 4, 2)
+    env.reset(seed=0)
+    os.kill(env.processes[0].pid or 0, signal.SIGKILL)
+    env.processes[0].join()
+    with pytest.raises(EnvironmentFailed, match=r"environments 0 to 1 .* was killed by SIGKILL"):
+        env.step(zeros(env))
+    env.close()
+
+
+def test_an_environment_that_cannot_be_built_in_its_process_is_told_and_leaves_none_behind(
+    started: Callable[[], list[psutil.Process]],
+) -> None:
+    def breaks() -> Noise:
+        raise RuntimeError("no second licence")
+
+    with pytest.raises(EnvironmentFailed, match="no second licence"):
+        ProcessVectorEnv([Noise, breaks], 2)
+    assert not started()
+
+
+def test_close_does_not_wait_for_a_step_that_does_not_end() -> None:
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    env = ProcessVectorEnv([Noise, partial(Fragile, "sleep")], 2)
+    env.reset(seed=0)
+    pids = [process.pid or 0 for process in env.processes]
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(TimeoutError):
+            three_steps(env)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    start = time.monotonic()
+    env.close()
+    assert time.monotonic() - start < 1
+    assert gone(pids)
+
+
+PROGRAM = """
+import multiprocessing, os, signal, sys
+from functools import partial
+import gymnasium
+from rollfleet.envs.subprocesses import ProcessVectorEnv
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    env = ProcessVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 3, 3)
+    env.reset(seed=[1, 2, 3])
+    env.step([0, 1, 0])
+    print(*(process.pid for process in env.processes), flush=True)
+    if sys.argv[2] != "none":
+        os.killpg(0, signal.SIGINT) if sys.argv[2] == "SIGINT" else os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "end"),
+    [("fork", "none"), ("fork", "SIGINT"), ("fork", "SIGKILL"), ("spawn", "none"), ("spawn", "SIGKILL")],
+)
+def test_the_processes_end_with_the_one_that_started_them(method: str, end: str, tmp_path: Any) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-P", str(program), method, end],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        start_new_session=True,
+    )
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3, done.stderr
+    assert gone(pids)
+    told = [
+        line for line in done.stderr.splitlines() if line and not line.startswith((" ", "Traceback", "KeyboardInt"))
+    ]
+    assert not told  # no noise from the processes, nothing that the resource tracker found
+
+
+def test_the_program_of_a_process_does_not_import_torch() -> None:
+    program = "import sys, rollfleet.envs.subprocesses; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=60).returncode == 0

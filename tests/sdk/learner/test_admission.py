@@ -1,0 +1,215 @@
+"""Which batches reach the learner: each once, none that is too old, one of each worker in a round."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rollfleet.learner.admission import Admission
+from rollfleet.learner.duplicates import INCARNATIONS, WINDOW, DuplicateFilter
+from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.messages import BatchMeta
+
+if TYPE_CHECKING:
+    from tests.job_server import AllocatesAtMost
+
+SESSION = 5
+
+
+def arrival(
+    sequence: int, *, worker: int = 0, incarnation: int = 0, version: int = 1, session: int = SESSION, round: int = 0
+) -> Arrival:
+    return Arrival(
+        worker=worker,
+        incarnation=incarnation,
+        sequence=sequence,
+        meta=BatchMeta(session=session, round=round, version=version, frames=8),
+        batch=TensorDict({}, [2, 4]),
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        nbytes=100,
+    )
+
+
+def asynchronous(max_lag: int = 4) -> Admission:
+    return Admission(max_lag=max_lag, session=SESSION, sync=False)
+
+
+def synchronous(round: int = 1) -> Admission:
+    admission = Admission(max_lag=0, session=SESSION, sync=True)
+    admission.open_round(round)
+    return admission
+
+
+def counts(admission: Admission) -> dict[str, int]:
+    every = {"repeated": admission.repeated, "missed": admission.missed, "stale": admission.stale}
+    assert admission.dropped == admission.repeated + admission.stale
+    return {name: count for name, count in every.items() if count}
+
+
+def test_batches_in_order_are_admitted() -> None:
+    admission = asynchronous()
+    assert all(admission.admit(arrival(sequence), version=1) for sequence in range(5))
+    assert counts(admission) == {}
+
+
+def test_batch_that_comes_twice_is_admitted_once() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(0), version=1)
+    assert admission.admit(arrival(1), version=1)
+    assert not admission.admit(arrival(1), version=1)
+    assert not admission.admit(arrival(0), version=1)
+    assert counts(admission) == {"repeated": 2}
+
+
+def test_batches_that_never_came_are_counted() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(0), version=1)
+    assert admission.admit(arrival(4), version=1)
+    assert counts(admission) == {"missed": 3}
+
+
+def test_learner_that_joins_late_has_missed_nothing() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(7), version=1)
+    assert counts(admission) == {}
+
+
+def test_worker_that_started_anew_counts_from_zero_again() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(9), version=1)
+    assert admission.admit(arrival(0, incarnation=1), version=1)
+    assert admission.admit(arrival(1, incarnation=1), version=1)
+    assert counts(admission) == {}
+
+
+def test_batches_in_another_order_are_all_admitted_and_none_is_missed() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(0), version=1)
+    assert admission.admit(arrival(3), version=1)
+    assert counts(admission) == {"missed": 2}
+    assert admission.admit(arrival(2), version=1)
+    assert admission.admit(arrival(1), version=1)
+    assert counts(admission) == {}
+    assert not admission.admit(arrival(2), version=1)
+    assert counts(admission) == {"repeated": 1}
+
+
+def test_what_was_sent_before_the_first_that_came_is_admitted_too() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(7), version=1)
+    assert admission.admit(arrival(6), version=1)
+    assert not admission.admit(arrival(6), version=1)
+    assert counts(admission) == {"repeated": 1}
+
+
+def test_batch_of_an_earlier_life_is_admitted_after_one_of_a_later() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(0, incarnation=1), version=1)
+    assert admission.admit(arrival(9, incarnation=0), version=1)
+    assert not admission.admit(arrival(9, incarnation=0), version=1)
+    assert counts(admission) == {"repeated": 1}
+
+
+def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_not_admitted() -> None:
+    admission = asynchronous()
+    for sequence in range(3 * WINDOW):
+        admission.admit(arrival(sequence), version=1)
+    assert not admission.admit(arrival(1), version=1)
+    for incarnation in range(1, INCARNATIONS + 1):
+        assert admission.admit(arrival(2, incarnation=incarnation), version=1)
+    assert not admission.admit(arrival(3 * WINDOW), version=1)
+    assert counts(admission) == {"repeated": 2}
+
+
+def test_gaps_cost_no_memory_however_many_and_however_wide(allocates_at_most: "AllocatesAtMost") -> None:
+    incarnations = DuplicateFilter()
+    with allocates_at_most(20_000):
+        for number in range(2 * WINDOW):
+            assert incarnations.add(0, 0, 2 * number)
+        assert incarnations.missed == 2 * WINDOW - 1
+        assert incarnations.add(0, 0, 2**64 - 1)
+        assert not incarnations.add(0, 0, 2**64 - 1)
+        assert incarnations.add(0, 0, 2**64 - WINDOW)
+        assert not incarnations.add(0, 0, 2**64 - 1 - WINDOW)
+
+
+def test_workers_are_counted_apart() -> None:
+    admission = asynchronous()
+    assert admission.admit(arrival(3, worker=0), version=1)
+    assert admission.admit(arrival(0, worker=1), version=1)
+    assert not admission.admit(arrival(3, worker=0), version=1)
+    assert counts(admission) == {"repeated": 1}
+
+
+@pytest.mark.parametrize(("version", "admitted"), [(12, True), (11, True), (8, True), (7, False), (1, False)])
+def test_batch_may_be_max_lag_versions_behind(version: int, admitted: bool) -> None:
+    admission = asynchronous(max_lag=4)
+    assert admission.admit(arrival(0, version=version), version=12) is admitted
+    assert counts(admission) == ({} if admitted else {"stale": 1})
+
+
+def test_without_lag_only_the_newest_version_is_admitted() -> None:
+    admission = asynchronous(max_lag=0)
+    assert admission.admit(arrival(0, version=3), version=3)
+    assert not admission.admit(arrival(1, version=2), version=3)
+
+
+def test_random_actions_of_version_0_are_never_too_old() -> None:
+    assert asynchronous(max_lag=0).admit(arrival(0, version=0), version=100)
+
+
+def test_stale_batch_is_not_counted_as_missed_later() -> None:
+    admission = asynchronous(max_lag=0)
+    assert not admission.admit(arrival(0, version=1), version=2)
+    assert admission.admit(arrival(1, version=2), version=2)
+    assert counts(admission) == {"stale": 1}
+
+
+def test_round_takes_one_batch_of_each_worker() -> None:
+    admission = synchronous(round=1)
+    assert admission.admit(arrival(0, worker=0, round=1), version=1)
+    assert admission.admit(arrival(0, worker=1, round=1), version=1)
+    admission.open_round(2)
+    assert admission.admit(arrival(1, worker=0, round=2), version=1)
+    assert counts(admission) == {}
+
+
+def test_round_that_a_worker_collects_again_after_it_died_is_admitted_once() -> None:
+    admission = synchronous(round=1)
+    assert admission.admit(arrival(0, round=1), version=1)
+    assert not admission.admit(arrival(0, incarnation=1, round=1), version=1)
+    assert counts(admission) == {"repeated": 1}
+
+
+@pytest.mark.parametrize("of", [{"round": 1}, {"round": 3}, {"round": 2, "session": SESSION - 1}], ids=str)
+def test_batch_of_another_round_or_session_is_stale(of: dict[str, int]) -> None:
+    admission = synchronous(round=2)
+    assert not admission.admit(arrival(0, **of), version=1)
+    assert admission.admit(arrival(1, round=2), version=1)
+    assert counts(admission) == {"stale": 1}
+
+
+def test_sync_mode_asks_for_rounds_and_not_for_lag() -> None:
+    assert synchronous(round=1).admit(arrival(0, version=1, round=1), version=100)
+
+
+def test_async_mode_takes_what_was_collected_for_an_earlier_learner() -> None:
+    assert asynchronous().admit(arrival(0, session=SESSION - 1), version=1)
+
+
+arrivals = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))
+
+
+@given(st.lists(arrivals, max_size=60))
+def test_whatever_comes_in_whatever_order_nothing_is_admitted_twice(coming: list[tuple[int, int, int]]) -> None:
+    admission = asynchronous()
+    admitted = [
+        each for each in coming if admission.admit(arrival(each[2], worker=each[0], incarnation=each[1]), version=1)
+    ]
+    assert len(set(admitted)) == len(admitted)
+    assert set(admitted) == set(coming)
+    assert len(admitted) + admission.dropped == len(coming)

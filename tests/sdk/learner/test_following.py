@@ -1,0 +1,157 @@
+"""How a rank that is not rank 0 finds out what belongs together, and what rank 0 makes of what it tells."""
+
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from tests.sdk.collector.batch_sender import Sender
+from tests.sdk.collector.concurrent_calls import at_once
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.errors import JobEnded
+from rollfleet.learner import following
+from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_state
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, pack
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 4,
+    "env": {"id": "CartPole-v1", "numEnvs": 2},
+    "collect": {"framesPerBatch": 64},
+}
+SENT: dict[str, Any] = SYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
+
+
+def actor_critic() -> ActorCritic:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def say(server: "Server", session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> None:
+    """What rank 0 would."""
+    admin = server.link()
+    control = Control(session=session, phase=phase, round=round_, version=1)
+    admin.call(admin.js.publish(admin.subjects.control, pack(control)))
+
+
+def values(collector: Collector) -> list[float]:
+    """One of each worker in the next batch."""
+    batch = next(collector)
+    return [float(share) for share in batch["observation"][::2].mean((1, 2))]
+
+
+def deafen(link: Link) -> None:
+    """Take away all that it listens to, but the answers to what it asks."""
+
+    async def unsubscribe() -> None:
+        for subscription in list(link.client._subs.values()):
+            if subscription.subject.startswith(link.subjects.prefix):
+                await subscription.unsubscribe()
+
+    link.call(unsubscribe())
+
+
+def test_shares_of_one_round_are_put_together_though_a_worker_is_a_round_ahead(
+    server: "Server", connect: Connect
+) -> None:
+    server.provision(**SENT)
+    say(server, 1, 3)
+    collector = connect(rank=1, ranks=2)
+    one, three = Sender(server, 1), Sender(server, 3)
+    one.send(1.3, round_=3)
+    one.send(1.4, round_=4)
+    three.send(3.3, round_=3)
+    assert values(collector) == pytest.approx([1.3, 3.3])
+    three.send(3.4, round_=4)
+    assert values(collector) == pytest.approx([1.4, 3.4])
+    assert collector.stats().stale == collector.stats().repeated == 0
+
+
+def test_a_worker_that_has_no_share_of_a_round_holds_nobody_up(server: "Server", connect: Connect) -> None:
+    server.provision(**SENT)
+    say(server, 1, 3)
+    collector = connect(rank=1, ranks=2)
+    Sender(server, 1).send(1.3, round_=3)
+    Sender(server, 3).send(3.4, round_=4)  # it has come back just now
+    assert values(collector) == pytest.approx([1.3])
+
+
+def test_what_an_earlier_session_asked_for_is_dropped(server: "Server", connect: Connect) -> None:
+    server.provision(**SENT)
+    say(server, 2, 9)
+    collector = connect(rank=1, ranks=2)
+    for worker in (1, 3):
+        sender = Sender(server, worker)
+        sender.send(0.0, session=1, round_=8)
+        sender.send(float(worker), session=2, round_=9)
+    assert values(collector) == [1.0, 3.0]
+    assert collector.stats().stale == 2
+
+
+def test_a_share_that_was_collected_twice_is_handed_out_once(server: "Server", connect: Connect) -> None:
+    server.provision(**SENT)
+    say(server, 1, 3)
+    collector = connect(rank=1, ranks=2)
+    one, three = Sender(server, 1), Sender(server, 3)
+    one.send(1.0, 1.1, round_=3)
+    three.send(3.0, round_=3)
+    assert values(collector) == [1.0, 3.0]
+    one.send(1.2, round_=3)
+    one.send(1.4, round_=4)
+    three.send(3.4, round_=4)
+    assert values(collector) == pytest.approx([1.4, 3.4])
+    assert (collector.stats().repeated, collector.stats().stale) in ((1, 1), (0, 2))  # it came before, or after
+
+
+def test_a_rank_that_missed_every_message_goes_on_by_what_is_stored(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 2}})
+    other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
+    transport: Any = other._transport
+    deafen(transport._link)
+    for index in range(4):
+        start_worker(job, index)
+    of_leader, of_other = at_once(lambda each: len(list(each)), [leader, other])
+    assert 0 < of_leader <= 4
+    assert of_other <= of_leader
+
+
+def test_the_jobs_learner_is_rank_0_and_counts_for_all(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    for index in range(4):
+        start_worker(job, index)
+    other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
+    other.load_state_dict(other.state_dict() | {"frames": 1000, "batches": 10})
+    at_once(lambda each: list(islice(each, 3)), [leader, other])
+    assert (leader.frames, other.frames) == (96, 1096)
+    admin = server.link()
+    until = time.monotonic() + 20
+    while True:
+        status = admin.call(read_state(admin, admin.subjects.learner, LearnerStatus))
+        if status and (status.session, status.frames, status.batches) == (1, 1192, 16):
+            return
+        assert time.monotonic() < until, status
+        leader._gatherer.look_around()
+
+
+def test_ranks_of_a_job_that_was_complete_wait_for_rank_0_only_so_long(
+    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "PATIENCE_S", 0.1)
+    server.provision(**SYNC)
+    say(server, 1, 3, LearnerPhase.COMPLETE)
+    with pytest.raises(JobEnded, match=r"complete when rank 1 of 2 connected, and for 0\.1 s no rank 0 has"):
+        next(connect(rank=1, ranks=2))

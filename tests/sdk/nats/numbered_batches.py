@@ -1,0 +1,56 @@
+"""Batches that carry a number, so that a test knows each one again."""
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+
+from rollfleet import Collector
+from rollfleet.data.batch import Fragment
+from rollfleet.nats.link import Link
+from rollfleet.wire.batch_chunks import Identity, split
+from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.messages import BatchMeta
+
+if TYPE_CHECKING:
+    pass
+
+
+def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4) -> Fragment:
+    """What a worker might have collected: no episode ends."""
+    flags = torch.zeros(envs, steps, 1, dtype=torch.bool)
+    return Fragment(
+        steps={
+            ("observation",): torch.full((envs, steps, size), value),
+            ("action",): torch.zeros(envs, steps, dtype=torch.int64),
+            ("next", "reward"): torch.ones(envs, steps, 1),
+            ("next", "terminated"): flags,
+            ("next", "truncated"): flags.clone(),
+            ("collector", "traj_ids"): torch.zeros(envs, steps, dtype=torch.int64),
+        },
+        final={("observation",): torch.full((envs, size), value)},
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        version=1,
+    )
+
+
+META = BatchMeta(session=1, round=0, version=1, frames=6)
+
+
+def publish(
+    link: Link, value: float, identity: Identity, *, chunk_bytes: int = 1 << 16, only: int | None = None
+) -> None:
+    """Publish a batch without any of a port's care; `only`: so many of its chunks."""
+    chunks = list(split(pack_fragment(fragment(value), META), identity, max_chunk_bytes=chunk_bytes))
+    for index, chunk in enumerate(chunks[:only]):
+        subject = link.subjects.batch_chunk(identity.worker, index)
+        link.call(link.js.publish(subject, chunk), timeout_s=5)
+
+
+def of(worker: int, sequence: int, incarnation: int = 0) -> Identity:
+    return Identity(worker=worker, incarnation=incarnation, sequence=sequence)
+
+
+def values(collector: Collector, count: int) -> list[float]:
+    return [float(batch["observation"].mean()) for batch in islice(collector, count)]

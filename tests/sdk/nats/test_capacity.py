@@ -1,0 +1,129 @@
+"""Room for batches: what can never fit is told with figures, what is dropped to make room is counted."""
+
+import queue
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from nats.aio.msg import Msg
+
+from rollfleet import Collector
+from rollfleet.data.batch import Fragment
+from rollfleet.errors import JetStreamRefused, JobInvalid
+from rollfleet.nats.publisher import FULL_WAIT_S
+from rollfleet.nats.state import read_state
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet_api.messages import BatchMeta, LearnerStatus
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+
+Connect = Callable[..., Collector]
+META = BatchMeta(session=1, round=0, version=1, frames=6)
+ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}}
+
+
+def fragment(nbytes: int, value: float = 0.0) -> Fragment:
+    """A batch of two environments and one step, about so large."""
+    flags = torch.zeros(2, 1, 1, dtype=torch.bool)
+    size = nbytes // 16
+    return Fragment(
+        steps={
+            ("observation",): torch.full((2, 1, size), value),
+            ("action",): torch.zeros(2, 1, dtype=torch.int64),
+            ("next", "reward"): torch.ones(2, 1, 1),
+            ("next", "terminated"): flags,
+            ("next", "truncated"): flags.clone(),
+            ("collector", "traj_ids"): torch.zeros(2, 1, dtype=torch.int64),
+        },
+        final={("observation",): torch.full((2, size), value)},
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        version=1,
+    )
+
+
+@pytest.mark.parametrize("nbytes", [5_000_000, 1_200_000], ids=["one does not fit", "one of each worker does not fit"])
+def test_a_batch_that_can_never_fit_is_an_error_with_sizes_and_what_to_write(server: "Server", nbytes: int) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBytes": "2Mi"}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    told = r"a batch has [\d,]+ bytes, .* 2 workers .*`delivery.maxBytes: 2Mi`, 2,097,152 bytes: write `delivery.maxB"
+    with pytest.raises(JobInvalid, match=told):
+        transport.send(fragment(nbytes), META).stored.result(10)
+
+
+def test_a_batch_that_just_fits_goes_through(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBytes": "2Mi"}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport.send(fragment(1_000_000, 7.0), META).stored.result(10)
+    assert float(next(connect())["observation"].mean()) == 7.0
+
+
+def test_a_job_for_which_nats_has_no_room_is_refused_with_what_to_write(server: "Server") -> None:
+    with pytest.raises(JetStreamRefused, match=r"`delivery.maxBytes: 900Ti` in `delivery.storage: File`: write less"):
+        server.provision(**ASYNC | {"delivery": {"maxBytes": "900Ti"}})
+
+
+def test_a_job_that_has_its_room_may_change(server: "Server") -> None:
+    delivery = {"maxBytes": "600Gi"}  # twice of it is more than there is
+    server.provision(**ASYNC | {"delivery": delivery})
+    server.provision(**ASYNC | {"delivery": delivery | {"maxBatchesAhead": 2}, "workers": 3})
+
+
+def test_the_oldest_batches_that_were_dropped_for_newer_ones_are_counted(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"delivery": {"whenFull": "DropOldest", "maxBatchesAhead": 2}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    collector = connect()
+    transport.send(fragment(100, 0.0), META).stored.result(10)
+    next(collector)
+    for number in range(1, 21):  # what is on its way to a learner that does not ask for it is bounded
+        transport.send(fragment(6_000_000, float(number)), META).stored.result(10)
+    seen: list[float] = []
+    while seen[-1:] != [20.0]:
+        seen.append(float(next(collector)["observation"].mean()))
+    assert seen == sorted(seen)
+    assert len(seen) < 20
+    assert collector.stats().missed == 20 - len(seen)
+    reader = server.link()
+    while (told := reader.call(read_state(reader, server.subjects.learner, LearnerStatus), timeout_s=5)) is None or (
+        told.batches < 1 + len(seen)
+    ):
+        pass
+    assert told.dropped == 20 - len(seen)
+
+
+def test_what_was_dropped_while_there_was_no_learner_is_not_waited_for(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"delivery": {"whenFull": "DropOldest", "maxBatchesAhead": 2}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    for number in range(8):
+        transport.send(fragment(3_000_000, float(number)), META).stored.result(10)
+    collector = connect()
+    assert [float(batch["observation"].mean()) for batch in islice(collector, 2)] == [6.0, 7.0]
+    transport.send(fragment(100, 8.0), META).stored.result(10)
+    assert float(next(collector)["observation"].mean()) == 8.0
+
+
+def test_a_worker_that_is_ahead_of_its_learner_asks_for_room_ever_more_seldom(
+    server: "Server", connect: Connect
+) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
+    link, asked = server.link(), queue.SimpleQueue[float]()
+
+    async def note(_: Msg) -> None:
+        asked.put(time.monotonic())
+
+    link.call(link.client.subscribe(server.subjects.batch_chunk(0, 0), cb=note))
+    link.call(link.flush())
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport.send(fragment(100, 0.0), META).stored.result(10)
+    waiting = transport.send(fragment(100, 1.0), META)
+    _, *times = [asked.get(timeout=20) for _ in range(6)]
+    assert times[-1] - times[0] > 5 * FULL_WAIT_S  # each time twice as long: 15 of them, and load makes it more
+    collector = connect()
+    next(collector)
+    waiting.stored.result(20)
+    assert float(next(collector)["observation"].mean()) == 1.0

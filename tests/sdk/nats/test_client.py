@@ -1,0 +1,198 @@
+"""What our client changes of nats-py's: large messages arrive as they were sent, whoever sends and whoever receives."""
+
+import asyncio
+import json
+import random
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nats
+import pytest
+import trustme
+import uvloop
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+
+from rollfleet.nats.client import LARGE_BYTES, SCRATCH_BYTES, Client, Pieces
+from rollfleet.nats.embedded_server import CONFIG, start_nats_server
+from rollfleet_api.subjects import Subjects
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+
+SIZES = (0, 1, 100, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, SCRATCH_BYTES + 7, 300_000, 1_000_000)
+LOOPS = (asyncio.new_event_loop, uvloop.new_event_loop)
+Payload = bytes | Pieces
+
+
+def sizes(count: int) -> list[int]:
+    """Of messages of every kind behind each other."""
+    return [*SIZES, *random.Random(0).choices(SIZES, k=count)]
+
+
+def in_pieces(data: bytes) -> Payload:
+    """Cut at places that mean nothing."""
+    half = max(1, len(data) // 2)
+    return Pieces(data[:1], memoryview(data)[1:half], bytearray(data[half:]))
+
+
+async def flush(client: NatsClient) -> None:
+    """Until the server has dealt with all that was sent before."""
+    await client.flush()  # this one may overtake what still waits to be written
+    await client.flush()
+
+
+async def carried(sender: NatsClient, receiver: NatsClient, count: int, form: Callable[[bytes], Payload]) -> None:
+    """Send many, some with headers, some answered, and check all that arrives."""
+    payloads = [random.Random(n).randbytes(size) for n, size in enumerate(sizes(count))]
+    came: list[Msg] = []
+    all_came = asyncio.Event()
+
+    async def take(message: Msg) -> None:
+        came.append(message)
+        if len(came) == len(payloads):
+            all_came.set()
+
+    await receiver.subscribe("large.*", cb=take, pending_bytes_limit=0)
+    await flush(receiver)
+    for n, data in enumerate(payloads):
+        headers = {"Number": str(n)} if n % 2 else None
+        await sender.publish(f"large.{n}", form(data), headers=headers)  # type: ignore[arg-type]
+        if n % 10 == 0:
+            await sender.flush()
+    await flush(sender)
+    async with asyncio.timeout(30):
+        await all_came.wait()
+    for n, (message, data) in enumerate(zip(came, payloads, strict=True)):
+        assert message.subject == f"large.{n}"
+        assert message.data == data
+        assert (message.headers or {}).get("Number") == (str(n) if n % 2 else None)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(("sender", "receiver"), [(Client, Client), (Client, NatsClient), (NatsClient, Client)])
+def test_what_is_sent_arrives_between_our_client_and_plain_ones(
+    server: "Server",
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    sender: type[NatsClient],
+    receiver: type[NatsClient],
+) -> None:
+    async def main() -> None:
+        ends = sender(), receiver()
+        for each in ends:
+            await each.connect(server.url())
+        await carried(*ends, count=100, form=in_pieces if sender is Client else bytes)
+        for each in ends:
+            await each.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_over_tls_what_is_sent_arrives_too(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
+    authority, trusting = trustme.CA(), ssl.create_default_context()
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    authority.configure_trust(trusting)
+
+    async def main() -> None:
+        server = await start_nats_server(Subjects.parse("tls"), tmp_path)
+        try:
+            await server.child.stop(5.0)
+            config = tmp_path / CONFIG
+            tls = {"cert_file": str(certificate), "key_file": str(key)}
+            config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
+            await server.start_again()
+            ends = Client(), Client()
+            for each in ends:
+                await each.connect(server.url(None), tls=trusting)
+            await carried(*ends, count=100, form=in_pieces)
+            for each in ends:
+                await each.close()
+        finally:
+            await server.child.stop(5.0)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_large_message_that_is_cut_off_does_not_disturb_those_after_the_connection_is_back(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Of a server that dies in the middle of a message, and another that sends one at once."""
+    said = b'INFO {"max_payload":1048576,"headers":true}\r\n'
+    whole = random.Random(0).randbytes(200_000)
+
+    async def main() -> None:
+        came: asyncio.Queue[Msg] = asyncio.Queue()
+        lives = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal lives
+            lives += 1
+            writer.write(said)
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+                elif line.startswith(b"SUB"):
+                    sent = whole[: 100_000 if lives == 1 else None]
+                    writer.write(b"MSG x 1 200000\r\n" + sent + (b"" if lives == 1 else b"\r\n"))
+                    await writer.drain()
+                    if lives == 1:
+                        break
+            writer.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            standing = await asyncio.start_server(serve, sock=listener)
+            client = Client()
+            await client.connect(
+                f"nats://127.0.0.1:{listener.getsockname()[1]}",
+                reconnect_time_wait=0,
+                max_reconnect_attempts=-1,
+                error_cb=_heard,
+            )
+            await client.subscribe("x", cb=came.put)
+            async with asyncio.timeout(10):
+                message = await came.get()
+            assert message.data == whole
+            assert lives == 2
+            await client.close()
+            standing.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+async def _heard(_: Exception) -> None:
+    """Of the cut, which is what is tested."""
+
+
+def test_a_payload_that_is_over_the_servers_limit_is_refused_before_it_is_sent(server: "Server") -> None:
+    async def main() -> None:
+        client = Client()
+        await client.connect(server.url())
+        with pytest.raises(nats.errors.MaxPayloadError):
+            await client.publish("large.x", Pieces(bytes(client.max_payload), b"1"))  # type: ignore[arg-type]
+        await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("url", "needed"), [("nats://a:1,tls://b:2", False), ("nats://a:1,wss://b:2", True)])
+def test_aiohttp_is_imported_where_a_server_is_reached_through_a_websocket_only(url: str, needed: bool) -> None:
+    program = (
+        "import sys; from rollfleet.nats.lean_import import import_nats; import_nats(sys.argv[1]); import nats;"
+        "from rollfleet.nats import worker_transport; print('aiohttp' in sys.modules); import aiohttp"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program, url], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(needed)

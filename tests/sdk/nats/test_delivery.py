@@ -1,0 +1,213 @@
+"""Batches get to the learner once each, whatever breaks on the way: a real nats-server, killed and started again."""
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.data.batch import Fragment
+from rollfleet.errors import JobEnded
+from rollfleet.nats.link import Link
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.wire.batch_chunks import split
+from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+CARTPOLE = gymnasium.make("CartPole-v1")
+ASYNC: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+}
+SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
+
+
+def actor_critic() -> nn.Module:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def test_a_batch_that_comes_twice_is_handed_over_once(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
+    link = server.link(Role.WORKER)
+    for sequence in (0, 1, 1, 0):
+        publish(link, float(sequence), of(0, sequence))
+    collector = connect()
+    assert values(collector, 2) == [0.0, 1.0]
+    _wait_until_empty(server)  # NATS knows that they were taken
+    for sequence in (1, 0, 2):
+        publish(link, float(sequence), of(0, sequence))
+    publish(link, 10.0, of(1, 0))
+    assert values(collector, 2) == [2.0, 10.0]
+    assert (collector.stats().repeated, collector.stats().missed) == (2, 0)
+    collector.detach()
+    assert _left(server) == 0
+
+
+def test_a_gap_is_counted(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
+    link = server.link(Role.WORKER)
+    for sequence in (0, 1, 4):
+        publish(link, float(sequence), of(0, sequence))
+    collector = connect()
+    assert values(collector, 3) == [0.0, 1.0, 4.0]
+    assert collector.stats().missed == 2
+
+
+def test_what_cannot_be_read_is_dropped_and_counted_and_the_rest_goes_on(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
+    link = server.link(Role.WORKER)
+    good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
+    flipped = bytearray(good)
+    flipped[-1] ^= 1
+    lying = pack_fragment(Fragment(**{**_fields(fragment()), "final": {("observation",): torch.zeros(5, 4)}}), META)
+    for rubbish in (b"", b"rubbish", good[:-1], bytes(flipped), next(split(lying, of(0, 1), max_chunk_bytes=1 << 16))):
+        link.call(link.js.publish(link.subjects.batch_chunk(0, 0), rubbish), timeout_s=5)
+    publish(link, 7.0, of(0, 2))
+    collector = connect()
+    assert values(collector, 1) == [7.0]
+    assert collector.stats().corrupt == 5
+    collector.detach()
+    assert _left(server) == 0
+
+
+def _fields(of_fragment: Fragment) -> dict[str, Any]:
+    return {name: getattr(of_fragment, name) for name in Fragment.__slots__}
+
+
+def _left(server: "Server", admin: Link | None = None) -> int:
+    """Messages that the work queue still holds."""
+    admin = admin or server.link()
+    info = admin.call(admin.js.stream_info(admin.subjects.batches_stream), timeout_s=5)
+    return int(info.state.messages)
+
+
+def _wait_until_empty(server: "Server") -> None:
+    admin = server.link()
+    while _left(server, admin):
+        pass
+
+
+def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_life(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}})
+    dead = server.link(Role.WORKER)
+    transport = NatsWorkerTransport(dead, 0)
+    publish(dead, 1.0, of(0, 0), chunk_bytes=256, only=2)  # and now it dies
+    transport.close()
+    collector = connect()
+    alive = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    assert alive.incarnation == 1
+    sending = alive.send(fragment(2.0), META)
+    alive.report(WorkerStatus.starting(0, alive.incarnation))
+    assert values(collector, 1) == [2.0]
+    sending.stored.result(5)
+
+
+def test_a_batch_of_many_chunks_arrives_whole(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    large = fragment(envs=2, steps=8, size=1_000_000)  # 64 MB, in more than 60 chunks
+    large.steps["observation",].copy_(torch.from_numpy(np.random.default_rng(0).random((2, 8, 1_000_000), np.float32)))
+    collector = connect()
+    sending = transport.send(large, META)
+    batch = next(collector)
+    assert torch.equal(batch["observation"], large.steps["observation",])
+    assert torch.equal(batch["next", "observation"][:, :-1], large.steps["observation",][:, 1:])
+    sending.stored.result(5)
+
+
+def test_batches_sent_at_once_arrive_in_their_order(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 2}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    collector = connect()
+    for number in range(8):
+        transport.send(fragment(float(number), size=500_000), META)
+    assert values(collector, 8) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert collector.stats().repeated == collector.stats().missed == 0
+
+
+def test_chunks_are_as_small_as_the_server_wants_them(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    server.kill()
+    config = server.folder / "nats.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
+    server.start_again()
+    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 1024}})
+    for index in range(2):
+        start_worker(job, index)
+    with connect(actor_critic()) as collector:
+        assert [batch.shape for batch in islice(collector, 3)] == [(8, 128)] * 3
+        assert collector.stats().bytes / 6 > 4 * 4096
+
+
+def test_with_the_learner_asleep_a_worker_waits_and_the_queue_holds_what_it_may(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect(actor_critic())
+    next(collector)
+    for worker in workers:
+        worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    held = _left(server)
+    assert held <= 2 * 3
+    assert values(collector, 10)
+    collector.shutdown()
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
+def test_nats_may_be_killed_and_started_again(
+    spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**spec)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        seen = [batch["collector", "traj_ids"] for batch in islice(collector, 5)]
+        for _ in range(2):
+            server.kill()
+            server.start_again()
+            seen += [batch["collector", "traj_ids"] for batch in islice(collector, 10)]
+        assert collector.frames == sum(ids.numel() for ids in seen)
+        assert collector.stats().missed == 0
+        assert collector.version == 25
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+        assert worker.transport.incarnation == 0
+
+
+def test_a_batch_that_waits_for_room_when_the_job_completes_is_given_up_as_what_it_is(server: "Server") -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}})
+    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    transport.send(fragment(), META).stored.result(10)
+    sending = transport.send(fragment(), META)  # it finds the first one where it would be
+    learner = server.link(Role.LEARNER)
+    complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
+    learner.call(learner.store(learner.subjects.control, pack(complete)))
+    with pytest.raises(JobEnded):
+        sending.stored.result(10)
+
+
+def test_incarnations_are_never_given_twice(server: "Server", start_worker: StartWorker) -> None:
+    server.provision(**ASYNC)
+    ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(5)]
+    assert [transport.incarnation for transport in ports] == [0, 1, 2, 3, 4]
+    assert NatsWorkerTransport(server.link(Role.WORKER), 1).incarnation == 0

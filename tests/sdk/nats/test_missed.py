@@ -1,0 +1,68 @@
+"""What a worker was not told it finds where it is stored; and the end of a job is always stored."""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.nats import transport as nats
+from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_state
+from rollfleet.nats.transport import NatsTransport
+from rollfleet_api.messages import Control, LearnerPhase, WorkerState
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SPEC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 1,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "policy": {"mlp": {}},
+    "collect": {"framesPerBatch": 32},
+}
+
+
+def deafen(link: Link) -> None:
+    """Take away all that a worker listens to, but the answers to what it asks."""
+
+    async def unsubscribe() -> None:
+        for subscription in list(link.client._subs.values()):
+            if subscription.subject.startswith(link.subjects.prefix):
+                await subscription.unsubscribe()
+
+    link.call(unsubscribe())
+
+
+def test_a_worker_that_missed_every_message_goes_on_by_what_is_stored(
+    server: "Server", connect: Callable[..., Collector], start_worker: "Callable[[CollectorJob, int], WorkerThread]"
+) -> None:
+    worker = start_worker(server.provision(**SPEC), 0)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    deafen(worker.transport._link)
+    collector = connect(ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space))
+    assert next(collector).batch_size == (4, 8)
+    collector.update_policy_weights_()
+    assert next(collector)["collector", "policy_version"].unique().tolist() == [2]
+
+
+def test_a_learner_that_ends_while_nats_is_away_waits_to_tell_that_the_job_is_complete(
+    server: "Server", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # what anything else may take
+    transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))
+    server.kill()
+    transport.control(Control(session=transport.resumed.session, phase=LearnerPhase.COMPLETE, round=1, version=0))
+    closing = threading.Thread(target=transport.close)
+    closing.start()
+    server.start_again()
+    closing.join(nats.END_TIMEOUT_S)
+    reader = server.link()
+    control = reader.call(read_state(reader, server.subjects.control, Control), timeout_s=10)
+    assert control is not None
+    assert control.phase is LearnerPhase.COMPLETE

@@ -1,0 +1,318 @@
+"""Built-in policies and those of entrypoints."""
+
+from math import log
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
+from torch.distributions.transforms import AffineTransform, TanhTransform
+
+from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.exploration import Exploration, exploration, exploring
+from rollfleet.policies.actor_critic import PRE_TANH_LIMIT
+from rollfleet.policies.factory import ActorCritic, RandomPolicy, make_policy
+from rollfleet_api.job import MlpSpec, PolicySpec, RandomSpec
+
+SEEN = Box(-1, 1, (3,))
+TORQUES = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
+FREE = Box(-np.inf, np.inf, (2,))
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def spread(policy: ActorCritic) -> ActorCritic:
+    """Weights as after training: means and logits far from 0."""
+    with torch.no_grad():
+        head = policy.actor[-1]
+        assert isinstance(head, nn.Linear)
+        head.weight.normal_(0, 1)
+        head.bias.normal_(0, 1)
+    return policy
+
+
+def make(observation_space: object, action_space: object, width: int = 1) -> nn.Module:
+    return nn.Linear(width, width)
+
+
+def make_nothing(observation_space: object, action_space: object) -> None:
+    return None
+
+
+def test_towers_are_separate_and_orthogonal_with_the_gains_of_ppo() -> None:
+    policy = ActorCritic(SEEN, Discrete(4), hidden=[32, 16], activation="Relu")
+    for tower, gain, outputs in ((policy.actor, 0.01, 4), (policy.critic, 1.0, 1)):
+        linears = [layer for layer in tower if isinstance(layer, nn.Linear)]
+        assert [tuple(layer.weight.shape) for layer in linears] == [(32, 3), (16, 32), (outputs, 16)]
+        assert [type(layer) for layer in tower][1::2] == [nn.ReLU, nn.ReLU]
+        for layer, expected in zip(linears, (2**0.5, 2**0.5, gain), strict=True):
+            singular = torch.linalg.svdvals(layer.weight)
+            torch.testing.assert_close(singular, torch.full_like(singular, expected))
+            assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("space", [Discrete(4), TORQUES, FREE])
+def test_the_fast_forward_equals_the_towers(space: Box | Discrete) -> None:
+    policy, observation = spread(ActorCritic(SEEN, space)), torch.randn(5, 3)
+    with exploring(Exploration.MODE):
+        out = policy(observation)
+    assert torch.equal(out["state_value"], policy.critic(observation))
+    if isinstance(space, Discrete):
+        assert torch.equal(out["action"], policy.actor(observation).argmax(-1))
+    elif space is FREE:
+        assert torch.equal(out["action"], policy.actor(observation))
+    else:
+        drawn = policy.actor(observation).clamp(-PRE_TANH_LIMIT, PRE_TANH_LIMIT)
+        expected = torch.tanh(drawn) * torch.tensor([2.0, 5.0]) + torch.tensor([0.0, 5.0])
+        torch.testing.assert_close(out["action"], expected)
+
+
+def test_discrete_actions_are_sampled_with_their_probabilities() -> None:
+    policy = ActorCritic(SEEN, Discrete(3, start=-1))
+    with torch.no_grad():
+        policy.actor[-1].bias.copy_(torch.tensor([0.2, 0.3, 0.5]).log())  # type: ignore[operator]
+    observation = torch.randn(1, 3).expand(40_000, 3)
+    with torch.inference_mode():
+        out = policy(observation)
+        categorical = Categorical(logits=policy.actor(observation))
+    shares = torch.bincount(out["action"] + 1, minlength=3) / 40_000
+    torch.testing.assert_close(shares, categorical.probs[0], atol=0.01, rtol=0)
+    torch.testing.assert_close(out["action_log_prob"], categorical.log_prob(out["action"] + 1))
+
+
+@pytest.mark.parametrize("space", [TORQUES, FREE])
+def test_box_actions_are_sampled_with_their_density(space: Box) -> None:
+    policy = ActorCritic(SEEN, space)
+    with torch.no_grad():
+        policy.log_std.copy_(torch.tensor([-1.0, 0.3]))
+    observation = torch.randn(20_000, 3)
+    with torch.inference_mode():
+        out = policy(observation)
+        normal = Normal(policy.actor(observation), policy.log_std.exp())
+    inside = torch.ones(20_000, dtype=torch.bool)
+    distribution: torch.distributions.Distribution = Independent(normal, 1)
+    if space is TORQUES:
+        scale = AffineTransform(torch.tensor([0.0, 5.0]), torch.tensor([2.0, 5.0]), event_dim=1)
+        distribution = TransformedDistribution(distribution, [TanhTransform(), scale])
+        low, high = torch.from_numpy(space.low), torch.from_numpy(space.high)
+        assert ((out["action"] > low) & (out["action"] < high)).all()
+        inside = (((out["action"] - low) / (high - low) - 0.5).abs() < 0.495).all(-1)
+    assert inside.float().mean() > 0.9
+    expected = distribution.log_prob(out["action"])
+    torch.testing.assert_close(out["action_log_prob"][inside], expected[inside], atol=1e-3, rtol=1e-3)
+    raw = out["action"] if space is FREE else torch.atanh((out["action"] - low) / (high - low) * 2 - 1)
+    torch.testing.assert_close(raw.std(0), policy.log_std.exp().detach(), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("space", [Discrete(4, start=2), TORQUES, FREE, Box(-3, 3, (2, 2)), Box(-1, 1, (), np.float64)])
+@pytest.mark.parametrize("mean", [0.0, 4.0, 30.0])
+def test_evaluate_gives_the_log_probability_that_the_action_was_taken_with(space: Box | Discrete, mean: float) -> None:
+    policy = spread(ActorCritic(SEEN, space))
+    with torch.no_grad():
+        policy.actor[-1].bias.add_(mean)  # type: ignore[operator]
+    observation = torch.randn(4, 25, 3)
+    out = policy(observation.reshape(100, 3))
+    action = out["action"].reshape(4, 25, *(space.shape or ()))
+    assert all(np.asarray(element) in space for element in out["action"].detach().numpy())
+    log_prob, entropy, value = policy.evaluate(observation, action)
+    assert log_prob.shape == entropy.shape == (4, 25)
+    torch.testing.assert_close(log_prob.reshape(-1), out["action_log_prob"], atol=2e-2, rtol=1e-3)
+    torch.testing.assert_close(value, out["state_value"].reshape(4, 25, 1))
+    (log_prob.exp().sum() + entropy.sum() + value.sum()).backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in policy.parameters())
+
+
+def test_evaluate_is_finite_at_the_very_bounds() -> None:
+    policy = ActorCritic(SEEN, TORQUES)
+    bounds = torch.from_numpy(np.stack([TORQUES.low, TORQUES.high]))
+    log_prob, _, _ = policy.evaluate(torch.randn(2, 3), bounds)
+    log_prob.sum().backward()
+    assert log_prob.isfinite().all()
+    assert policy.log_std.grad is not None
+    assert policy.log_std.grad.isfinite().all()
+
+
+def test_entropy_is_that_of_the_distribution_before_tanh() -> None:
+    policy = ActorCritic(SEEN, TORQUES)
+    _, entropy, _ = policy.evaluate(torch.randn(6, 3), torch.ones(6, 2))
+    torch.testing.assert_close(entropy, Independent(Normal(torch.zeros(6, 2), 1.0), 1).entropy())
+    discrete = spread(ActorCritic(SEEN, Discrete(3)))
+    observation = torch.randn(6, 3)
+    _, entropy, _ = discrete.evaluate(observation, torch.zeros(6, dtype=torch.int64))
+    torch.testing.assert_close(entropy, Categorical(logits=discrete.actor(observation)).entropy())
+
+
+def test_float64_observations_and_images_and_discrete_ones_are_taken() -> None:
+    cases: list[tuple[Box | Discrete, Tensor]] = [
+        (Box(-1, 1, (3,), np.float64), torch.ones(2, 3, dtype=torch.float64)),
+        (Box(0, 255, (4, 4, 3), np.uint8), torch.full((2, 4, 4, 3), 255, dtype=torch.uint8)),
+        (Discrete(5, start=1), torch.tensor([1, 5])),
+        (Box(-1, 1, ()), torch.ones(2)),
+    ]
+    for space, observation in cases:
+        policy = ActorCritic(space, Discrete(2))
+        out = policy(observation)
+        value = policy.evaluate(observation, out["action"])[2]
+        torch.testing.assert_close(out["state_value"], value)
+    assert torch.equal(
+        ActorCritic(Box(0, 255, (2,), np.uint8), FREE)._features(torch.tensor([[255, 0]]).byte(), 1),
+        torch.tensor([[1.0, 0.0]]),
+    )
+
+
+def test_a_half_bounded_or_integer_box_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PolicyInvalid, match=r"bounds on both sides.*RescaleAction"):
+        ActorCritic(SEEN, Box(np.array([0], np.float32), np.array([np.inf], np.float32)))
+    with pytest.raises(PolicyInvalid, match="integers; use Discrete"):
+        ActorCritic(SEEN, Box(0, 3, (2,), np.int64))
+
+
+def test_weights_that_are_copied_in_change_what_it_does() -> None:
+    one, two = spread(ActorCritic(SEEN, TORQUES)), spread(ActorCritic(SEEN, TORQUES))
+    observation = torch.randn(4, 3)
+    with exploring(Exploration.MODE):
+        before = one(observation)["action"]
+        one.load_state_dict(two.state_dict())
+        assert torch.equal(one(observation)["action"], two(observation)["action"])
+        assert not torch.equal(before, two(observation)["action"])
+        swapped = torch.func.functional_call(one, {"actor.4.bias": torch.full((2,), 100.0)}, (observation,))
+    limit = float(torch.tanh(torch.tensor(PRE_TANH_LIMIT)))
+    torch.testing.assert_close(
+        swapped["action"], torch.tensor([[2.0, 5.0]]).expand(4, 2) * limit + torch.tensor([0.0, 5.0])
+    )
+
+
+def test_exploration_is_random_outside_and_nests() -> None:
+    assert exploration() is Exploration.RANDOM
+    with exploring(Exploration.MEAN):
+        with exploring(Exploration.MODE):
+            assert exploration() is Exploration.MODE
+        assert exploration() is Exploration.MEAN
+    assert exploration() is Exploration.RANDOM
+
+
+@pytest.mark.parametrize("space", [Discrete(3, start=4), TORQUES])
+def test_random_policy_is_seeded_by_torch_and_stays_in_the_space(space: Box | Discrete) -> None:
+    runs: list[Tensor] = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        policy = RandomPolicy(space)
+        runs.append(torch.cat([policy(torch.zeros(50, 3)) for _ in range(3)]))
+    assert torch.equal(*runs)
+    assert all(action in space for action in runs[0].numpy())
+    assert len(runs[0].unique(dim=0)) > 2
+    assert not hasattr(RandomPolicy(space), "parameters")
+
+
+def test_each_kind_of_policy_is_made() -> None:
+    mlp = make_policy(PolicySpec(mlp=MlpSpec(hidden=[7])), SEEN, Discrete(2))
+    assert isinstance(mlp, ActorCritic)
+    assert sum(parameter.numel() for parameter in mlp.parameters()) == (3 * 7 + 7) * 2 + (7 * 2 + 2) + (7 + 1)
+    assert isinstance(make_policy(PolicySpec(random=RandomSpec()), SEEN, Discrete(2)), RandomPolicy)
+    linear = make_policy(PolicySpec(entrypoint=f"{__name__}:make", kwargs={"width": 5}), SEEN, FREE)
+    assert isinstance(linear, nn.Linear)
+    assert linear.in_features == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"entrypoint": "no_such_module:make"}, "'no_such_module:make': module .* was not found"),
+        ({"entrypoint": f"{__name__}:make", "kwargs": {"wide": 3}}, r"TypeError.*called as make\(observation_space"),
+        ({"entrypoint": f"{__name__}:make_nothing"}, "returned a NoneType; return an nn.Module"),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_told(spec: dict[str, object], message: str) -> None:
+    with pytest.raises(PolicyInvalid, match=message):
+        make_policy(PolicySpec.model_validate(spec), SEEN, FREE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_device_that_is_not_there_is_told() -> None:
+    with pytest.raises(PolicyInvalid, match=r"cannot be moved to device 'cuda'.*write device: cpu"):
+        make_policy(PolicySpec(mlp=MlpSpec(), device="cuda"), SEEN, FREE)
+
+
+def test_a_space_that_is_not_supported_is_told() -> None:
+    with pytest.raises(EnvironmentInvalid, match=r"policy mlp: observation space Text.* not supported; Box, Discrete"):
+        make_policy(PolicySpec(mlp=MlpSpec()), gymnasium.spaces.Text(3), FREE)
+    with pytest.raises(PolicyInvalid, match=r"cannot act in Dict.*several parts; flatten it"):
+        make_policy(PolicySpec(mlp=MlpSpec()), SEEN, gymnasium.spaces.Dict({"a": FREE}))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        MultiDiscrete([3, 2, 4]),
+        MultiDiscrete(np.array([[2, 5], [3, 3]]), start=np.array([[1, 0], [-2, 7]])),
+        MultiBinary(4),
+    ],
+)
+def test_several_choices_at_once_are_sampled_with_their_probabilities(space: MultiDiscrete | MultiBinary) -> None:
+    policy = spread(ActorCritic(SEEN, space))
+    observation = torch.randn(1, 3).expand(20_000, 3)
+    with torch.inference_mode():
+        out = policy(observation)
+        logits = policy.actor(observation[0])
+    actions = out["action"].reshape(20_000, -1)
+    assert out["action"].shape[1:] == space.shape
+    assert all(np.asarray(action) in space for action in out["action"][:100].numpy())
+    sizes = space.nvec.reshape(-1).tolist() if isinstance(space, MultiDiscrete) else [2] * 4
+    start = torch.from_numpy(space.start).reshape(-1) if isinstance(space, MultiDiscrete) else torch.zeros(4).long()
+    each = [Categorical(logits=part) for part in logits.split(sizes)]
+    for column, one in zip((actions - start).unbind(-1), each, strict=True):
+        torch.testing.assert_close(
+            torch.bincount(column, minlength=len(one.probs)) / 20_000, one.probs, atol=0.02, rtol=0
+        )
+    expected = sum(one.log_prob(column) for column, one in zip((actions - start).unbind(-1), each, strict=True))
+    torch.testing.assert_close(out["action_log_prob"], expected)
+    log_prob, entropy, _ = policy.evaluate(
+        observation.reshape(200, 100, 3), out["action"].reshape(200, 100, *space.shape)
+    )
+    torch.testing.assert_close(log_prob.reshape(-1), out["action_log_prob"])
+    torch.testing.assert_close(entropy[0, 0], torch.stack([one.entropy() for one in each]).sum())
+    (log_prob.sum() + entropy.sum()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in policy.actor.parameters())
+    with exploring(Exploration.MODE):
+        assert torch.equal(
+            policy(observation[:1])["action"].reshape(-1) - start, torch.stack([one.logits.argmax() for one in each])
+        )
+
+
+def test_a_dict_of_observations_is_flattened_and_concatenated() -> None:
+    space = gymnasium.spaces.Dict(
+        {
+            "image": Box(0, 255, (2, 2), np.uint8),
+            "rest": gymnasium.spaces.Tuple((Discrete(3, start=1), MultiBinary(2))),
+            "two": MultiDiscrete([2, 3]),
+        }
+    )
+    policy = ActorCritic(space, Discrete(2))
+    seen: dict[str, Any] = {
+        "image": torch.tensor([[[255, 0], [51, 0]]]).byte(),
+        "rest": (torch.tensor([3]), torch.tensor([[1, 0]]).to(torch.int8)),
+        "two": torch.tensor([[1, 0]]),
+    }
+    expected = [1, 0, 0.2, 0, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0]
+    torch.testing.assert_close(policy._features(seen, 1), torch.tensor([expected]).float())
+    out = policy(seen)
+    batch = TensorDict(
+        {**seen, "rest": {"0": seen["rest"][0], "1": seen["rest"][1]}, "more": torch.zeros(1)}, batch_size=[1]
+    ).expand(4, 1)
+    torch.testing.assert_close(
+        policy.evaluate(batch, out["action"].expand(4, 1))[2], out["state_value"].expand(4, 1, 1)
+    )
+
+
+def test_uniform_log_probability_of_the_start_policy_is_near_that_of_its_distribution() -> None:
+    """A fresh policy is nearly uniform over discrete actions: the small gain of its head is for that."""
+    out = ActorCritic(SEEN, Discrete(4))(torch.randn(50, 3))
+    torch.testing.assert_close(out["action_log_prob"], torch.full((50,), -log(4)), atol=0.05, rtol=0)

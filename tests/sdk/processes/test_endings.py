@@ -1,0 +1,288 @@
+"""However a learner ends, nothing of its workers stays: no process, no thread, no descriptor, no memory."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+
+import rollfleet
+from rollfleet import Collector
+from rollfleet.errors import JobEnded
+from rollfleet.processes.transport import ProcessesTransport
+from rollfleet.transports.workload import Workload
+from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet_api.validation import parse_job
+
+PATIENCE_S = 60.0
+CARTPOLE = gymnasium.make("CartPole-v1")
+
+
+class Stuck(gymnasium.Env[Any, Any]):
+    """Never comes back from its second step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        while self.steps > 1:
+            signal.pause()
+        return np.zeros(3, np.float32), 1.0, False, False, {}
+
+
+def what_is_there() -> tuple[int, int, int, list[str]]:
+    """Processes, threads, descriptors, named shared memory."""
+    gc.collect()
+    process = psutil.Process()
+    shared = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else []
+    return len(process.children(recursive=True)), threading.active_count(), process.num_fds(), shared
+
+
+def collector(**options: Any) -> Collector:
+    policy = rollfleet.ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+    small: dict[str, Any] = {
+        "num_envs": 2,
+        "frames_per_batch": 16,
+        "workers": 2,
+        "mode": "async",
+        "start_method": "fork",
+    }
+    return Collector("CartPole-v1", policy, **small | options)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_nothing_stays_when_a_collector_is_shut_down(start_method: str, vectorization: str) -> None:
+    import tensordict  # noqa: F401  # what importing it opens is not ours
+
+    before = what_is_there()
+    with collector(start_method=start_method, vectorization=vectorization) as frames:
+        for _ in range(5):
+            next(frames)
+        assert what_is_there() > before
+        assert threading.active_count() == before[1]
+    assert what_is_there() == before
+
+
+def test_nothing_stays_of_many_collectors_in_turn() -> None:
+    with collector() as frames:
+        next(frames)
+    before = what_is_there()
+    for _ in range(10):
+        with collector(workers=1) as frames:
+            next(frames)
+    assert what_is_there() == before
+
+
+def test_nothing_stays_of_a_collector_that_nobody_holds() -> None:
+    before = what_is_there()
+    frames: Collector | None = collector()
+    assert frames is not None
+    next(frames)
+    frames = None
+    assert what_is_there() == before
+
+
+def test_nothing_stays_when_the_learner_raises() -> None:
+    before = what_is_there()
+    with suppress(ZeroDivisionError), collector() as frames:
+        next(frames)
+        raise ZeroDivisionError
+    assert what_is_there() == before
+
+
+def test_nothing_stays_of_workers_that_were_killed_and_started_again(
+    started: Callable[[], list[psutil.Process]],
+) -> None:
+    before = what_is_there()
+    with collector(workers=1, max_restarts_per_worker=3) as frames:
+        next(frames)
+        for _ in range(3):
+            (worker,) = started()
+            worker.kill()
+            while worker.is_running():
+                next(frames)
+    assert what_is_there() == before
+
+
+def test_nothing_stays_when_the_batches_do() -> None:
+    with collector() as frames:
+        next(frames)
+    before = what_is_there()
+    with collector() as frames:
+        batches = [next(frames) for _ in range(5)]
+    assert what_is_there() == before
+    assert all(batch["observation"].isfinite().all() for batch in batches)
+
+
+def test_a_worker_that_is_stuck_in_a_step_is_ended() -> None:
+    before = what_is_there()
+    frames = Collector(Stuck, workers=1, frames_per_batch=1, start_method="fork")
+    next(frames)
+    began = time.monotonic()
+    frames.shutdown()
+    assert time.monotonic() - began < 10
+    assert what_is_there() == before
+
+
+def test_a_worker_that_has_not_begun_is_ended_at_once() -> None:
+    before = what_is_there()
+    frames = collector(start_method="spawn")
+    began = time.monotonic()
+    frames.shutdown()
+    assert time.monotonic() - began < 2
+    assert what_is_there() == before
+
+
+def test_a_fork_of_the_learner_may_end_and_the_workers_go_on() -> None:
+    with collector() as frames:
+        next(frames)
+        if (child := os.fork()) == 0:
+            with suppress(JobEnded):
+                frames.shutdown()
+            frames.detach()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        for _ in range(5):
+            next(frames)
+
+
+def test_a_transport_may_be_closed_while_its_workers_wait_for_room() -> None:
+    spec = {
+        "workers": 2,
+        "env": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "collect": {"framesPerBatch": 4},
+    }
+    job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
+    before = what_is_there()
+    transport = ProcessesTransport(Workload.of(job), start_method="fork")
+    transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=0))
+    assert transport.receive(timeout_s=PATIENCE_S)
+    until = time.monotonic() + PATIENCE_S
+    while any(status.batches < 2 for status in transport.workers().values()) and time.monotonic() < until:
+        time.sleep(0.01)
+    began = time.monotonic()
+    transport.close()
+    assert time.monotonic() - began < 2
+    assert what_is_there() == before
+
+
+# Programs of their own. This one has no `if __name__ == "__main__"`, and registers an environment.
+
+PROGRAM = """
+import gymnasium, os, psutil, signal, sys, threading
+import rollfleet
+
+class Mine(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {{}}
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, False, False, {{}}
+
+gymnasium.register("Mine-v0", entry_point=Mine)
+
+def act(observation):
+    return observation[:, 0].gt(0).long()
+
+collector = rollfleet.Collector(
+    "Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, start_method="{start_method}", vectorization="async"
+)
+for _ in range(3):
+    next(collector)
+print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+{ending}
+"""
+
+ENDINGS = {
+    "returns": "",
+    "holds it in a cycle": "collector.itself = collector",
+    "raises": "raise ValueError('so')",
+    "exits": "sys.exit(3)",
+    "exits at once": "os._exit(0)",
+    "is interrupted": "os.kill(os.getpid(), signal.SIGINT)\nnext(collector)",
+    "is terminated": "os.kill(os.getpid(), signal.SIGTERM)\nnext(collector)",
+    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "exits with a thread inside": "threading.Thread(target=lambda: list(collector), daemon=True).start()",
+    "was made by a thread, and is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+def gone(pids: list[int]) -> bool:
+    def alive(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    until = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[[str], tuple[list[int], str]]:
+    """Runs a program; the processes that it told of, and what it wrote to standard error."""
+
+    def run(program: str) -> tuple[list[int], str]:
+        script = tmp_path / "script.py"
+        script.write_text(program)
+        done = subprocess.run(
+            [sys.executable, "-P", str(script)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            start_new_session=True,
+            check=False,
+        )
+        return [int(pid) for pid in done.stdout.split()], done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
+    program = PROGRAM.format(start_method="fork", ending=ENDINGS[ending])
+    if "by a thread" in ending:
+        head, tail = program.split("collector = ")
+        make, tail = tail.split("\nfor _ in", 1)
+        lines = make.replace("\n", "")
+        program = (
+            f"{head}made = []\nmaker = threading.Thread(target=lambda: made.append({lines}))\n"
+            f"maker.start(); maker.join(); collector = made[0]\nfor _ in{tail}"
+        )
+    pids, errors = run(program)
+    assert len(pids) >= 2, errors
+    assert gone(pids)
+    if "thread inside" not in ending:
+        assert ("Traceback" in errors) == (ending in ("raises", "is interrupted")), errors
+
+
+@pytest.mark.parametrize("ending", ["returns", "is killed"])
+def test_no_spawned_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
+    pids, errors = run(PROGRAM.format(start_method="spawn", ending=ENDINGS[ending]))
+    assert len(pids) >= 2, errors
+    assert gone(pids)
+    assert errors == ""

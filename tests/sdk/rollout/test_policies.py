@@ -1,0 +1,180 @@
+"""What a rollout takes as a policy, and what it says of what it cannot take."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    NormalParamExtractor,
+    ProbabilisticTensorDictModule,
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+)
+from torch import Tensor, nn
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import make_env
+from rollfleet.errors import PolicyInvalid
+from rollfleet.exploration import Exploration
+from rollfleet.policies.factory import ActorCritic, Policy
+from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec
+
+CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
+PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
+
+
+def rollout_of(spec: EnvSpec, policy: Policy, *, settings: RolloutSettings | None = None) -> Rollout:
+    seeds, ids = Seeds.derive(0, 0, 0, spec.num_envs), TrajectoryIds(0, 0)
+    return Rollout(make_env(spec), policy, steps=8, seeds=seeds, trajectories=ids, settings=settings)
+
+
+def mlp(spec: EnvSpec) -> ActorCritic:
+    env = make_env(spec)
+    torch.manual_seed(0)
+    policy = ActorCritic(env.single_observation_space, env.single_action_space)
+    env.close()
+    return policy
+
+
+def zeros(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def test_a_tensor_of_actions_is_enough() -> None:
+    batch = to_batch(rollout_of(CARTPOLE, zeros).collect(version=4))
+    assert set(batch.keys()) == {"observation", "action", "next", "collector", "done", "terminated", "truncated"}
+    assert (batch["collector", "policy_version"] == 4).all()
+
+
+def test_everything_that_a_policy_returns_lands_in_the_batch() -> None:
+    def policy(observation: Tensor) -> dict[object, object]:
+        return {
+            "nested": {"half": observation.half()},
+            ("also", "nested"): observation.sum(-1).bfloat16(),
+            "flag": observation > 0,
+            "action": zeros(observation).int(),
+        }
+
+    batch = to_batch(rollout_of(CARTPOLE, policy).collect(version=0))
+    assert batch["action"].dtype == torch.int64
+    assert torch.equal(batch["nested", "half"], batch["observation"].half())
+    assert torch.equal(batch["also", "nested"], batch["observation"].sum(-1).bfloat16())
+    assert torch.equal(batch["flag"], batch["observation"] > 0)
+
+
+def test_a_tensordict_that_the_policy_filled_in_is_read() -> None:
+    def policy(observation: Tensor) -> TensorDict:
+        return TensorDict({"observation": observation, "action": zeros(observation)}, batch_size=[len(observation)])
+
+    assert (to_batch(rollout_of(CARTPOLE, policy).collect(version=0))["action"] == 0).all()
+
+
+def normal_module() -> ProbabilisticTensorDictSequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(net, in_keys=["observation"], out_keys=[("params", "loc"), ("params", "scale")]),
+        ProbabilisticTensorDictModule(
+            in_keys={"loc": ("params", "loc"), "scale": ("params", "scale")},
+            out_keys=["action"],
+            distribution_class=lambda loc, scale: torch.distributions.Independent(
+                torch.distributions.Normal(loc, scale), 1
+            ),
+            return_log_prob=True,
+            log_prob_key="action_log_prob",
+        ),
+    )
+
+
+def test_a_tensordict_module_is_read_by_its_keys() -> None:
+    batch = to_batch(rollout_of(PENDULUM, normal_module()).collect(version=0))
+    normal = torch.distributions.Normal(batch["params", "loc"], batch["params", "scale"])
+    torch.testing.assert_close(batch["action_log_prob"], normal.log_prob(batch["action"]).sum(-1))
+
+
+@pytest.mark.parametrize("how", [Exploration.MODE, Exploration.MEAN])
+def test_a_tensordict_module_is_told_the_exploration(how: Exploration) -> None:
+    settings = RolloutSettings(exploration=how)
+    batch = to_batch(rollout_of(PENDULUM, normal_module(), settings=settings).collect(version=0))
+    assert torch.equal(batch["action"], batch["params", "loc"])
+
+
+def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None:
+    seen = []
+
+    class Module(nn.Module):
+        def forward(self, observation: Tensor) -> Tensor:
+            seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+            return zeros(observation)
+
+    module = Module()
+    rollout_of(CARTPOLE, module).collect(version=0)
+    rollout_of(CARTPOLE, lambda observation: module(observation)).collect(version=0)
+    assert set(seen) == {(True, False), (False, False)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (lambda o: {"value": o}, r"returned 'value', but no 'action'; expected one of int64 \[3\] from Discrete\(2\)"),
+        (lambda o: zeros(o)[:, None], r"action has shape \[3, 1\]; expected int64 \[3\] from Discrete\(2\)"),
+        (lambda o: zeros(o).float(), r"dtype torch.float32; expected int64 \[3\]"),
+        (
+            lambda o: {"action": zeros(o), "x": torch.zeros(4)},
+            r"'x' of the policy has shape \[4\]; expected \[3, "
+            r"...\]",
+        ),
+        (lambda o: {"action": zeros(o), "x": 1}, r"'x' of the policy is a int; expected a tensor"),
+        (lambda o: {"action": zeros(o), "next": {"a": o}}, "returned 'next', which the batch has for itself"),
+        (lambda o: {"action": zeros(o), "action_log_prob": o[:, :1]}, r"shape \[3, 1\]; expected \[3\]: one number"),
+        (lambda o: {"action": zeros(o), 3: o}, r"returned key 3; keys are strings"),
+        (lambda o: o.numpy(), r"returned a ndarray; return a tensor of actions"),
+    ],
+)
+def test_what_a_policy_must_not_return_is_told(policy: Callable[[Tensor], object], message: str) -> None:
+    with pytest.raises(PolicyInvalid, match=message):
+        rollout_of(CARTPOLE, policy).collect(version=0)
+
+
+def test_a_policy_that_fails_at_its_first_call_is_told_with_what_it_was_called_with() -> None:
+    policy = nn.Linear(5, 2)  # CartPole's observations have 4 numbers
+    rollout = rollout_of(CARTPOLE, policy)
+    with pytest.raises(PolicyInvalid, match=r"an observation torch.float32 \[3, 4\]:\nTraceback") as told:
+        rollout.collect(version=1)
+    assert isinstance(told.value.__cause__, RuntimeError)
+    rollout.close()
+
+
+def test_what_a_policy_raises_later_is_left_as_it_is() -> None:
+    calls = []
+
+    def policy(observation: Tensor) -> Tensor:
+        calls.append(observation)
+        if len(calls) > 20:
+            raise RuntimeError("worn out")
+        return zeros(observation)
+
+    rollout = rollout_of(CARTPOLE, policy)
+    rollout.collect(version=1)
+    rollout.collect(version=1)
+    with pytest.raises(RuntimeError, match="worn out"):
+        rollout.collect(version=1)
+    rollout.close()
+
+
+def test_a_policy_that_changes_what_it_returns_is_told() -> None:
+    size = [2]
+    rollout = rollout_of(CARTPOLE, lambda o: {"action": zeros(o), "x": torch.zeros(3, size[0])})
+    rollout.collect(version=0)
+    size[0] = 1
+    with pytest.raises(PolicyInvalid, match=r"first returned .* 'x' torch.float32 \[3, 2\], and now .* \[3, 1\]"):
+        rollout.collect(version=1)
+
+
+def test_what_is_no_callable_is_no_policy() -> None:
+    with pytest.raises(PolicyInvalid, match="must be callable"):
+        rollout_of(CARTPOLE, "mlp")  # type: ignore[arg-type]

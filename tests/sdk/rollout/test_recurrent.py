@@ -1,0 +1,208 @@
+"""Policies with a hidden state: carried from step to step, recorded, and initial again where an episode starts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from tests.sdk.rollout.recurrent_policy import HIDDEN, LANES, Recurrent
+from torch import Tensor, nn
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.errors import PolicyInvalid
+from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec
+
+
+def poles() -> gymnasium.Env[Any, Any]:
+    return gymnasium.make("CartPole-v1", max_episode_steps=35)
+
+
+MODES: dict[str, Callable[[], VectorEnv]] = {
+    "built": lambda: make_env(EnvSpec(id="CartPole-v1", num_envs=LANES, kwargs={"max_episode_steps": 35})),
+    "same-step": lambda: SyncVectorEnv([poles] * LANES, autoreset_mode=AutoresetMode.SAME_STEP),
+    "next-step": lambda: SyncVectorEnv([poles] * LANES, autoreset_mode=AutoresetMode.NEXT_STEP),
+}
+
+
+def rollout_of(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **settings: Any) -> Rollout:
+    return Rollout(
+        env,
+        policy,
+        steps=steps,
+        seeds=Seeds.derive(0, 0, 0, LANES),
+        trajectories=TrajectoryIds(0, 0),
+        settings=RolloutSettings(**settings),
+    )
+
+
+def collected(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **settings: Any) -> TensorDict:
+    rollout = rollout_of(env, policy, **settings)
+    batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(fragments)], dim=1)
+    rollout.close()
+    return batch
+
+
+def assert_replayed(policy: Recurrent, batch: TensorDict, state: Tensor) -> None:
+    """From the first state on, `is_init` and observations alone give the states and actions of the batch."""
+    for t in range(batch.shape[1]):
+        state = torch.where(batch["is_init"][:, t], policy.start, state)
+        torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
+        logits, state = policy.step(batch["observation"][:, t], state)
+        torch.testing.assert_close(state, batch["next", "recurrent", "state"][:, t], rtol=0, atol=1e-12)
+        assert torch.equal(logits.argmax(-1), batch["action"][:, t])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_actions_of_a_batch_are_reproduced_when_its_sequence_is_replayed(mode: str) -> None:
+    policy = Recurrent()
+    batch = collected(MODES[mode](), policy, is_init=True)
+    assert batch["next", "done"].sum() > 8
+    assert batch["recurrent", "state"].dtype == torch.float64
+    with torch.no_grad():
+        assert_replayed(policy, batch, torch.zeros(LANES, HIDDEN).double())
+
+
+def test_a_fragment_alone_is_replayed_from_the_state_that_it_begins_with() -> None:
+    policy = Recurrent()
+    rollout = rollout_of(MODES["built"](), policy, steps=10, is_init=True)
+    rollout.collect(version=0)
+    batch = to_batch(rollout.collect(version=0))
+    assert not batch["is_init"][:, 0].any()
+    with torch.no_grad():
+        assert_replayed(policy, batch, batch["recurrent", "state"][:, 0])
+
+
+def test_whole_trajectories_begin_with_the_initial_state() -> None:
+    policy = Recurrent()
+    batch = to_batch(rollout_of(MODES["built"](), policy, trajs_per_batch=5).collect(version=0))
+    assert torch.equal(batch["recurrent", "state"][:, 0], policy.start.detach().expand(5, HIDDEN))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_state_of_several_tensors_is_recorded_by_name_as_it_went_in(mode: str) -> None:
+    batch = collected(MODES[mode](), Recurrent(names=True), step_count=True)
+    assert set(batch["recurrent"].keys()) == set(batch["next", "recurrent"].keys()) == {"memory", "age"}
+    assert batch["recurrent", "age"].dtype == torch.bfloat16
+    assert torch.equal(batch["recurrent", "age"].long(), batch["step_count"].squeeze(-1))
+    assert torch.equal(batch["next", "recurrent", "age"].long(), batch["step_count"].squeeze(-1) + 1)
+
+
+def test_random_actions_leave_the_hidden_state_its_way() -> None:
+    rollout = rollout_of(MODES["built"](), Recurrent(), is_init=True)
+    batch = to_batch(rollout.collect(version=0, random_actions=True))
+    policy, state = Recurrent(), batch["recurrent", "state"]
+    with torch.no_grad():
+        _, following = policy.step(batch["observation"].flatten(0, 1), state.flatten(0, 1))
+    torch.testing.assert_close(following.reshape(state.shape), batch["next", "recurrent", "state"], rtol=0, atol=1e-12)
+
+
+class Wrong(Recurrent):
+    def __init__(self, initial: object, returned: Callable[[Any, Any], object]) -> None:
+        super().__init__()
+        self._initial, self._returned = initial, returned
+
+    def initial_state(self, num_envs: int) -> Any:
+        return self._initial
+
+    def forward(self, observation: Tensor, state: Any) -> Any:
+        return self._returned(torch.zeros(len(observation), dtype=torch.int64), state)
+
+
+STATE = torch.zeros(LANES, 2)
+
+
+@pytest.mark.parametrize(
+    ("initial", "returned", "message"),
+    [
+        ("zero", lambda a, s: (a, s), "initial_state of the policy returned a str; return a tensor"),
+        (
+            torch.zeros(1, 2),
+            lambda a, s: (a, s),
+            r"initial state 'state' of the policy is \[1, 2\]; expected \[3, ...\]",
+        ),
+        ({"h": 1.0}, lambda a, s: (a, s), r"initial state 'h' of the policy is float"),
+        (STATE, lambda a, s: a, r"must return a pair \(output, next state\), not a Tensor"),
+        ({"h": STATE}, lambda a, s: (a, {"c": s["h"]}), r"next state of the policy is \['c'\]; expected \['h'\]"),
+        (STATE, lambda a, s: (a, s.double()), r"next state 'state' is torch.float64 \[3, 2\]; expected torch.float32"),
+        (
+            STATE,
+            lambda a, s: ({"action": a, "recurrent": s}, s),
+            "returned 'recurrent', which the batch has for itself",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_hidden_state_is_told(
+    initial: object, returned: Callable[[Any, Any], object], message: str
+) -> None:
+    with pytest.raises(PolicyInvalid, match=message):
+        rollout_of(MODES["built"](), Wrong(initial, returned)).collect(version=0)
+
+
+class Remembering(TensorDictModule):  # type: ignore[misc]
+    """Counts the frames of an episode in a key of its own, and reads `is_init`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            self._act,
+            in_keys=["observation", ("memory", "age"), "is_init"],
+            out_keys=["action", "started", ("next", "memory", "age")],
+        )
+
+    def initial_state(self, num_envs: int) -> dict[tuple[str, ...], Tensor]:
+        return {("memory", "age"): torch.full((num_envs, 1), 7)}
+
+    @staticmethod
+    def _act(observation: Tensor, age: Tensor, is_init: Tensor) -> tuple[Tensor, ...]:
+        assert is_init.dtype == torch.bool
+        return torch.zeros(len(observation), dtype=torch.int64), is_init.clone(), age + 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(mode: str) -> None:
+    batch = collected(MODES[mode](), Remembering(), step_count=True)
+    assert torch.equal(batch["memory", "age"], 7 + batch["step_count"])
+    assert torch.equal(batch["next", "memory", "age"], 8 + batch["step_count"])
+    assert torch.equal(batch["started"], batch["is_init"])  # which it read, and which is so recorded
+    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
+
+
+def test_a_hidden_key_of_unknown_start_is_told() -> None:
+    module = TensorDictModule(lambda o, h: (o, h), in_keys=["observation", "h"], out_keys=["action", ("next", "h")])
+    with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*give it initial_state"):
+        rollout_of(MODES["built"](), module).collect(version=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ["GRUModule", "LSTMModule"])
+def test_torchrls_recurrent_modules_replay_their_batches(mode: str, kind: str) -> None:
+    modules = pytest.importorskip("torchrl.modules")
+    torch.manual_seed(0)
+    hidden = ["h"] if kind == "GRUModule" else ["h", "c"]
+    core = getattr(modules, kind)(
+        input_size=4,
+        hidden_size=HIDDEN,
+        in_keys=["observation", *hidden],
+        out_keys=["out", *(("next", h) for h in hidden)],
+    )
+    policy = TensorDictSequential(
+        core,
+        TensorDictModule(nn.Linear(HIDDEN, 2), in_keys=["out"], out_keys=["logits"]),
+        TensorDictModule(lambda logits: logits.argmax(-1), in_keys=["logits"], out_keys=["action"]),
+    )
+    batch = collected(MODES[mode](), policy, fragments=4)
+    assert batch["next", "done"].sum() > 4
+    assert torch.equal(batch["is_init"].squeeze(-1)[:, 1:], batch["next", "done"].squeeze(-1)[:, :-1])
+    for name in hidden:
+        assert batch[name].shape == batch["next", name].shape == (LANES, 4 * 23, 1, HIDDEN)
+        assert not batch[name][batch["is_init"].squeeze(-1)].any()
+    with torch.no_grad(), modules.set_recurrent_mode(True):
+        again = policy(batch.exclude("out", "logits", "action", "next"))
+    torch.testing.assert_close(again["logits"], batch["logits"], rtol=1e-4, atol=1e-5)

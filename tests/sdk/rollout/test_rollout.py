@@ -1,0 +1,324 @@
+"""What a rollout does with seeds, spaces, settings and its memory. (Policies, and sequences of frames: elsewhere.)"""
+
+import signal
+import time
+from math import log
+from types import FrameType
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from rollfleet.data.batch import Fragment, to_batch
+from rollfleet.envs.factory import make_env
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet.exploration import Exploration
+from rollfleet.policies.factory import ActorCritic, Policy, RandomPolicy
+from rollfleet.policies.uniform import UniformActions
+from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+
+CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
+PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
+
+
+def rollout_of(
+    spec: EnvSpec,
+    policy: Policy,
+    *,
+    steps: int = 8,
+    seed: int = 0,
+    worker: int = 0,
+    incarnation: int = 0,
+    settings: RolloutSettings | None = None,
+) -> Rollout:
+    seeds = Seeds.derive(seed, worker, incarnation, spec.num_envs)
+    ids = TrajectoryIds(worker, incarnation)
+    return Rollout(make_env(spec), policy, steps=steps, seeds=seeds, trajectories=ids, settings=settings)
+
+
+def mlp(spec: EnvSpec) -> ActorCritic:
+    env = make_env(spec)
+    torch.manual_seed(0)
+    policy = ActorCritic(env.single_observation_space, env.single_action_space)
+    env.close()
+    return policy
+
+
+def zeros(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def same(one: Fragment, other: Fragment) -> bool:
+    pairs = [(one.steps, other.steps), (one.final, other.final)]
+    return all(a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a) for a, b in pairs)
+
+
+# --- Memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])
+def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vectorization) -> None:
+    rollout = rollout_of(EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization), zeros)
+    first = rollout.collect(version=0)
+    kept = {key: value.clone() for key, value in first.steps.items()}
+    final = first.final["observation",].clone()
+    second = rollout.collect(version=1)
+    assert all(torch.equal(value, kept[key]) for key, value in first.steps.items())
+    assert torch.equal(first.final["observation",], final)
+    third = rollout.collect(version=2)
+    assert all(value.data_ptr() == third.steps[key].data_ptr() for key, value in first.steps.items())
+    assert all(value.data_ptr() != third.steps[key].data_ptr() for key, value in second.steps.items())
+
+
+def test_an_episode_goes_on_over_the_boundary_of_fragments() -> None:
+    rollout = rollout_of(PENDULUM, RandomPolicy(gymnasium.spaces.Box(-2, 2, (1,))), steps=150)
+    one, two = (to_batch(rollout.collect(version=0)).clone() for _ in range(2))
+    assert torch.equal(one["next", "observation"][:, -1], two["observation"][:, 0])
+    assert torch.equal(one["collector", "traj_ids"][:, -1], two["collector", "traj_ids"][:, 0])
+    assert not one["next", "done"].any()
+    assert two["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 49], [1, 49]]  # Pendulum ends after 200
+
+
+def test_returns_and_lengths_are_of_whole_episodes() -> None:
+    rollout = rollout_of(PENDULUM, RandomPolicy(gymnasium.spaces.Box(-2, 2, (1,))), steps=150)
+    one, two = rollout.collect(version=0), rollout.collect(version=0)
+    rewards = torch.cat([one.steps["next", "reward"], two.steps["next", "reward"]], dim=1).squeeze(-1)
+    assert one.episode_returns.shape == (0,)
+    assert two.episode_lengths.tolist() == [200, 200]
+    assert two.episode_returns.dtype == torch.float64
+    torch.testing.assert_close(two.episode_returns, rewards[:, :200].double().sum(1), rtol=1e-6, atol=0)
+
+
+# --- Seeds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM])
+@pytest.mark.parametrize("random_actions", [False, True])
+def test_the_same_seed_worker_and_incarnation_give_the_same_bits(spec: EnvSpec, random_actions: bool) -> None:
+    runs = []
+    for noise in range(2):
+        torch.manual_seed(noise)  # of the process: must not matter
+        rollout = rollout_of(spec, mlp(spec), seed=5, worker=1, incarnation=2, steps=20)
+        rollout.collect(version=0, random_actions=random_actions)
+        torch.rand(noise)
+        runs.append(rollout.collect(version=1, random_actions=random_actions))
+    assert same(*runs)
+
+
+@pytest.mark.parametrize("other", [{"seed": 6}, {"worker": 2}, {"incarnation": 3}])
+@pytest.mark.parametrize("random_actions", [False, True])
+def test_another_seed_worker_or_incarnation_gives_other_frames(other: dict[str, int], random_actions: bool) -> None:
+    def first_fragment(seed: int = 5, worker: int = 1, incarnation: int = 2) -> Fragment:
+        rollout = rollout_of(PENDULUM, mlp(PENDULUM), seed=seed, worker=worker, incarnation=incarnation)
+        return rollout.collect(version=0, random_actions=random_actions)
+
+    one, two = first_fragment(), first_fragment(**other)
+    for key in (("observation",), ("action",)):
+        assert not torch.isclose(one.steps[key], two.steps[key]).any()
+
+
+def test_environments_of_one_worker_differ() -> None:
+    steps = rollout_of(PENDULUM, mlp(PENDULUM)).collect(version=0).steps
+    assert not torch.isclose(steps["observation",][0], steps["observation",][1]).any()
+    assert not torch.isclose(steps["action",][0], steps["action",][1]).any()
+
+
+def test_the_processes_own_generator_is_left_alone() -> None:
+    rollout = rollout_of(CARTPOLE, mlp(CARTPOLE))
+    torch.manual_seed(3)
+    rollout.collect(version=0)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(drawn, torch.rand(1))
+
+
+# --- Random actions --------------------------------------------------------------------------------------------------
+
+
+def test_random_discrete_actions_have_the_uniform_log_probability_and_keep_the_value() -> None:
+    policy = mlp(CARTPOLE)
+    steps = rollout_of(CARTPOLE, policy, steps=100).collect(version=0, random_actions=True).steps
+    assert torch.allclose(steps["action_log_prob",], torch.tensor(-log(2)))
+    assert 0.3 < steps["action",].double().mean() < 0.7
+    value = policy.evaluate(steps["observation",], steps["action",])[2]
+    torch.testing.assert_close(steps["state_value",], value)
+
+
+def test_random_box_actions_fill_the_box_with_their_uniform_density() -> None:
+    steps = rollout_of(PENDULUM, mlp(PENDULUM), steps=200).collect(version=0, random_actions=True).steps
+    assert torch.allclose(steps["action_log_prob",], torch.tensor(-log(4)))
+    assert steps["action",].min() < -1.8
+    assert steps["action",].max() > 1.8
+
+
+def test_random_actions_of_a_box_without_bounds_have_the_density_they_were_drawn_with() -> None:
+    low, high = np.array([-np.inf, 1, -np.inf, -1]), np.array([np.inf, np.inf, 2, 1])
+    (actions,), log_prob = UniformActions(gymnasium.spaces.Box(low, high, dtype=np.float64)).sample(20_000)
+    free, above, below, between = actions.unbind(1)
+    expected = torch.distributions.Normal(0, 1).log_prob(free) - (above - 1) - (2 - below) - log(2)
+    torch.testing.assert_close(log_prob, expected.float())
+    assert log_prob.dtype == torch.float32
+    assert actions.dtype == torch.float64
+    means, deviations = torch.tensor([0.0, 2, 1, 0]).double(), torch.tensor([1, 1, 1, 3**-0.5]).double()
+    torch.testing.assert_close(actions.mean(0), means, atol=0.05, rtol=0)
+    torch.testing.assert_close(actions.std(0), deviations, atol=0.05, rtol=0)
+    assert above.min() > 1
+    assert below.max() < 2
+    assert between.abs().max() < 1
+
+
+# --- Spaces ----------------------------------------------------------------------------------------------------------
+
+
+class Corridor(gymnasium.Env[np.int64, np.int64]):
+    """Observations 5 to 9, actions 3 and 4: both spaces start elsewhere than at 0."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Discrete(5, start=5)
+        self.action_space = gymnasium.spaces.Discrete(2, start=3)
+        self._at = 5
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.int64, dict[str, object]]:
+        super().reset(seed=seed)
+        self._at = 5
+        return np.int64(5), {}
+
+    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, object]]:
+        assert action in self.action_space
+        self._at = max(5, self._at + (1 if action == 4 else -1))
+        return np.int64(self._at), 0.0, self._at == 9, False, {}
+
+
+class Pixels(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Images that count the steps; actions in two dimensions, float64."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        self.action_space = gymnasium.spaces.Box(np.array([[0.0, -1.0]]), np.array([[10.0, 1.0]]), dtype=np.float64)
+        self._image = np.zeros((8, 8, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[np.ndarray, dict[str, object]]:
+        super().reset(seed=seed)
+        self._image[...] = 0
+        return self._image, {}  # always the same array: who keeps it sees it change
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
+        assert self.action_space.contains(action)
+        self._image += 1
+        return self._image, 0.0, False, bool(self._image[0, 0, 0] == 5), {}
+
+
+@pytest.mark.parametrize("random_actions", [False, True])
+def test_discrete_spaces_that_start_elsewhere_work(random_actions: bool) -> None:
+    spec = EnvSpec(entrypoint=f"{__name__}:Corridor", num_envs=2)
+    policy = ActorCritic(gymnasium.spaces.Discrete(5, start=5), gymnasium.spaces.Discrete(2, start=3))
+    batch = to_batch(rollout_of(spec, policy, steps=200).collect(version=0, random_actions=random_actions))
+    assert set(batch["action"].unique().tolist()) == {3, 4}
+    assert set(batch["observation"].unique().tolist()) == {5, 6, 7, 8}
+    assert 9 in batch["next", "observation"]
+    if not random_actions:
+        log_prob = policy.evaluate(batch["observation"], batch["action"])[0]
+        torch.testing.assert_close(batch["action_log_prob"], log_prob)
+
+
+def test_images_stay_uint8_also_where_the_environment_reuses_its_array() -> None:
+    spec = EnvSpec(entrypoint=f"{__name__}:Pixels", num_envs=2)
+    env = make_env(spec)
+    policy = ActorCritic(env.single_observation_space, env.single_action_space)
+    batch = to_batch(rollout_of(spec, policy, steps=12).collect(version=0))
+    assert batch["observation"].dtype == batch["next", "observation"].dtype == torch.uint8
+    assert batch["observation"][0, :, 0, 0, 0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    assert batch["next", "observation"][1, :, 7, 7, 2].tolist() == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]
+    assert batch["action"].shape == (2, 12, 1, 2)
+    assert batch["action"].dtype == torch.float64
+    assert batch["action_log_prob"].shape == (2, 12)
+
+
+# --- Settings --------------------------------------------------------------------------------------------------------
+
+
+def test_exploration_reaches_the_policy() -> None:
+    fragments = [
+        rollout_of(PENDULUM, mlp(PENDULUM), settings=RolloutSettings(exploration=how)).collect(version=0)
+        for how in Exploration
+    ]
+    random, mode, mean, deterministic = fragments
+    assert same(mode, mean)
+    assert same(mode, deterministic)
+    assert not same(mode, random)
+
+
+def test_a_frame_limit_on_an_environment_that_resets_by_itself_is_refused() -> None:
+    spec = EnvSpec(id="CartPole-v1", num_envs=2, vectorization=Vectorization.NATIVE)
+    with pytest.raises(EnvironmentInvalid, match=r"resets by itself \(NextStep\).*TimeLimit\(env, 9\)"):
+        rollout_of(spec, zeros, settings=RolloutSettings(max_frames_per_traj=9))
+
+
+def test_wrappers_apply_to_each_environment() -> None:
+    wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TimeLimit", kwargs={"max_episode_steps": 4})]
+    spec = EnvSpec(id="CartPole-v1", num_envs=2, wrappers=wrappers)
+    batch = to_batch(rollout_of(spec, zeros, steps=9).collect(version=0))
+    assert batch["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 3], [0, 7], [1, 3], [1, 7]]
+
+
+class Forgetful(gymnasium.vector.VectorWrapper):
+    """A vector environment that says SameStep and does not tell the final observations."""
+
+    def step(self, actions):  # type: ignore[no-untyped-def]
+        *rest, info = self.env.step(actions)
+        return *rest, {key: value for key, value in info.items() if key != "final_obs"}
+
+
+def test_an_environment_that_hides_final_observations_is_told() -> None:
+    env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    seeds, ids = Seeds.derive(0, 0, 0, 2), TrajectoryIds(0, 0)
+    rollout = Rollout(Forgetful(env), zeros, steps=50, seeds=seeds, trajectories=ids)
+    with pytest.raises(EnvironmentInvalid, match="no 'final_obs'"):
+        rollout.collect(version=0)
+
+
+# --- Interrupts ------------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+class Sleeper(Corridor):
+    """An environment whose step takes longer than anybody waits."""
+
+    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, object]]:
+        time.sleep(60)
+        return super().step(action)
+
+
+def test_a_signal_ends_collect_and_close_ends_the_processes_in_mid_step() -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stop
+
+    spec = EnvSpec(entrypoint=f"{__name__}:Sleeper", num_envs=2, vectorization=Vectorization.ASYNC)
+    rollout = rollout_of(spec, lambda observation: zeros(observation) + 3)
+    processes = list(rollout._env.unwrapped.processes)  # type: ignore[attr-defined]
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(Stop):
+            rollout.collect(version=0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    start = time.monotonic()
+    rollout.close()
+    rollout.close()
+    assert time.monotonic() - start < 5
+    assert not any(process.is_alive() for process in processes)

@@ -1,0 +1,48 @@
+"""Seeds of workers, and the random numbers they draw."""
+
+import torch
+
+from rollfleet.rollout.seeding import Seeds, TorchStream
+
+CPU = torch.device("cpu")
+
+
+def test_no_two_environments_of_a_big_job_share_a_seed() -> None:
+    seeds = [seed for worker in range(1000) for seed in Seeds.derive(0, worker, 0, 64).envs]
+    assert len(set(seeds)) == 64_000
+    assert all(0 <= seed < 1 << 32 for seed in seeds)  # what numpy.random.seed takes
+
+
+def test_seeds_differ_by_job_worker_and_incarnation_and_are_reproducible() -> None:
+    derived = [Seeds.derive(job, worker, again, 2) for job in (0, 1) for worker in (0, 1) for again in (0, 1)]
+    values = [value for seeds in derived for value in (*seeds.envs, seeds.actions, seeds.torch)]
+    assert len(set(values)) == len(values)
+    assert Seeds.derive(1, 1, 1, 2) == derived[-1]
+
+
+def test_an_environments_seed_does_not_depend_on_how_many_there_are() -> None:
+    assert Seeds.derive(5, 2, 0, 8).envs[:3] == Seeds.derive(5, 2, 0, 3).envs
+
+
+def test_a_stream_goes_on_where_it_was_and_leaves_the_outer_one_alone() -> None:
+    torch.manual_seed(1)
+    undisturbed = torch.rand(4)
+    torch.manual_seed(1)
+    stream, parts, outer = TorchStream(9, CPU), [], []
+    for _ in range(4):
+        outer.append(torch.rand(1))
+        with stream.active():
+            parts.append(torch.rand(1))
+    assert torch.equal(torch.cat(outer), undisturbed)
+    assert torch.equal(torch.cat(parts), torch.rand(4, generator=torch.Generator().manual_seed(9)))
+
+
+def test_seeds_after_a_restore_are_as_far_apart_as_the_first_ones() -> None:
+    first = [Seeds.derive(0, worker, 0, 64) for worker in range(300)]
+    for times in (1, 2):
+        again = [seed for seeds in first for seed in seeds.again(times).envs]
+        assert len(set(again)) == 300 * 64
+        assert all(0 <= seed < 1 << 32 for seed in again)
+        assert first[0].again(times).envs != first[0].envs
+    assert first[0].again(1).envs != first[0].again(2).envs
+    assert first[0].again(0) == first[0]

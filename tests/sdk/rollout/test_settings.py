@@ -1,0 +1,316 @@
+"""What the settings of a rollout do to its fragments, and which of them contradict each other."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
+from torch import Tensor
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import VectorEnv
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.errors import EnvironmentInvalid, JobInvalid
+from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Episodes of `length` frames; observes the episode's number (from 1), and the frame in it."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int) -> None:
+        self._length, self._episode, self._frame = length, 0, 0
+
+    def _seen(self) -> Any:
+        return np.array([self._episode, self._frame], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._frame = self._episode + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._frame += 1
+        return self._seen(), 1.0, self._frame == self._length, False, {}
+
+
+def vector(mode: str, *lengths: int) -> VectorEnv:
+    makers = [partial(Countdown, length) for length in lengths]
+    return SerialVectorEnv(makers) if mode == "serial" else SyncVectorEnv(makers, autoreset_mode=AutoresetMode(mode))
+
+
+MODES = ["serial", "SameStep", "NextStep"]
+
+
+def always_0(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def rollout_of(env: VectorEnv, *, steps: int, policy: Callable[..., object] = always_0, **settings: Any) -> Rollout:
+    return Rollout(
+        env,
+        policy,
+        steps=steps,
+        seeds=Seeds.derive(0, 0, 0, env.num_envs),
+        trajectories=TrajectoryIds(0, 0),
+        settings=RolloutSettings(**settings),
+    )
+
+
+def batches_of(rollout: Rollout, count: int) -> list[TensorDict]:
+    return [to_batch(rollout.collect(version=version)).clone() for version in range(count)]
+
+
+def along_time(batches: list[TensorDict]) -> TensorDict:
+    joined: TensorDict = torch.cat(batches, dim=1)
+    return joined
+
+
+# --- setTruncated ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_set_truncated_ends_the_trajectories_that_go_on_and_no_others(mode: str) -> None:
+    rollout = rollout_of(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
+    lengths: set[int] = set()
+    batches: list[TensorDict] = []
+    for _ in range(10):
+        fragment = rollout.collect(version=0)
+        lengths |= set(fragment.episode_lengths.tolist())
+        batches.append(to_batch(fragment).clone())
+    assert lengths == {3, 5}  # whole episodes, although trajectories end with fragments
+    for batch in batches:
+        assert batch["next", "done"][:, -1].all()
+        assert not (batch["next", "terminated"] & batch["next", "truncated"]).any()
+        assert batch["next", "truncated"][2, -1]
+        assert not batch["next", "truncated"][:, :-1].any()
+    whole = along_time(batches)
+    ids, done = whole["collector", "traj_ids"], whole["next", "done"].squeeze(-1)
+    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
+    assert len(ids.unique()) == int(done.sum())
+    assert torch.equal(whole["observation"][..., 1].long(), whole["step_count"].squeeze(-1))
+    if mode != "NextStep":  # there, a lane that is far ahead of the others leaves frames out
+        assert torch.equal(whole["observation"][2, 1:], whole["next", "observation"][2, :-1])  # nothing was reset
+
+
+# --- resetAtEachIter -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_ids(mode: str) -> None:
+    rollout = rollout_of(vector(mode, 4, 7), steps=10, reset_at_each_iter=True)
+    fragments, batches = [], []
+    for _ in range(3):
+        fragments.append(rollout.collect(version=0))
+        batches.append(to_batch(fragments[-1]).clone())
+    seen: set[int] = set()
+    for fragment, batch in zip(fragments, batches, strict=True):
+        assert not batch["observation"][:, 0, 1].any()
+        ids = set(batch["collector", "traj_ids"].unique().tolist())
+        assert not ids & seen
+        seen |= ids
+        assert set(fragment.episode_lengths.tolist()) == {4, 7}  # none is longer for having been cut
+        assert not batch["next", "truncated"].any()
+    assert batches[0]["observation"][:, 0, 0].tolist() == [1, 1]  # the first reset is not done twice
+    assert torch.equal(batches[0]["next", "observation"][0, -1], torch.tensor([3.0, 2.0]))
+
+
+def test_what_reset_at_each_iter_cuts_is_truncated_where_set_truncated_says_so() -> None:
+    batches = batches_of(rollout_of(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
+    assert batches[1]["next", "truncated"][:, -1].squeeze(-1).tolist() == [True, False]
+    assert batches[1]["next", "done"][:, -1].all()
+
+
+# --- resetWhenDone ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["serial", "Disabled"])
+def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragment(mode: str) -> None:
+    rollout = rollout_of(vector(mode, 4, 100, 2), steps=6, reset_when_done=False, is_init=True, step_count=True)
+    fragments = [rollout.collect(version=version) for version in range(2)]
+    batches = [to_batch(fragment) for fragment in fragments]
+    for fragment, batch in zip(fragments, batches, strict=True):
+        mask = batch["collector", "mask"]
+        assert mask.sum(1).tolist() == [4, 6, 2]
+        assert fragment.frames == 12
+        assert fragment.episode_lengths.tolist() == [2, 4]
+        for key, value in batch.exclude("collector").items(True, True):
+            assert not value[~mask].any(), key
+        assert (batch["collector", "traj_ids"][~mask] == -1).all()
+        assert batch["next", "terminated"].squeeze(-1).nonzero().tolist() == [[0, 3], [2, 1]]
+        assert batch["next", "observation"][0, 3, 1] == 4
+        assert batch["next", "observation"][2, 1, 1] == 2
+    first, second = batches
+    assert second["observation"][:, 0, 1].tolist() == [0, 6, 0]
+    assert torch.equal(first["next", "observation"][1, -1], second["observation"][1, 0])
+    ids = [batch["collector", "traj_ids"][:, 0] for batch in batches]
+    assert (ids[0] == ids[1]).tolist() == [False, True, False]
+    assert second["is_init"].squeeze(-1).nonzero().tolist() == [[0, 0], [2, 0]]
+
+
+def test_a_fragment_ends_early_where_all_environments_wait() -> None:
+    steps: list[int] = []
+
+    def policy(observation: Tensor) -> Tensor:
+        steps.append(1)
+        return always_0(observation)
+
+    rollout = rollout_of(vector("serial", 4, 2), steps=50, reset_when_done=False, policy=policy)
+    batch = to_batch(rollout.collect(version=0))
+    assert batch.shape == (2, 50)
+    assert batch["collector", "mask"].sum(1).tolist() == [4, 2]
+    assert len(steps) == 4
+    assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [4, 2]
+
+
+def test_stop_cuts_a_fragment_in_which_some_wait() -> None:
+    rollout = rollout_of(vector("serial", 2, 100), steps=50, reset_when_done=False)
+    answers = iter([False, False, False, True])
+    batch = to_batch(rollout.collect(version=0, stop=lambda: next(answers)))
+    assert batch["collector", "mask"].sum(1).tolist() == [2, 4]
+    assert batch.shape == (2, 4)
+    assert to_batch(rollout.collect(version=0))["observation"][:, 0, 1].tolist() == [0, 4]
+
+
+# --- stepCount, isInit -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_step_count_and_is_init_tell_where_in_an_episode_a_frame_is(mode: str) -> None:
+    batch = along_time(batches_of(rollout_of(vector(mode, 5, 3, 100), steps=7, step_count=True, is_init=True), 4))
+    frame = batch["observation"][..., 1:].long()
+    assert torch.equal(batch["step_count"], frame)
+    assert torch.equal(batch["next", "step_count"], frame + 1)
+    assert torch.equal(batch["is_init"], frame == 0)
+    assert not batch["next", "is_init"].any()
+    assert batch["next", "is_init"].shape == batch["is_init"].shape == (3, 28, 1)
+
+
+@pytest.mark.parametrize("asked", ["step_count", "is_init"])
+def test_only_what_was_asked_for_is_in_the_batch(asked: str) -> None:
+    settings: dict[str, Any] = {asked: True}
+    batch = batches_of(rollout_of(vector("serial", 5), steps=7, **settings), 1)[0]
+    assert {"step_count", "is_init"} & set(batch.keys()) == {asked}
+    assert {"step_count", "is_init"} & set(batch["next"].keys()) == {asked}
+
+
+# --- trajsPerBatch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("steps", [1, 4, 50])
+def test_whole_trajectories_alone_are_returned_each_once_and_none_is_cut(mode: str, steps: int) -> None:
+    lengths = (5, 3, 11)
+    rollout = rollout_of(vector(mode, *lengths), steps=steps, trajs_per_batch=4, step_count=True, is_init=True)
+    seen: list[tuple[int, int, int]] = []
+    for version in range(12):
+        fragment = rollout.collect(version=version)
+        batch = to_batch(fragment)
+        mask = batch["collector", "mask"]
+        frames = mask.sum(1)
+        assert batch.shape == (4, int(frames.max()))
+        assert batch.names == [None, "time"]
+        assert fragment.frames == int(frames.sum())
+        assert fragment.episode_lengths.tolist() == fragment.episode_returns.tolist() == frames.tolist()
+        assert torch.equal(mask, torch.arange(batch.shape[1]) < frames[:, None])
+        ids = batch["collector", "traj_ids"]
+        assert torch.equal(ids == -1, ~mask)
+        assert torch.equal(batch["is_init"].squeeze(-1), mask & (torch.arange(batch.shape[1]) == 0))
+        for row, length in enumerate(frames.tolist()):
+            count = torch.arange(length)
+            assert torch.equal(batch["observation"][row, :length, 1].long(), count)
+            assert torch.equal(batch["next", "observation"][row, :length, 1].long(), count + 1)
+            assert torch.equal(batch["step_count"][row, :length, 0], count)
+            assert batch["next", "terminated"][row, :length, 0].tolist() == [False] * (length - 1) + [True]
+            assert not batch["next", "truncated"][row].any()
+            assert len(ids[row, :length].unique()) == 1
+            seen.append((length, int(batch["observation"][row, 0, 0]), int(ids[row, 0])))
+            versions = batch["collector", "policy_version"][row, :length]
+            assert (versions.diff() >= 0).all()
+            assert version - 3 <= int(versions[-1]) <= version
+        assert not any(value.is_inference() for value in fragment.steps.values())
+        assert all(value.is_contiguous() for value in (*fragment.steps.values(), *fragment.final.values()))
+    assert len({one[2] for one in seen}) == len(seen)
+    for length in lengths:
+        episodes = sorted(episode for one, episode, _ in seen if one == length)
+        assert episodes == list(range(1, len(episodes) + 1))
+        assert len(episodes) > 2
+
+
+def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
+    steps: list[int] = []
+
+    def policy(observation: Tensor) -> Tensor:
+        steps.append(1)
+        return always_0(observation)
+
+    rollout = rollout_of(vector("serial", 5, 3), steps=1000, trajs_per_batch=2, policy=policy)
+    batch = to_batch(rollout.collect(version=0))
+    assert len(steps) == 5
+    assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_stopped_holds_the_trajectories_that_ended_or_else_those_that_began(mode: str) -> None:
+    rollout = rollout_of(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(1)
+        return len(asked) in (2, 5)
+
+    cut = rollout.collect(version=0, stop=stop)
+    assert cut.episode_lengths.tolist() == []  # no episode ended
+    first, second = to_batch(cut).clone(), to_batch(rollout.collect(version=0, stop=stop)).clone()
+    assert first["collector", "mask"].sum(1).tolist() == [2, 2, 2]
+    assert first["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 1], [1, 1], [2, 1]]
+    assert first["next", "observation"][:, -1, 1].tolist() == [2, 2, 2]
+    assert second["collector", "mask"].sum(1).tolist() == [2]
+    assert second["next", "terminated"].squeeze(-1).tolist() == [[False, True]]
+    third = to_batch(rollout.collect(version=0))
+    assert third["observation"][0, 0, 1] in (0, 2)
+
+
+def test_a_stop_while_all_environments_reset_waits_for_the_first_frame() -> None:
+    rollout = rollout_of(vector("NextStep", 3, 3), steps=10, trajs_per_batch=2)
+    assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [3, 3]
+    stopped = to_batch(rollout.collect(version=0, stop=lambda: True))
+    assert stopped["collector", "mask"].sum(1).tolist() == [1, 1]
+
+
+def test_trajectories_that_a_reset_cut_off_are_never_seen() -> None:
+    rollout = rollout_of(vector("serial", 5, 3), steps=10, trajs_per_batch=2, reset_at_each_iter=True)
+    for batch in batches_of(rollout, 5):
+        assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
+        assert not batch["observation"][:, 0, 1].any()
+
+
+# --- What contradicts what -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trajs_per_batch": 2, "set_truncated": True}, "setTruncated has nothing to mark"),
+        ({"trajs_per_batch": 2, "reset_when_done": False}, "could wait for ever"),
+        ({"reset_at_each_iter": True, "reset_when_done": False}, "remove one of them"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_told(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobInvalid, match=message):
+        RolloutSettings(**settings)
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
+def test_an_environment_that_resets_by_itself_cannot_be_kept_from_it(mode: str) -> None:
+    with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so resetWhenDone: false cannot"):
+        rollout_of(vector(mode, 3), steps=5, reset_when_done=False)

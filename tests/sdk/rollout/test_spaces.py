@@ -1,0 +1,242 @@
+"""Spaces that are trees, and leaves of every kind: what the policy sees, what the environment gets, what is kept."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot, counted
+from torch import Tensor
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import VectorEnv
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.space_tree import SpaceTree
+from rollfleet.envs.spaces import supported
+from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.policies.factory import ActorCritic, RandomPolicy
+from rollfleet.policies.uniform import UniformActions
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
+from rollfleet_api.messages import BatchMeta
+
+KEYS = [("image",), ("arm", "angle"), ("arm", "touch"), ("pair", "0"), ("pair", "1")]
+
+
+def rollout_of(env: VectorEnv, policy: Callable[..., object], *, steps: int = 6) -> Rollout:
+    return Rollout(
+        env, policy, steps=steps, seeds=Seeds.derive(0, 0, 0, env.num_envs), trajectories=TrajectoryIds(0, 0)
+    )
+
+
+VECTORS: dict[str, Callable[[], VectorEnv]] = {
+    "serial": lambda: SerialVectorEnv([Robot] * 2),
+    "disabled": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.DISABLED),
+    "same-step": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
+    "next-step": lambda: SyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.NEXT_STEP),
+    "async-same-step": lambda: AsyncVectorEnv([Robot] * 2, autoreset_mode=AutoresetMode.SAME_STEP),
+}
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_each_leaf_of_a_dict_is_a_key_with_its_dtype_and_its_true_next_value(vector: str) -> None:
+    rollout = rollout_of(VECTORS[vector](), RandomPolicy(ACTIONS))
+    batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(3)], dim=1)
+    rollout.close()
+    frames = torch.arange(18).expand(2, 18) % 4
+    for key, value in counted(batch).items():
+        assert torch.equal(value, frames), key
+    for key, value in counted(batch["next"]).items():
+        assert torch.equal(value, frames + 1), key
+    dtypes = [torch.uint8, torch.float64, torch.int8, torch.int64, torch.int64]
+    assert [batch[key].dtype for key in KEYS] == [batch["next", *key].dtype for key in KEYS] == dtypes
+    assert torch.equal(batch["next", "reward"].squeeze(-1), batch["action", "keys", "0"].float())
+    assert batch["action", "keys", "1"].dtype == torch.int8
+    assert batch["action", "move"].shape == (2, 18, 2)
+    assert torch.equal(batch["next", "terminated"].squeeze(-1), frames == 3)
+
+
+def test_a_policy_sees_and_returns_dicts_and_tuples() -> None:
+    def policy(observation: Any) -> dict[str, Any]:
+        assert isinstance(observation["pair"], tuple)
+        first, second = observation["pair"]
+        keys = (5 + first % 3, observation["arm"]["touch"][:, :2], second % torch.tensor([4, 2]))
+        return {"action": {"move": observation["arm"]["angle"] / 9, "keys": keys}, "seen": first}
+
+    batch = to_batch(rollout_of(SerialVectorEnv([Robot] * 2), policy).collect(version=0))
+    assert torch.equal(batch["seen"], batch["pair", "0"])
+    assert torch.equal(batch["action", "keys", "1"], batch["arm", "touch"][..., :2])
+    assert torch.equal(batch["action", "move"], (batch["arm", "angle"] / 9).float())
+
+
+def test_a_tensordict_module_reads_and_writes_nested_keys() -> None:
+    def act(angle: Tensor, first: Tensor) -> tuple[Tensor, ...]:
+        n = len(first)
+        return angle.float() / 9, 5 + first % 3, torch.zeros(n, 2).to(torch.int8), torch.zeros(n, 2).long(), first + 1
+
+    keys = ("action", "keys")
+    module = TensorDictModule(
+        act,
+        in_keys=[("arm", "angle"), ("pair", "0")],
+        out_keys=[("action", "move"), (*keys, "0"), (*keys, "1"), (*keys, "2"), ("arm", "more")],
+    )
+    batch = to_batch(rollout_of(SerialVectorEnv([Robot] * 2), module).collect(version=0))
+    assert torch.equal(batch["action", "keys", "0"], 5 + batch["pair", "0"] % 3)
+    assert torch.equal(batch["arm", "more"], batch["pair", "0"] + 1)
+
+
+def test_random_actions_of_a_tree_are_in_it_with_their_log_probability() -> None:
+    def policy(observation: Any) -> dict[str, Any]:
+        return {**RandomPolicy(ACTIONS)(observation), "action_log_prob": torch.zeros(2)}
+
+    rollout = rollout_of(SerialVectorEnv([Robot] * 2), policy, steps=100)
+    batch = to_batch(rollout.collect(version=0, random_actions=True))
+    assert len(batch["action", "keys", "2"].reshape(-1, 2).unique(dim=0)) == 8
+    expected = -np.log(2 * 2) - np.log(3) - np.log(2 * 2) - np.log(4 * 2)
+    assert torch.allclose(batch["action_log_prob"], torch.tensor(expected).float())
+
+
+def test_a_tree_survives_the_wire() -> None:
+    fragment = rollout_of(SerialVectorEnv([Robot] * 2), RandomPolicy(ACTIONS)).collect(version=3)
+    assert all(value.is_contiguous() for value in (*fragment.steps.values(), *fragment.final.values()))
+    meta = BatchMeta(session=1, round=0, version=3, frames=fragment.frames)
+    _, received = unpack_fragment(bytearray(b"".join(pack_fragment(fragment, meta).parts)))
+    sent, got = to_batch(fragment), to_batch(received)
+    assert set(sent.keys(True, True)) == set(got.keys(True, True))
+    assert (sent == got).all()
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Any two spaces, sampled."""
+
+    def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
+        self.observation_space, self.action_space = observations, actions
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action in self.action_space
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+def vector(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> VectorEnv:
+    return SerialVectorEnv([lambda: Plain(observations, actions)] * 3)
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2)), Discrete(3, start=7), Box(0, 9, (2,), np.int32)],
+)
+def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None:
+    env = vector(actions, actions)
+    batch = to_batch(rollout_of(env, RandomPolicy(actions), steps=30).collect(version=0, random_actions=True))
+    for value in (batch["observation"], batch["action"], batch["next", "observation"]):
+        assert all(np.asarray(row) in actions for row in value.flatten(0, 1).numpy())
+        assert len(value.flatten(0, 1).unique(dim=0)) > 2
+
+
+@pytest.mark.parametrize("actions", [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2))])
+def test_the_mlp_acts_where_there_are_several_choices_on_a_dict(actions: Any) -> None:
+    policy = ActorCritic(OBSERVATIONS, actions)
+    batch = to_batch(rollout_of(vector(OBSERVATIONS, actions), policy, steps=30).collect(version=0))
+    log_prob, _, value = policy.evaluate(batch, batch["action"])
+    torch.testing.assert_close(batch["action_log_prob"], log_prob.detach())
+    torch.testing.assert_close(batch["state_value"], value.detach())
+
+
+def test_a_tuple_nests_under_observation() -> None:
+    env = vector(Tuple((Discrete(3), Box(0, 1, (2,)))), Discrete(2))
+    seen: list[object] = []
+
+    def policy(observation: Any) -> Tensor:
+        seen.append(type(observation))
+        return torch.zeros(3, dtype=torch.int64)
+
+    batch = to_batch(rollout_of(env, policy).collect(version=0))
+    assert set(batch["observation"].keys()) == set(batch["next", "observation"].keys()) == {"0", "1"}
+    assert set(seen) == {tuple}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_a_dict_or_tuple_of_one_thing_is_a_tree_all_the_same(mode: AutoresetMode) -> None:
+    space = Dict({"only": Box(0, 1, (2,))})
+    actions = Tuple((Discrete(2),))
+    env = SyncVectorEnv([lambda: Plain(space, actions)] * 3, autoreset_mode=mode)
+    batch = to_batch(rollout_of(env, RandomPolicy(actions)).collect(version=0))
+    assert torch.equal(batch["only"][:, 1:], batch["next", "only"][:, :-1])
+    assert batch["action", "0"].shape == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Text(4), r"robot: observation space Text.* is not supported; Box, Discrete, MultiDiscrete"),
+        (Dict({"a": Dict({"b": Text(4)})}), r"at \['a', 'b'\] is not supported"),
+        (gymnasium.spaces.Sequence(Discrete(2)), "is not supported"),
+        (Dict({}), "has nothing in it"),
+        (Dict({"next": Discrete(2)}), "'next' is a key that the batch has for itself"),
+        (Dict({"step_count": Discrete(2)}), "'step_count' is a key that the batch has for itself"),
+        (Dict({1: Discrete(2)}), "names in a Dict must be strings"),  # type: ignore[dict-item]
+        (Box(0, 1, (1,), np.float128), "float128, which has no tensors"),
+        ("Box", "'Box' is not a gymnasium.Space"),
+    ],
+)
+def test_what_is_no_tree_of_arrays_is_refused(space: object, message: str) -> None:
+    with pytest.raises(EnvironmentInvalid, match=message):
+        supported(space, "observation", "robot")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda action: torch.zeros(2), "returned 'action'; the action space has ..action., .keys., .0.."),
+        (lambda action: {"action": {"move": action["move"]}}, "but no .'action', 'keys', '0'."),
+        (
+            lambda action: {"action": {**action, "jump": action["move"]}},
+            "'jump'.; the action space has",
+        ),
+        (
+            lambda action: {"action": {**action, "move": action["move"][:, 0]}},
+            r"'move'. has shape \[2\]; expected float32",
+        ),
+        (
+            lambda action: {"action": action, "image": torch.zeros(2)},
+            "returned 'image', which the batch has for itself",
+        ),
+    ],
+)
+def test_what_a_policy_must_not_return_for_a_tree_is_told(change: Callable[[Any], object], message: str) -> None:
+    def policy(observation: Any) -> object:
+        return change(RandomPolicy(ACTIONS)(observation)["action"])
+
+    with pytest.raises(PolicyInvalid, match=message):
+        rollout_of(SerialVectorEnv([Robot] * 2), policy).collect(version=0)
+
+
+def test_splitting_and_joining_are_inverse() -> None:
+    tree, value = SpaceTree(OBSERVATIONS), OBSERVATIONS.sample()
+    leaves = tree.split(value)
+    assert len(leaves) == len(tree.leaves) == 5
+    joined = tree.join(leaves)
+    assert joined.keys() == value.keys()
+    assert type(joined["pair"]) is tuple
+    assert [path for path in tree.leaves if path[0] == "pair"] == [("pair", "0"), ("pair", "1")]
+
+
+def test_each_element_is_drawn_as_often_as_any_other() -> None:
+    torch.manual_seed(0)
+    space = Tuple((Discrete(3, start=-1), MultiDiscrete([2, 4]), MultiBinary(2), Box(-1, 1, (1,), np.int8)))
+    actions, _ = UniformActions(space).sample(30_000)
+    for column in torch.cat([leaf.reshape(30_000, -1).long() for leaf in actions], 1).unbind(1):
+        _, counts = column.unique(return_counts=True)
+        torch.testing.assert_close(counts / 30_000, torch.full((len(counts),), 1 / len(counts)), atol=0.02, rtol=0)
+    assert [len(leaf.unique(dim=0)) for leaf in actions] == [3, 8, 4, 3]

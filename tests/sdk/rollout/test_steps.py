@@ -1,0 +1,44 @@
+"""A rollout whose fragments get longer and shorter records the same frames as one that does not stop."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from rollfleet.data.batch import Fragment, to_batch
+from rollfleet.envs.factory import make_env
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec, Vectorization
+
+LENGTHS = (12, 5, 30, 30, 1, 42)  # shorter, longer, and the same again
+
+
+def towards_fall(observation: Tensor) -> Tensor:
+    return (observation[:, 2] > 0).long()
+
+
+def rollout(vectorization: Vectorization, steps: int) -> Rollout:
+    """CartPoles that reset in a step of their own (Native) or within one (Sync)."""
+    env = make_env(EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization))
+    return Rollout(env, towards_fall, steps=steps, seeds=Seeds.derive(0, 0, 0, 3), trajectories=TrajectoryIds(0, 0))
+
+
+@pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])
+def test_other_lengths_leave_no_gap_and_no_seam(vectorization: Vectorization) -> None:
+    whole = to_batch(rollout(vectorization, sum(LENGTHS)).collect(version=0))
+    changing = rollout(vectorization, LENGTHS[0])
+    parts = [to_batch(changing.collect(version=0, steps=steps)).clone() for steps in LENGTHS]
+    assert [part.shape[1] for part in parts] == list(LENGTHS)
+    for key in whole.keys(include_nested=True, leaves_only=True):
+        assert torch.equal(torch.cat([part[key] for part in parts], dim=1), whole[key]), key
+
+
+def test_length_stays_until_another_is_asked_for() -> None:
+    changing = rollout(Vectorization.SYNC, 8)
+
+    def frames(fragment: Fragment) -> int:
+        return fragment.steps[("collector", "traj_ids")].shape[1]
+
+    assert frames(changing.collect(version=0, steps=4)) == 4
+    assert frames(changing.collect(version=0)) == 4

@@ -1,0 +1,34 @@
+"""Trajectory ids."""
+
+import numpy as np
+import pytest
+
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, MAX_WORKERS, TrajectoryIds, split
+
+
+def test_an_id_tells_its_worker_incarnation_and_counter() -> None:
+    ids = TrajectoryIds(MAX_WORKERS - 1, MAX_INCARNATIONS - 1)
+    ids.take(5)
+    last = ids.take(2)
+    assert last.dtype == np.int64
+    assert [split(int(value)) for value in last] == [(65535, 32767, 5), (65535, 32767, 6)]
+    assert (last >= 0).all()
+
+
+def test_ids_of_workers_and_incarnations_never_meet() -> None:
+    taken = [TrajectoryIds(worker, incarnation).take(3) for worker in range(3) for incarnation in range(3)]
+    assert len(np.unique(np.concatenate(taken))) == 27
+
+
+@pytest.mark.parametrize(("worker", "incarnation"), [(-1, 0), (65536, 0), (0, -1), (0, 32768)])
+def test_a_worker_or_incarnation_that_does_not_fit_is_refused(worker: int, incarnation: int) -> None:
+    with pytest.raises(ValueError, match="must be in"):
+        TrajectoryIds(worker, incarnation)
+
+
+def test_a_counter_that_runs_out_is_an_error_and_not_another_incarnations_id() -> None:
+    ids = TrajectoryIds(0, 0)
+    ids._taken = (1 << 32) - 1  # four billion episodes are more than a test has time for
+    assert ids.take(1)[0] == (1 << 32) - 1
+    with pytest.raises(OverflowError, match="restart"):
+        ids.take(1)

@@ -1,0 +1,233 @@
+"""Child processes: their last words are kept, and neither they nor what they start outlive us."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollfleet.system.child_processes import LAST_LINES, Child, describe_exit, spawn
+
+ENVIRON = dict(os.environ)
+
+
+async def python(program: str, *arguments: object, lines: "asyncio.Queue[str] | None" = None) -> Child:
+    """A child that runs a Python program; each line that it writes goes to `lines`."""
+    command = [sys.executable, "-u", "-c", program, *map(str, arguments)]
+    return await spawn("child", command, environ=ENVIRON, on_line=lines.put_nowait if lines else None)
+
+
+async def next_line(lines: "asyncio.Queue[str]") -> str:
+    return await asyncio.wait_for(lines.get(), 20)
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs: a zombie that nobody has waited for yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def ends(pid: int, within_s: float = 10.0) -> bool:
+    until = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
+# What they say.
+
+
+def test_last_lines_of_both_outputs_are_kept() -> None:
+    async def go() -> None:
+        program = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); print('the end', file=sys.stderr)"
+        child = await python(program)
+        assert await child.wait() == 0
+        said = child.last_words().splitlines()
+        assert said == [*map(str, range(101 - LAST_LINES, 100)), "the end"]
+
+    asyncio.run(go())
+
+
+def test_last_line_that_is_not_blank_is_the_cause() -> None:
+    async def go() -> None:
+        child = await python("print('Traceback'); print('  ValueError: no'); print(); print('  ')")
+        await child.wait()
+        assert child.last_line() == "ValueError: no"
+
+    asyncio.run(go())
+
+
+def test_each_line_is_told_as_it_is_written() -> None:
+    async def go() -> None:
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        child = await python("import time; print('one'); time.sleep(600)", lines=lines)
+        assert await next_line(lines) == "one"
+        assert not child.ended
+        await child.stop(5)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (r"import sys; sys.stdout.buffer.write(b'caf\xe9\r\n')", "caf�"),
+        ("import sys; sys.stdout.write('no end of line')", "no end of line"),
+        ("print('a' * (3 << 20)); print('after')", "after"),
+        ("pass", ""),
+    ],
+    ids=["not UTF-8", "no newline", "a line of 3 MiB", "nothing"],
+)
+def test_odd_output_is_read_to_its_end(program: str, said: str) -> None:
+    async def go() -> None:
+        child = await python(program)
+        assert await child.wait() == 0
+        assert child.last_line() == said
+
+    asyncio.run(go())
+
+
+# How they end.
+
+
+def test_program_that_is_not_there_is_an_error() -> None:
+    async def go() -> None:
+        before = psutil.Process().num_fds()
+        with pytest.raises(FileNotFoundError, match="no-such-program"):
+            await spawn("child", ["/no-such-program"], environ=ENVIRON)
+        await asyncio.sleep(0)  # what was closed is closed at the loop's next turn
+        assert psutil.Process().num_fds() == before
+
+    asyncio.run(go())
+
+
+def test_exit_code_or_signal_is_told() -> None:
+    async def go() -> None:
+        assert await (await python("raise SystemExit(3)")).wait() == 3
+        child = await python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+        assert await child.wait() == -signal.SIGKILL
+        assert child.ended
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit code 0"),
+        (3, "exit code 3"),
+        (-9, "killed by SIGKILL"),
+        (-11, "killed by SIGSEGV"),
+        (-200, "signal 200"),
+    ],
+)
+def test_exit_is_described(code: int, words: str) -> None:
+    assert describe_exit(code).endswith(words)
+
+
+POLITE = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('ready'); time.sleep(600)"
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(600)"
+
+
+def test_child_that_is_told_to_stop_ends_in_its_own_way() -> None:
+    async def go() -> None:
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        child = await python(POLITE, lines=lines)
+        await next_line(lines)
+        await child.stop(30)
+        assert await child.wait() == 7
+
+    asyncio.run(go())
+
+
+def test_child_that_ignores_it_is_killed_when_its_grace_is_over() -> None:
+    async def go() -> None:
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        child = await python(STUBBORN, lines=lines)
+        await next_line(lines)
+        began = time.monotonic()
+        await child.stop(0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert await child.wait() == -signal.SIGKILL
+
+    asyncio.run(go())
+
+
+def test_stopping_a_child_that_has_ended_is_nothing() -> None:
+    async def go() -> None:
+        child = await python("pass")
+        await child.wait()
+        await child.stop(5)
+        child.kill(signal.SIGTERM)
+
+    asyncio.run(go())
+
+
+WITH_GRANDCHILD = (
+    "import subprocess, sys, time\n"
+    f"grandchild = subprocess.Popen([sys.executable, '-u', '-c', {STUBBORN!r}])\n"
+    "print('grandchild', grandchild.pid)\n"
+    "time.sleep(float(sys.argv[1]))\n"
+)
+
+
+async def grandchild_of(lines: "asyncio.Queue[str]") -> int:
+    """The grandchild's process id, once it ignores SIGTERM."""
+    said = {await next_line(lines), await next_line(lines)}
+    assert "ready" in said
+    (pid,) = said - {"ready"}
+    return int(pid.removeprefix("grandchild "))
+
+
+def test_grandchildren_end_with_their_group() -> None:
+    async def go() -> int:
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        child = await python(WITH_GRANDCHILD, 600, lines=lines)
+        grandchild = await grandchild_of(lines)
+        assert alive(grandchild)
+        await child.stop(0.3)
+        return grandchild
+
+    assert ends(asyncio.run(go()))
+
+
+def test_grandchild_that_holds_the_output_open_does_not_hold_us_up() -> None:
+    async def go() -> int:
+        lines: asyncio.Queue[str] = asyncio.Queue()
+        child = await python(WITH_GRANDCHILD, 0.5, lines=lines)
+        grandchild = await grandchild_of(lines)
+        assert await asyncio.wait_for(child.wait(), 10) == 0
+        assert alive(grandchild)
+        await child.stop(5)
+        return grandchild
+
+    assert ends(asyncio.run(go()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")
+def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    parent_program = (
+        "import asyncio, os, sys\n"
+        "from rollfleet.system.child_processes import spawn\n"
+        "async def go():\n"
+        f"    command = [sys.executable, '-u', '-c', {STUBBORN!r}]\n"
+        "    ready = asyncio.Event()\n"
+        "    child = await spawn('child', command, environ=dict(os.environ), on_line=lambda _: ready.set())\n"
+        "    await ready.wait()\n"
+        "    print(child.pid, flush=True)\n"
+        "    await child.wait()\n"
+        "asyncio.run(go())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent_program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
+        parent.kill()
+    assert ends(child)

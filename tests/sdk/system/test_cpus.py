@@ -1,0 +1,58 @@
+"""How many CPUs a process may use, told by a cgroup's files."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rollfleet.system.cpus import available_cpus
+
+
+@pytest.fixture(autouse=True)
+def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose scheduler lets us have eight."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+
+def cgroup_v1(folder: Path, quota_us: str, period_us: str = "100000") -> Path:
+    (folder / "cpu").mkdir()
+    (folder / "cpu/cpu.cfs_quota_us").write_text(quota_us + "\n")
+    (folder / "cpu/cpu.cfs_period_us").write_text(period_us + "\n")
+    return folder
+
+
+QUOTAS = [("200000", 2), ("150000", 2), ("100000", 1), ("10000", 1), ("1000", 1), ("800000", 8), ("6400000", 8)]
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [*QUOTAS, ("max", 8)])
+def test_quota_of_cgroup_v2_bounds_the_scheduler(tmp_path: Path, quota: str, cpus: int) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+    assert available_cpus(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [*QUOTAS, ("-1", 8)])
+def test_quota_of_cgroup_v1_bounds_the_scheduler(tmp_path: Path, quota: str, cpus: int) -> None:
+    assert available_cpus(cgroup_v1(tmp_path, quota)) == cpus
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("50000 25000", 2), ("", 8), ("nonsense", 8), ("1 2 3", 8)])
+def test_file_that_cannot_be_read_bounds_nothing(tmp_path: Path, text: str, cpus: int) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert available_cpus(tmp_path) == cpus
+
+
+def test_without_a_cgroup_the_scheduler_decides(tmp_path: Path) -> None:
+    assert available_cpus(tmp_path) == 8
+    assert available_cpus(tmp_path / "absent") == 8
+
+
+def test_where_the_scheduler_tells_nothing_the_machine_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert available_cpus(tmp_path) == 3
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert available_cpus(tmp_path) == 1
+
+
+def test_this_process_may_use_at_least_one() -> None:
+    assert available_cpus() >= 1

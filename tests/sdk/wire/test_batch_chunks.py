@@ -1,0 +1,333 @@
+"""What chunking promises: messages come together in any order, and hostile senders get no memory."""
+
+import random
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollfleet.errors import MessageCorrupt, MessageTooLarge
+from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek, split
+from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
+
+if TYPE_CHECKING:
+    from tests.job_server import AllocatesAtMost
+
+FIELDS = struct.Struct("<IIQIIQ")
+
+relaxed = settings(deadline=None)
+identities = st.builds(
+    Identity,
+    worker=st.integers(0, 2**16 - 1),
+    incarnation=st.integers(0, 2**32 - 1),
+    sequence=st.integers(0, 2**64 - 1),
+)
+
+
+def sent_by(worker: int = 0, *, incarnation: int = 0, sequence: int = 0) -> Identity:
+    return Identity(worker=worker, incarnation=incarnation, sequence=sequence)
+
+
+def message(*parts: bytes) -> Encoded:
+    return Encoded(parts=tuple(memoryview(part) for part in parts), nbytes=sum(map(len, parts)))
+
+
+def chunks(data: bytes, identity: Identity, *, share: int) -> list[bytes]:
+    return list(split(message(data), identity, max_chunk_bytes=PREFIX_BYTES + share))
+
+
+def forged(identity: Identity, *, index: int, count: int, total_bytes: int, share: bytes = b"") -> bytes:
+    """A chunk that says whatever is wanted, with the right checksum."""
+    fields = FIELDS.pack(identity.worker, identity.incarnation, identity.sequence, index, count, total_bytes)
+    return struct.pack("<4sI", b"RLFC", xxhash.xxh32_intdigest(fields)) + fields + share
+
+
+# Splitting.
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=5).filter(any), identities, st.integers(1, 80))
+@relaxed
+def test_chunks_joined_are_the_message_and_all_but_the_last_have_one_size(
+    parts: list[bytes], identity: Identity, share: int
+) -> None:
+    whole = b"".join(parts)
+    cut = list(split(message(*parts), identity, max_chunk_bytes=PREFIX_BYTES + share))
+    assert b"".join(chunk[PREFIX_BYTES:] for chunk in cut) == whole
+    sizes = [len(chunk) for chunk in cut]
+    assert max(sizes) <= PREFIX_BYTES + share
+    assert len(cut) == -(-len(whole) // share)
+    assert len(set(sizes[:-1])) <= 1
+    assert PREFIX_BYTES < sizes[-1] <= sizes[0]
+    for index, chunk in enumerate(cut):
+        header = ChunkHeader(identity=identity, index=index, count=len(cut), total_bytes=len(whole))
+        assert peek(chunk) == header
+        assert header.offset == sum(sizes[:index]) - index * PREFIX_BYTES
+        assert header.nbytes == sizes[index] - PREFIX_BYTES
+
+
+def test_chunks_are_made_one_at_a_time(allocates_at_most: "AllocatesAtMost") -> None:
+    encoded = encode(b"", {("a",): torch.zeros(1 << 22, dtype=torch.uint8)})
+    with allocates_at_most(300_000):
+        for chunk in split(encoded, sent_by(), max_chunk_bytes=1 << 17):
+            assert len(chunk) <= 1 << 17
+
+
+@pytest.mark.parametrize("max_chunk_bytes", [-1, 0, PREFIX_BYTES])
+def test_chunk_without_room_for_a_byte_is_refused_at_once(max_chunk_bytes: int) -> None:
+    with pytest.raises(ValueError, match=f"max_chunk_bytes={max_chunk_bytes} is too small.* {PREFIX_BYTES} bytes"):
+        split(message(b"data"), sent_by(), max_chunk_bytes=max_chunk_bytes)
+
+
+@pytest.mark.parametrize(
+    "identity", [sent_by(-1), sent_by(2**32), sent_by(incarnation=2**32), sent_by(sequence=2**64)], ids=str
+)
+def test_identity_that_does_not_fit_its_fields_is_refused(identity: Identity) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        split(message(b"data"), identity, max_chunk_bytes=1000)
+
+
+# Putting together.
+
+
+@given(
+    st.dictionaries(identities, st.binary(min_size=1, max_size=100), min_size=1, max_size=5),
+    st.integers(1, 30),
+    st.randoms(use_true_random=False),
+)
+@relaxed
+def test_chunks_of_many_workers_in_any_order_and_repeated_make_all_messages(
+    sent: dict[Identity, bytes], share: int, shuffler: random.Random
+) -> None:
+    by_worker = {identity.worker: identity for identity in sent}  # one message a worker: older ones are given up
+    everything = [chunk for identity in by_worker.values() for chunk in chunks(sent[identity], identity, share=share)]
+    everything += [chunk for chunk in everything if shuffler.random() < 0.5]
+    shuffler.shuffle(everything)
+    assembler = Assembler(max_message_bytes=10_000)
+    got: dict[Identity, bytes] = {}
+    for chunk in everything:
+        assembled = assembler.add(chunk)
+        if assembled is not None:
+            # Repeats of a message that was already complete can complete it once more; never with other bytes.
+            assert got.setdefault(assembled.identity, bytes(assembled.buffer)) == bytes(assembled.buffer)
+    assert got == {identity: sent[identity] for identity in by_worker.values()}
+
+
+def test_repeated_chunks_of_a_pending_message_change_nothing() -> None:
+    first, second = chunks(b"abcdef", sent_by(), share=3)
+    assembler = Assembler(max_message_bytes=100)
+    assert [assembler.add(first) for _ in range(3)] == [None] * 3
+    assembled = assembler.add(second)
+    assert assembled is not None
+    assert bytes(assembled.buffer) == b"abcdef"
+    assert (len(assembler), assembler.pending_bytes, assembler.dropped) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_what_was_assembled_is_decoded_in_place(kind: type) -> None:
+    sent = {("observation",): torch.rand(100, 7), ("next", "done"): torch.zeros(100, dtype=torch.bool)}
+    assembler = Assembler(max_message_bytes=10_000)
+    results = [assembler.add(kind(c)) for c in split(encode(b"m", sent), sent_by(3), max_chunk_bytes=1000)]
+    assert results[:-1] == [None] * (len(results) - 1)
+    assembled = results[-1]
+    assert assembled is not None
+    assert assembled.identity == sent_by(3)
+    address = assembled.buffer.__array_interface__["data"][0]
+    assert address % ALIGNMENT == 0
+    meta, got = decode(assembled.buffer)
+    assert meta == b"m"
+    assert all(torch.equal(got[key], sent[key]) for key in sent)
+    assert address < got[("observation",)].data_ptr() < address + assembled.buffer.nbytes
+
+
+def test_changed_share_of_a_chunk_is_found_by_the_message_s_checksum() -> None:
+    cut = list(split(encode(b"", {("a",): torch.zeros(100)}), sent_by(), max_chunk_bytes=200))
+    cut[1] = cut[1][:-1] + b"\1"
+    assembler = Assembler(max_message_bytes=10_000)
+    *_, assembled = [assembler.add(chunk) for chunk in cut]
+    assert assembled is not None
+    with pytest.raises(MessageCorrupt):
+        decode(assembled.buffer)
+
+
+# Giving up.
+
+
+def test_incomplete_messages_before_a_complete_one_of_the_worker_are_given_up() -> None:
+    assembler = Assembler(max_message_bytes=100)
+    kept = [sent_by(1, sequence=9), sent_by(2, sequence=1), sent_by(1, incarnation=1)]
+    given_up = [sent_by(1, sequence=6), sent_by(1, sequence=7)]
+    for identity in kept + given_up:
+        assembler.add(chunks(b"abcdef", identity, share=3)[0])
+    assert assembler.add(chunks(b"abc", sent_by(1, sequence=8), share=3)[0]) is not None
+    assert (assembler.dropped, len(assembler)) == (2, 3)
+    for identity in kept[:2]:
+        assert assembler.add(chunks(b"abcdef", identity, share=3)[1]) is not None
+
+
+def test_incomplete_message_of_an_earlier_incarnation_is_given_up() -> None:
+    assembler = Assembler(max_message_bytes=100)
+    assembler.add(chunks(b"abcdef", sent_by(1, incarnation=3, sequence=50), share=3)[0])
+    assert assembler.add(chunks(b"abc", sent_by(1, incarnation=4, sequence=0), share=3)[0]) is not None
+    assert (assembler.dropped, len(assembler), assembler.pending_bytes) == (1, 0, 0)
+
+
+def test_oldest_incomplete_message_goes_when_there_are_too_many() -> None:
+    assembler = Assembler(max_message_bytes=100, max_pending=3)
+    cut = {worker: chunks(b"abcdef", sent_by(worker), share=3) for worker in range(5)}
+    for first, _ in cut.values():
+        assembler.add(first)
+    assert (assembler.dropped, len(assembler)) == (2, 3)
+    assert [assembler.add(second) is not None for _, second in list(cut.values())[2:]] == [True] * 3
+
+
+def test_oldest_incomplete_message_goes_when_pending_bytes_are_too_many() -> None:
+    assembler = Assembler(max_message_bytes=1000)
+    for worker in range(10):
+        assembler.add(chunks(bytes(700), sent_by(worker), share=350)[0])
+        assert assembler.pending_bytes <= 2000
+    assert (assembler.dropped, len(assembler)) == (8, 2)
+    assert assembler.add(chunks(bytes(700), sent_by(9), share=350)[1]) is not None
+
+
+@pytest.mark.parametrize(("total_bytes", "count"), [(7, 2), (6, 3)])
+def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int) -> None:
+    assembler = Assembler(max_message_bytes=100)
+    first, second = chunks(b"abcdef", sent_by(), share=3)
+    assembler.add(first)
+    size = -(-total_bytes // count)
+    with pytest.raises(MessageCorrupt, match="6 bytes in 2 chunks, or"):
+        assembler.add(forged(sent_by(), index=0, count=count, total_bytes=total_bytes, share=bytes(size)))
+    assert (len(assembler), assembler.pending_bytes, assembler.dropped) == (0, 0, 1)
+    assert assembler.add(second) is None  # nothing of the first attempt is left
+    assert assembler.add(first) is not None
+
+
+# Hostile senders.
+
+
+def test_chunk_of_a_worker_that_no_job_can_have_is_corrupt() -> None:
+    with pytest.raises(MessageCorrupt, match="worker 65536: a job has at most 65,536 workers"):
+        peek(forged(sent_by(2**16), index=0, count=1, total_bytes=1, share=b"x"))
+
+
+def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocates_at_most: "AllocatesAtMost") -> None:
+    share = bytes(64)
+    chunk = forged(sent_by(), index=0, count=1 << 30, total_bytes=64 << 30, share=share)
+    assembler = Assembler(max_message_bytes=1 << 20)
+    with allocates_at_most(50_000), pytest.raises(MessageTooLarge) as error:
+        assembler.add(chunk)
+    assert (error.value.size_bytes, error.value.limit_bytes) == (64 << 30, 1 << 20)
+    assert len(assembler) == 0
+
+
+def test_beginnings_of_many_messages_never_take_more_than_two_messages_memory(
+    allocates_at_most: "AllocatesAtMost",
+) -> None:
+    limit = 1 << 20
+    assembler = Assembler(max_message_bytes=limit, max_pending=1000)
+    beginnings = []
+    for worker in range(200):
+        total = limit >> worker % 5
+        count = (2, 1000, total)[worker % 3]
+        share = bytes(-(-total // count))
+        if (count - 1) * len(share) < total:
+            beginnings.append(forged(sent_by(worker), index=0, count=count, total_bytes=total, share=share))
+    assert len(beginnings) > 100
+    with allocates_at_most(2 * limit + 100_000):
+        for chunk in beginnings:
+            assembler.add(chunk)
+            assert assembler.pending_bytes <= 2 * limit
+
+
+def test_largest_message_in_the_smallest_chunks_fits() -> None:
+    assembler = Assembler(max_message_bytes=500)
+    *_, last = [assembler.add(chunk) for chunk in chunks(bytes(range(250)) * 2, sent_by(), share=1)]
+    assert last is not None
+    assert bytes(last.buffer) == bytes(range(250)) * 2
+
+
+def test_chunk_cut_anywhere_or_lengthened_is_corrupt_and_leaves_the_message_pending() -> None:
+    first, second = chunks(bytes(60), sent_by(), share=30)
+    assembler = Assembler(max_message_bytes=100)
+    assembler.add(first)
+    for wrong in [second[:length] for length in range(len(second))] + [second + b"\0"]:
+        with pytest.raises(MessageCorrupt):
+            assembler.add(wrong)
+    assert assembler.add(second) is not None
+
+
+def test_any_flipped_bit_of_the_prefix_is_noticed() -> None:
+    chunk = bytearray(chunks(bytes(60), sent_by(1, incarnation=2, sequence=3), share=30)[1])
+    for bit in range(PREFIX_BYTES * 8):
+        chunk[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(MessageCorrupt):
+            peek(chunk)
+        chunk[bit // 8] ^= 1 << bit % 8
+    peek(chunk)
+
+
+@pytest.mark.parametrize(
+    ("index", "count", "total_bytes", "share"),
+    [
+        (0, 0, 10, 10),
+        (1, 1, 10, 10),
+        (2**32 - 1, 2, 10, 5),
+        (0, 1, 0, 0),
+        (0, 11, 10, 1),
+        (3, 4, 9, 0),  # three bytes a chunk leave nothing for the fourth
+        (0, 2**32 - 1, 10, 1),
+        (0, 2, 10, 4),
+        (0, 2, 10, 6),
+        (1, 2, 9, 5),
+        (0, 1, 2**64 - 1, 10),
+    ],
+)
+def test_chunk_whose_numbers_do_not_fit_together_is_corrupt(
+    index: int, count: int, total_bytes: int, share: int
+) -> None:
+    chunk = forged(sent_by(), index=index, count=count, total_bytes=total_bytes, share=bytes(share))
+    assembler = Assembler(max_message_bytes=1000)
+    with pytest.raises(MessageCorrupt):
+        assembler.add(chunk)
+    assert len(assembler) == 0
+
+
+@given(st.lists(st.binary(max_size=80), max_size=5), st.booleans())
+@relaxed
+def test_arbitrary_bytes_are_corrupt(garbage: list[bytes], magic: bool) -> None:
+    assembler = Assembler(max_message_bytes=100)
+    for data in garbage:
+        with pytest.raises(MessageCorrupt):
+            assembler.add(b"RLFC" + data if magic else data)
+
+
+small = st.integers(0, 5)
+
+
+@given(st.lists(st.tuples(small, small, small, small, st.integers(0, 40), st.booleans()), max_size=60))
+@settings(deadline=None, max_examples=300)
+def test_whatever_a_liar_sends_the_bounds_hold(sent: list[tuple[int, int, int, int, int, bool]]) -> None:
+    assembler = Assembler(max_message_bytes=30, max_pending=3)
+    for worker, sequence, index, count, total, shorter in sent:
+        size = -(-total // max(count, 1))
+        share = bytes(max(min(size, total - index * size) - shorter, 0))
+        chunk = forged(sent_by(worker, sequence=sequence), index=index, count=count, total_bytes=total, share=share)
+        try:
+            assembled = assembler.add(chunk)
+        except (MessageCorrupt, MessageTooLarge):
+            assembled = None
+        assert assembled is None or isinstance(assembled.buffer, np.ndarray)
+        assert len(assembler) <= 3
+        assert 0 <= assembler.pending_bytes <= 60
+        assert (len(assembler) == 0) == (assembler.pending_bytes == 0)
+
+
+@pytest.mark.parametrize(("max_message_bytes", "max_pending"), [(0, 1), (1, 0), (-5, 64)])
+def test_bounds_that_leave_no_room_are_refused(max_message_bytes: int, max_pending: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Assembler(max_message_bytes=max_message_bytes, max_pending=max_pending)

@@ -1,0 +1,314 @@
+"""A version's bytes in chunks: whatever arrives in whatever order, only a version that is whole and right comes out."""
+
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rollfleet.errors import MessageCorrupt
+from rollfleet.wire.buffer_pool import BufferPool
+from rollfleet.wire.weight_chunks import CHUNK_BYTES, MAX_CHUNKS, MAX_PENDING, WeightAssembler, manifest_of, split
+from rollfleet_api.messages import Manifest
+
+if TYPE_CHECKING:
+    from tests.job_server import AllocatesAtMost
+
+PREFIX = struct.Struct("<4sIQQII")  # magic, chunk, version, total bytes, bytes of each chunk but the last, session
+Version = tuple[Manifest, bytes, list[bytes]]
+
+
+def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int = 1) -> Version:
+    """A manifest, its bytes, its chunks."""
+    data = np.random.default_rng((session, number)).integers(0, 256, nbytes, np.uint8).tobytes()
+    manifest = manifest_of(session, number, (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX.size)
+    return manifest, data, list(split(manifest, memoryview(data)))
+
+
+def forged(*, index: int = 0, number: int = 1, total: int = 100, each: int = 16, body: bytes = bytes(16)) -> bytes:
+    return PREFIX.pack(b"RFW1", index, number, total, each, 1) + body
+
+
+# What comes out is what went in.
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.randoms(use_true_random=False), st.integers(0, 3))
+def test_chunks_in_any_order_and_repeated_make_the_version(nbytes: int, each: int, order: object, more: int) -> None:
+    manifest, data, chunks = version(7, nbytes, each)
+    arriving = chunks * (1 + more)
+    order.shuffle(arriving)  # type: ignore[attr-defined]  # a random.Random
+    assembler = WeightAssembler(nbytes)
+    for chunk in arriving:
+        assembler.add(chunk)
+    assert assembler.missing(manifest) == []
+    assert assembler.finish(manifest).tobytes() == data
+
+
+def test_memory_is_used_again_but_not_while_a_version_in_it_is_being_loaded() -> None:
+    assembler = WeightAssembler(100, BufferPool(MAX_PENDING).take)
+
+    def came(number: int) -> NDArray[np.uint8]:
+        manifest, _, chunks = version(number)
+        for chunk in chunks:
+            assembler.add(chunk)
+        return assembler.finish(manifest)
+
+    held, newest, places = came(1), came(2), set()
+    loaded = held[:50].view(np.int16)  # as a worker does, of an earlier version than the newest
+    del held
+    for number in range(3, 10):
+        newest = came(number)
+        assert newest.tobytes() == version(number)[1]
+        places.add(newest.ctypes.data)
+    assert loaded.tobytes() == version(1)[1][:50]
+    assert len(places) == 2
+    at = loaded.ctypes.data
+    assert at not in places
+    del loaded
+    newest = came(10)
+    assert newest.ctypes.data in {at} | places
+    assert newest.tobytes() == version(10)[1]
+
+
+@given(st.lists(st.sampled_from([1, 2]), min_size=14, max_size=14))
+def test_interleaved_chunks_of_two_versions_make_both(turns: list[int]) -> None:
+    versions = {number: version(number) for number in (1, 2)}
+    waiting = {number: list(chunks) for number, (_, _, chunks) in versions.items()}
+    assembler = WeightAssembler(100)
+    for number in [*turns, *[1] * 7, *[2] * 7]:
+        if waiting[number]:
+            assembler.add(waiting[number].pop())
+    for number in (1, 2):
+        manifest, data, _ = versions[number]
+        assert assembler.finish(manifest).tobytes() == data
+
+
+@given(st.randoms(use_true_random=False))
+def test_chunks_of_two_learners_with_the_same_number_never_mix(order: object) -> None:
+    (_, _, replaced), (manifest, data, chunks) = version(3, session=1), version(3, session=2)
+    arriving = replaced + chunks
+    order.shuffle(arriving)  # type: ignore[attr-defined]  # a random.Random
+    assembler = WeightAssembler(100)
+    for chunk in arriving:
+        assembler.add(chunk)
+    assert assembler.finish(manifest).tobytes() == data
+
+
+def test_what_a_replaced_learner_still_sends_takes_no_place() -> None:
+    manifest, data, chunks = version(1, session=2)
+    assembler = WeightAssembler(100)
+    for chunk in chunks[:3]:
+        assembler.add(chunk)
+    for number in range(50, 60):
+        for chunk in version(number, session=1)[2]:
+            assembler.add(chunk)
+    for chunk in chunks[3:]:
+        assembler.add(chunk)
+    assert assembler.finish(manifest).tobytes() == data
+
+
+def test_chunks_fit_the_servers_largest_message_and_are_a_mebibyte_at_most() -> None:
+    for max_chunk_bytes, longest in ((100, 100), (1 << 23, CHUNK_BYTES + PREFIX.size)):
+        data = memoryview(bytes(CHUNK_BYTES + 50))
+        manifest = manifest_of(1, 1, (), data, max_chunk_bytes=max_chunk_bytes)
+        chunks = list(split(manifest, data))
+        assert len(chunks) == manifest.chunks
+        assert max(map(len, chunks)) == longest
+
+
+def test_missing_names_what_did_not_come() -> None:
+    manifest, data, chunks = version(1)
+    assembler = WeightAssembler(100)
+    assert assembler.missing(manifest) == list(range(7))
+    for index in (0, 3, 6):
+        assembler.add(chunks[index])
+    assert assembler.missing(manifest) == [1, 2, 4, 5]
+    with pytest.raises(MessageCorrupt, match="version 1: not all of its chunks have come"):
+        assembler.finish(manifest)
+    for index in assembler.missing(manifest):
+        assembler.add(chunks[index])
+    assert assembler.finish(manifest).tobytes() == data
+
+
+def test_policy_without_weights_needs_no_chunks() -> None:
+    manifest, _, chunks = version(1, nbytes=0)
+    assembler = WeightAssembler(0)
+    assert (chunks, assembler.missing(manifest)) == ([], [])
+    assert assembler.finish(manifest).nbytes == 0
+
+
+# Versions that overtake each other.
+
+
+def test_chunk_of_a_newer_version_in_the_same_slot_does_not_count_for_the_older() -> None:
+    older, _, old_chunks = version(1)
+    _, _, new_chunks = version(3)  # the same slot
+    assembler = WeightAssembler(100)
+    for chunk in [*old_chunks[:3], new_chunks[3], *old_chunks[4:]]:
+        assembler.add(chunk)
+    assert assembler.missing(older) == [3]
+    with pytest.raises(MessageCorrupt, match="version 1: not all"):
+        assembler.finish(older)
+
+
+def test_only_the_two_newest_versions_are_held() -> None:
+    manifests = {}
+    assembler = WeightAssembler(100)
+    for number in (1, 3, 4, 2):
+        manifest, _, chunks = version(number)
+        manifests[number] = manifest
+        for chunk in chunks:
+            assembler.add(chunk)
+    for number in (3, 4):
+        assembler.finish(manifests[number])
+    for number in (1, 2):
+        with pytest.raises(MessageCorrupt, match="not all"):
+            assembler.finish(manifests[number])
+
+
+def test_older_version_is_forgotten_once_a_newer_one_is_whole() -> None:
+    older, _, old_chunks = version(1)
+    newer, _, new_chunks = version(2)
+    assembler = WeightAssembler(100)
+    for chunk in old_chunks + new_chunks:
+        assembler.add(chunk)
+    assembler.finish(newer)
+    with pytest.raises(MessageCorrupt, match="version 1: not all"):
+        assembler.finish(older)
+
+
+def test_what_was_handed_out_is_not_written_again() -> None:
+    manifest, data, chunks = version(1)
+    assembler = WeightAssembler(100)
+    for chunk in chunks:
+        assembler.add(chunk)
+    got = assembler.finish(manifest)
+    for index in range(7):
+        body = bytes(16 if index < 6 else 4)
+        assembler.add(forged(index=index, body=body))
+    assert got.tobytes() == data
+
+
+def test_versions_that_never_become_whole_do_not_keep_out_the_one_that_is_asked_for() -> None:
+    manifest, data, chunks = version(5)
+    assembler = WeightAssembler(100)
+    for number in (2**63, 2**63 + 1):
+        assembler.add(forged(number=number))
+    for index in assembler.missing(manifest):
+        assembler.add(chunks[index])
+    assert assembler.finish(manifest).tobytes() == data
+
+
+def test_manifest_overrules_chunks_of_another_size() -> None:
+    manifest, data, chunks = version(5)
+    assembler = WeightAssembler(100)
+    assembler.add(forged(number=5, each=10, body=bytes(10)))
+    with pytest.raises(MessageCorrupt, match="chunk 0 of version 5: its chunks were 10 bytes each"):
+        assembler.add(chunks[0])
+    for index in assembler.missing(manifest):
+        assembler.add(chunks[index])
+    assert assembler.finish(manifest).tobytes() == data
+
+
+# What is wrong.
+
+
+@given(st.integers(0, 6), st.data())
+def test_any_flipped_bit_is_noticed(index: int, data: st.DataObject) -> None:
+    manifest, expected, chunks = version(1)
+    bit = data.draw(st.integers(0, 8 * len(chunks[index]) - 1))
+    flipped = bytearray(chunks[index])
+    flipped[bit // 8] ^= 1 << bit % 8
+    assembler = WeightAssembler(100)
+    try:
+        for chunk in [*chunks[:index], bytes(flipped), *chunks[index + 1 :]]:
+            assembler.add(chunk)
+        got = assembler.finish(manifest)
+    except MessageCorrupt:
+        return
+    assert got.tobytes() == expected  # the bit was one of padding
+    assert bit // 8 in range(28, 32)
+
+
+def test_version_whose_checksum_is_wrong_can_be_fetched_again() -> None:
+    manifest, data, chunks = version(1)
+    assembler = WeightAssembler(100)
+    for chunk in [chunks[0][:-1] + bytes([chunks[0][-1] ^ 1]), *chunks[1:]]:
+        assembler.add(chunk)
+    with pytest.raises(MessageCorrupt, match="version 1: its checksum is wrong"):
+        assembler.finish(manifest)
+    assert assembler.missing(manifest) == list(range(7))
+    for chunk in chunks:
+        assembler.add(chunk)
+    assert assembler.finish(manifest).tobytes() == data
+
+
+@pytest.mark.parametrize(
+    ("chunk", "said"),
+    [
+        (b"", "at least 32 bytes, this has 0"),
+        (forged()[:31], "at least 32 bytes, this has 31"),
+        (b"RFW2" + forged()[4:], "begins with b'RFW2'"),
+        (forged(body=bytes(15)), "chunk 0 of version 1: 15 bytes do not fit its place"),
+        (forged(body=bytes(17)), "chunk 0 of version 1: 17 bytes do not fit its place"),
+        (forged(index=6), "chunk 6 of version 1: 16 bytes do not fit its place"),
+        (forged(index=7, body=b""), "chunk 7 of version 1: 0 bytes do not fit its place"),
+        (forged(index=2**32 - 1), "chunk 4294967295 of version 1"),
+        (forged(each=0, body=b""), "chunk 0 of version 1: 0 bytes do not fit its place"),
+        (forged(each=2**32 - 1), "chunk 0 of version 1: 16 bytes do not fit its place"),
+    ],
+)
+def test_chunk_that_is_cut_or_lies_about_its_place_is_corrupt(chunk: bytes, said: str) -> None:
+    with pytest.raises(MessageCorrupt, match=said):
+        WeightAssembler(100).add(chunk)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.sampled_from([0, 99, 100, 101, 2**40, 2**64 - 1]),
+    st.integers(0, 2**32 - 1) | st.integers(0, 200),
+    st.binary(max_size=120),
+)
+def test_no_chunk_does_worse_than_be_corrupt(
+    allocates_at_most: "AllocatesAtMost", index: int, number: int, total: int, each: int, body: bytes
+) -> None:
+    assembler = WeightAssembler(100)
+    with allocates_at_most(20_000):
+        for _ in range(2):
+            with suppress(MessageCorrupt):
+                assembler.add(forged(index=index, number=number, total=total, each=each, body=body))
+
+
+def test_chunks_of_a_policy_of_another_size_cost_nothing(allocates_at_most: "AllocatesAtMost") -> None:
+    assembler = WeightAssembler(100)
+    with allocates_at_most(20_000):
+        assembler.add(forged(total=2**40, each=1 << 20, body=bytes(1 << 10)))
+    assert assembler.missing(version(1)[0]) == list(range(7))
+
+
+def test_chunks_of_one_byte_each_do_not_cost_memory_for_each(allocates_at_most: "AllocatesAtMost") -> None:
+    total = 64 * MAX_CHUNKS
+    assembler = WeightAssembler(total)
+    lie = forged(total=total, each=1, body=b"a")
+    manifest = replace(version(1)[0], total_bytes=total, chunk_bytes=1)
+    with allocates_at_most(20_000):
+        with pytest.raises(MessageCorrupt, match=f"{total} chunks of 1 bytes are over {MAX_CHUNKS}"):
+            assembler.add(lie)
+        with pytest.raises(MessageCorrupt, match=f"{total} chunks of 1 bytes are over {MAX_CHUNKS}"):
+            assembler.missing(manifest)
+
+
+@pytest.mark.parametrize("total", [0, 99, 101, 2**63 - 1])
+def test_manifest_of_another_size_is_corrupt(allocates_at_most: "AllocatesAtMost", total: int) -> None:
+    manifest = replace(version(1)[0], total_bytes=total)
+    assembler = WeightAssembler(100)
+    with allocates_at_most(20_000):
+        for ask in (assembler.missing, assembler.finish):
+            with pytest.raises(MessageCorrupt, match=f"its manifest says {total} bytes, the policy here has 100"):
+                ask(manifest)
