@@ -1,25 +1,25 @@
-# Three images from one distribution:
-#   docker build --target operator -t rollfleet-operator .    what the operator needs; no torch
+# Three images from one source tree:
+#   docker build --target operator -t rollfleet-operator .    the operator, without torch
 #   docker build --target worker   -t rollfleet-worker .      the SDK, with torch: workers and learners
-#   docker build --target nats     -t rollfleet-nats .        nats-server alone, for who cannot pull `nats`
+#   docker build --target nats     -t rollfleet-nats .        only nats-server, if `nats` cannot be pulled
 #
 # Build arguments:
 #   BASE_IMAGE       any image with Python 3.11 or newer, pip and venv
-#   WORKER_EXTRAS    the extras of workers: WORKER_EXTRAS=sdk,mujoco
-#   WORKER_PACKAGES  what else workers and learners import; matplotlib draws the learning curve
-#   PIP_ARGUMENTS    what else pip is told: another torch (a CUDA version, or CPU alone) comes from where this says
-#                    (each stage names it: not every builder hands a stage's arguments on to those made from it)
+#   WORKER_EXTRAS    extras of the worker image: WORKER_EXTRAS=sdk,mujoco
+#   WORKER_PACKAGES  more packages for workers and learners; matplotlib draws the learning curve
+#   PIP_ARGUMENTS    more arguments for pip, e.g. the index of another torch (a CUDA version, or CPU only)
+#                    (each stage declares it: not every builder passes a stage's arguments on to later stages)
 ARG BASE_IMAGE=python:3.12-slim
 
-# A virtual environment without pip: nobody installs into an image that is built. Our own code lies beside it, so that
-# a change of code alone leaves the layers of the dependencies, which take minutes and gigabytes, as they are.
+# A virtual environment without pip: images are not changed after the build. The source code is copied beside it, so that
+# a change of code leaves the layers of the dependencies alone, which take minutes and gigabytes.
 FROM ${BASE_IMAGE} AS build
 WORKDIR /src
 RUN python -m venv --without-pip /opt/rollfleet \
     && echo /opt/rollfleet/src >"$(/opt/rollfleet/bin/python -c 'import site; print(site.getsitepackages()[0])')/rollfleet.pth"
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY pyproject.toml constraints.txt ./
-# What is installed of ourselves is an empty shell: the name, the version, the command.
+# Rollfleet itself is installed as an empty shell: its name, version and commands.
 RUN mkdir -p sdk/rollfleet_api sdk/rollfleet operator/rollfleet_operator && touch LICENSE README.md
 
 FROM build AS build-operator
@@ -44,10 +44,10 @@ COPY operator operator
 RUN python -m compileall -q sdk operator
 
 FROM ${BASE_IMAGE} AS final
-# What runs installs nothing. A base image whose pip is its distribution's keeps it.
+# Running containers install nothing. A pip that belongs to the base image's distribution stays.
 RUN python -m pip uninstall --quiet --yes pip setuptools wheel >/dev/null 2>&1 || true
-# A user by number, so that a cluster can see that it is not root. It has a name by variable alone, for programs that
-# ask for one: a cluster may choose another number.
+# A numeric user, so that a cluster can check that it is not root. Its name is only a variable, for programs that ask for
+# one: a cluster may choose another number.
 USER 65532:65532
 WORKDIR /tmp
 ENV PATH=/opt/rollfleet/bin:$PATH HOME=/tmp USER=rollfleet PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
@@ -60,10 +60,10 @@ FROM final AS operator
 COPY --from=build-operator /opt/rollfleet /opt/rollfleet
 COPY --from=code /src/sdk/rollfleet_api /opt/rollfleet/src/rollfleet_api
 COPY --from=code /src/operator/rollfleet_operator /opt/rollfleet/src/rollfleet_operator
-# -P: what lies in the working directory is not imported.
+# -P: do not import from the working directory.
 ENTRYPOINT ["python", "-P", "-m", "rollfleet_operator"]
 
-# The last: what a build gives that names no target.
+# The last stage: the default target.
 FROM final AS worker
 COPY --from=build-worker /opt/rollfleet /opt/rollfleet
 COPY --from=code /src/sdk/rollfleet_api /opt/rollfleet/src/rollfleet_api

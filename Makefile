@@ -2,40 +2,46 @@
 # Needed: Python 3.11 or newer, make, and the network.
 
 VENV ?= .venv
-# The interpreter that makes $(VENV); empty: the first on the PATH that is new enough.
+# The interpreter that creates $(VENV). Default: the first on the PATH that is new enough.
 PYTHON ?=
-# More arguments for the command that a target runs: make test ARGS="-k codec -x"
+# Further arguments of the command that a target runs: make test ARGS="-k codec -x"
 ARGS ?=
+# Processes that tests run in: they wait for servers more than they compute.
+JOBS ?= 3
 
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses $(JOBS) --dist loadgroup
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check
-# The folders that hold Python by now; mypy refuses one that holds none.
+# The folders that hold Python: mypy refuses an empty one.
 CODE := $(shell for each in sdk operator tests examples benchmarks; do \
   find $$each -name '*.py' 2>/dev/null | grep -q . && echo $$each; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e lint style layers types format bench crd clean
+.PHONY: help install demo test test-slow chaos e2e lint style layers types format bench crd clean
 .DELETE_ON_ERROR:
 
-help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-install: $(VENV)/.installed-all ## Everything that the targets below need, into $(VENV)
+install: $(VENV)/.installed-all ## Install everything that the targets below need into $(VENV)
 
-demo: $(VENV)/.installed-local ## A CollectorJob on this machine: PPO solves CartPole, and leaves its learning curve
+demo: $(VENV)/.installed-local ## Run a CollectorJob on this machine: PPO solves CartPole and draws its learning curve
 	$(BIN)/rollfleet run examples/cartpole/job.yaml --learner examples/cartpole/learner.py $(ARGS)
 	@echo "The learning curve: runs/cartpole/curve.png"
 
-test: $(VENV)/.installed-all ## The tests (ARGS: more arguments for pytest)
-	$(BIN)/pytest $(ARGS)
+test: $(VENV)/.installed-all ## Run the tests (ARGS: more arguments for pytest)
+	$(BIN)/pytest $(PARALLEL) -m "not slow" $(ARGS)
 
-e2e: $(VENV)/.installed-all ## The tests of a whole cluster: builds the images, installs the chart, runs jobs
+test-slow: $(VENV)/.installed-all ## Run the slow tests: long runs, random faults, a thousand jobs, the benchmarks' own
+	$(BIN)/pytest $(PARALLEL) -m slow $(ARGS)
+
+e2e: $(VENV)/.installed-all ## Run the tests of a whole cluster: build the images, install the chart, run jobs
 	PYTHON=$(BIN)/python tests/cluster/run $(ARGS)
 
-chaos: $(VENV)/.installed-all ## 200 random schedules of faults, about an hour (ARGS: more arguments for pytest)
+chaos: $(VENV)/.installed-all ## Run 200 random schedules of faults, about an hour (ARGS: more arguments for pytest)
 	ROLLFLEET_CHAOS=0-199 $(BIN)/pytest tests/faults/test_chaos.py $(ARGS)
 
-lint: style layers types ## Style, layers, types
+lint: style layers types ## Check style, layers, and types
 
 style: $(VENV)/.installed-all
 	$(BIN)/ruff check $(CODE)
@@ -47,23 +53,23 @@ layers: $(VENV)/.installed-all
 types: $(VENV)/.installed-all
 	$(BIN)/mypy $(CODE)
 
-format: $(VENV)/.installed-all ## Mends what ruff can mend by itself
+format: $(VENV)/.installed-all ## Fix what ruff can fix by itself
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-bench: $(VENV)/.installed-bench ## The benchmarks, Rollfleet beside its peers (ARGS=--quick: a few minutes)
+bench: $(VENV)/.installed-bench ## Run the benchmarks, Rollfleet beside its peers (ARGS=--quick: a few minutes)
 	$(BIN)/python -P benchmarks/peers.py --json build/bench.json $(ARGS)
 	$(BIN)/python -P benchmarks/report build/bench.json docs
 	@for script in $(filter-out benchmarks/peers.py,$(wildcard benchmarks/*.py)); do \
 	  echo "== $$script"; $(BIN)/python -P "$$script" $(filter --quick,$(ARGS)) || exit 1; \
 	done
 
-crd: $(VENV)/.installed-all ## Generates the CRD (crds/, and the chart's copy) and docs/fields.md from rollfleet_api
+crd: $(VENV)/.installed-all ## Generate the CRD (crds/ and the chart's copy) and docs/fields.md from rollfleet_api
 	$(BIN)/python -P -m rollfleet_api.crd crds/collectorjob.yaml
 	cp crds/collectorjob.yaml charts/rollfleet/files/collectorjob.yaml
 	$(BIN)/python -P -m rollfleet_api.fields_page docs/fields.md
 
-clean: ## Removes the caches, what was built, and .venv
+clean: ## Remove caches, build outputs, and .venv
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,9 +1,9 @@
-"""How long a learner on a cluster is without batches after `kubectl delete pod` of one of the parts.
+"""The longest pause of a learner on a cluster after `kubectl delete pod` of one part.
 
 `eval "$(tests/cluster/up)"; python -P benchmarks/cluster_recovery.py [--rounds 3] [--quick]`
 
-A job with one worker, so that its learner's loop stands still until that is back and collects. What is told is the
-longest pause of the loop in the seconds after the deletion, from the timestamps of the learner's log.
+The job has one worker, so its learner's loop waits until that worker is back. A figure is the longest pause of the loop
+in the seconds after the deletion, from the timestamps of the learner's log.
 """
 
 import argparse
@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def longest_pause_s(lab: Lab, since: datetime) -> float:
-    """Between batches, as the learner's log tells; all of the time, if none has come."""
-    # A pod that is not there yet has no log.
+    """Return the longest time between batches in the learner's log; the whole time if none has come."""
+    # A pod that does not exist yet has no log.
     log = lab.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps", check=False)
     times = [datetime.fromisoformat(line.split()[0]) for line in log.splitlines() if line.endswith("environments")]
     moments = [since, *(each for each in times if each > since)]

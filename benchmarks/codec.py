@@ -2,9 +2,9 @@
 
     python benchmarks/codec.py [--quick]
 
-Two batches: 8 environments x 128 steps of CartPole (46 KB), and of pixels (uint8 84x84x4, observation and next, 58 MB).
-A figure is the median of the rounds; MB/s counts the tensors' bytes. `rollfleet` alone hands memoryviews to the socket;
-`+ chunks` also makes the chunks of 1 MiB and puts them together again, which pickle's user has still to do.
+Two batches: 8 environments x 128 steps of CartPole (46 KB), and of pixels (uint8 84x84x4, observation and next, 58
+MB). A figure is the median of the rounds; MB/s counts the tensors' bytes. `rollfleet` alone passes memoryviews to the
+socket; `+ chunks` also cuts and joins chunks of 1 MiB, which users of pickle have to add.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import torch
 
-from rollfleet.wire.batch_chunks import Assembler, Identity, split
+from rollfleet.wire.batch_chunks import Assembler, Identity, cut
 from rollfleet.wire.codec import Encoded, Key, decode, encode
 
 MAX_CHUNK_BYTES = 1 << 20
@@ -25,7 +25,7 @@ Batch = dict[Key, torch.Tensor]
 
 
 def cartpole() -> Batch:
-    """What a worker sends of CartPole: observation, action, extras, reward, flags, trajectory ids."""
+    """Build the tensors of CartPole that a worker sends: observation, action, extras, reward, flags, trajectory ids."""
     frames = (ENVS, STEPS)
     return {
         ("observation",): torch.rand(*frames, 4),
@@ -40,7 +40,7 @@ def cartpole() -> Batch:
 
 
 def pixels() -> Batch:
-    """CartPole's batch with Atari's observations, both of them."""
+    """Build CartPole's batch with Atari's observation and next observation."""
     shape = (ENVS, STEPS, 84, 84, 4)
     observations = {
         key: torch.randint(256, shape, dtype=torch.uint8) for key in [("observation",), ("next", "observation")]
@@ -49,17 +49,17 @@ def pixels() -> Batch:
 
 
 def assemble(encoded: Encoded) -> bytearray | memoryview:
-    """Cut and put together again, as the two ends of a connection do."""
+    """Cut a message and join it again, like the two ends of a connection."""
     assembler = Assembler(max_message_bytes=encoded.nbytes)
     identity = Identity(worker=0, incarnation=0, sequence=0)
-    for chunk in split(encoded, identity, max_chunk_bytes=MAX_CHUNK_BYTES):
+    for chunk in (b"".join(pieces) for pieces in cut(encoded, identity, max_chunk_bytes=MAX_CHUNK_BYTES)):
         if (assembled := assembler.add(chunk)) is not None:
             return assembled.buffer.data
     raise AssertionError("a message's own chunks make the message")
 
 
 def median_s(functions: dict[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, float]:
-    """Median seconds of one call, the functions taking turns so that the machine's moods hit all of them."""
+    """Return the median seconds of one call. The functions take turns, so that noise of the machine affects all."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, function in functions.items():
@@ -97,7 +97,7 @@ def report(name: str, batch: Batch, *, rounds: int, calls: int) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it runs, not for figures")
+    parser.add_argument("--quick", action="store_true", help="few rounds: a check that it runs, not for figures")
     quick = parser.parse_args().quick
     report("cartpole 8x128", cartpole(), rounds=3 if quick else 9, calls=50 if quick else 500)
     report("pixels 8x128", pixels(), rounds=1 if quick else 5, calls=1 if quick else 5)

@@ -2,11 +2,11 @@
 
 `python -P benchmarks/delivery.py [--rounds N] [--quick]`
 
-Rollfleet: a worker's port sends batches of 8 x 128 frames of 84 x 84 x 4 bytes as fast as they are taken; counted are
-the bytes on the wire of the TensorDicts that the iterator yields. nats-py: one process publishes messages of 1 MB to a
-work queue (8 in flight), another fetches and acknowledges them; nothing is done with them. By hand: the same messages
-from one blocking socket to another through the server's core protocol: nothing is stored, acknowledged or decoded. Same
-server, same storage, rounds of all in turn, medians; ratios are medians of the rounds' ratios.
+Rollfleet: a worker's port sends batches of 8 x 128 frames of 84 x 84 x 4 bytes as fast as the learner takes them. The
+figure counts the bytes on the wire of the TensorDicts that the iterator yields. nats-py: one process publishes
+messages of 1 MB to a work queue (8 in flight), another fetches, acknowledges and discards them. By hand: the same
+messages from one blocking socket to another through the server's core protocol: nothing is stored, acknowledged or
+decoded. All use the same server and storage, in turn. Figures are medians, ratios are medians of the rounds' ratios.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -43,7 +43,7 @@ STORAGES = ("Memory", "File")
 
 
 def job(storage: str) -> rollfleet.CollectorJob:
-    """The job whose streams carry the batches."""
+    """Build the job whose streams carry the batches."""
     return parse_job(
         {
             "apiVersion": "rollfleet.dev/v1alpha1",
@@ -60,7 +60,7 @@ def job(storage: str) -> rollfleet.CollectorJob:
 
 
 def send(url: str, count: int) -> None:
-    """A worker that has collected already: the same batch, again and again."""
+    """Send the same batch again and again, like a worker without environments."""
     flags = torch.zeros(ENVS, STEPS, 1, dtype=torch.bool)
     fragment = Fragment(
         steps={
@@ -84,7 +84,7 @@ def send(url: str, count: int) -> None:
 
 
 def rollfleet_mb_per_s(server: NatsServer, storage: str, batches: int) -> float:
-    """Megabytes of batches a second; the first two are not counted."""
+    """Return the megabytes of batches per second, without the first two."""
     known = job(storage)
     admin = Link(Address(url=server.url(None), job=known.key), role=None)
     admin.call(provision(admin, known))
@@ -103,7 +103,7 @@ def rollfleet_mb_per_s(server: NatsServer, storage: str, batches: int) -> float:
 
 
 def publish(url: str, count: int) -> None:
-    """nats-py's publisher."""
+    """Publish messages with nats-py."""
 
     async def main() -> None:
         client = await nats.connect(url)
@@ -120,7 +120,7 @@ def publish(url: str, count: int) -> None:
 
 
 def nats_py_mb_per_s(server: NatsServer, storage: str, messages: int) -> float:
-    """Megabytes of messages a second, once the first have come."""
+    """Return the megabytes of messages per second, from the first arrivals on."""
 
     async def main() -> float:
         client = await nats.connect(server.url(None))
@@ -151,18 +151,18 @@ class Blocking:
         where = urlsplit(url)
         self._socket = socket.create_connection((where.hostname, where.port), timeout=60)
         self._lines = self._socket.makefile("rb")
-        self._lines.readline()  # what the server says of itself
+        self._lines.readline()  # the server's INFO line
         who = json.dumps({"user": where.username, "pass": where.password, "verbose": False})
         self.send(f"CONNECT {who}\r\nSUB {subject} 1\r\nPING\r\n".encode())
         if (line := self._lines.readline()) != b"PONG\r\n":
             raise ConnectionError(f"the server answered {line!r}")
 
     def send(self, commands: bytes) -> None:
-        """Commands as the server reads them."""
+        """Send commands of the protocol."""
         self._socket.sendall(commands)
 
     def receive(self, into: bytearray) -> None:
-        """The next message; `into` has room for it and the end of its line."""
+        """Receive the next message into `into`, which has space for it and the end of its line."""
         while not (line := self._lines.readline()).startswith(b"MSG"):
             if line != b"PING\r\n":
                 raise ConnectionError(f"the server says {line!r}")
@@ -176,7 +176,7 @@ class Blocking:
 
 
 def publish_by_hand(url: str, count: int) -> None:
-    """As many in flight as nats-py's publisher has: each that was received comes back as an empty message."""
+    """Publish with as many messages in flight as nats-py's publisher; an empty message confirms each arrival."""
     client, empty = Blocking(url, "room"), bytearray(2)
     message = b"PUB plain %d\r\n%b\r\n" % (MESSAGE_BYTES, bytes(MESSAGE_BYTES))
     for sent in range(count):
@@ -189,7 +189,7 @@ def publish_by_hand(url: str, count: int) -> None:
 
 
 def by_hand_mb_per_s(server: NatsServer, messages: int) -> float:
-    """Megabytes of messages a second, once the first have come."""
+    """Return the megabytes of messages per second, from the first arrivals on."""
     client, message = Blocking(server.url(None), "plain"), bytearray(MESSAGE_BYTES + 2)
     publisher = _start(publish_by_hand, server.url(None), messages + IN_FLIGHT)
     for received in range(messages + IN_FLIGHT):

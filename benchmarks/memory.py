@@ -1,4 +1,4 @@
-"""Whether memory stays flat: a job of a million frames through one learner, resident memory of every process sampled.
+"""The growth of memory: a job of a million frames through one learner, with samples of every process's resident memory.
 
 `python benchmarks/memory.py [--frames N] [--quick]`
 
@@ -40,7 +40,7 @@ with rollfleet.connect(policy=policy) as collector, open(sys.argv[1], "w", buffe
 
 
 def sample(mode: str, frames: int) -> dict[str, list[tuple[int, int]]]:
-    """Frames and resident bytes of each process, while a job runs to its end."""
+    """Sample frames and resident bytes of each process until the job ends."""
     samples: dict[str, list[tuple[int, int]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         job, learner, progress = (Path(folder) / name for name in ("job.yaml", "learner.py", "progress"))
@@ -77,7 +77,7 @@ def _resident(runner: int, learner: str) -> list[tuple[str, int]]:
 
 
 def slope(points: list[tuple[int, int]]) -> tuple[float, float]:
-    """KiB for each 100,000 frames after the first third, and the last resident size in MiB."""
+    """Return the KiB per 100,000 frames after the first third, and the last resident size in MiB."""
     frames, resident = np.array(points, dtype=float).T
     warm = frames > frames[-1] / 3
     gradient = np.polyfit(frames[warm], resident[warm], 1)[0]

@@ -1,11 +1,10 @@
-"""What a learner's loop sees when something happens to one of two workers: Rollfleet beside its peers, tried.
+"""The effect of a fault in one of two workers on the learner's loop: Rollfleet beside its peers.
 
 `python benchmarks/peer_faults.py [--peer-python PATH] [--watch-s 30] [--only NAME,NAME] [--quick]`
 
 Each contender of `benchmarks/contenders` collects CartPole with two workers of 8 environments. After some batches one
-worker process gets a signal; then the loop goes on for `--watch-s`, and what came is counted. Last the loop itself is
-killed, and what becomes of its workers is watched. `loop` is a process of its own: one that hangs is killed, and said
-to hang.
+worker process gets a signal; then the loop continues for `--watch-s`, and its batches are counted. Last, the loop
+itself is killed, and its workers are observed. The loop is a separate process: if it hangs, it is killed and reported.
 """
 
 import argparse
@@ -42,7 +41,9 @@ def main() -> None:
     """Try every fault with every contender, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the peers")
-    parser.add_argument("--watch-s", type=float, default=30.0, help="how long the loop is watched after the fault")
+    parser.add_argument(
+        "--watch-s", type=float, default=30.0, help="seconds for which the loop is observed after the fault"
+    )
     parser.add_argument("--only", default=",".join(NAMES), help="contenders")
     parser.add_argument("--quick", action="store_true", help="Rollfleet's processes alone, for 5 s")
     parser.add_argument("--loop", nargs=3, help=argparse.SUPPRESS)
@@ -58,12 +59,12 @@ def main() -> None:
     )
     for name in names:
         python = sys.executable if name.startswith("rollfleet") else given.peer_python
-        told = [watch(python, name, fault, watch_s) for fault in (*SIGNALS, LEARNER)]
-        print(f"| {NAMES[name]} | {' | '.join(told)} |", flush=True)
+        outcomes = [watch(python, name, fault, watch_s) for fault in (*SIGNALS, LEARNER)]
+        print(f"| {NAMES[name]} | {' | '.join(outcomes)} |", flush=True)
 
 
 def watch(python: str, name: str, fault: str, watch_s: float) -> str:
-    """Run a loop with a fault in it; what became of it."""
+    """Run a loop with a fault, and return its outcome."""
     environ = os.environ | {"PYTHONPATH": str(CONTENDERS), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     command = [python, "-P", str(Path(__file__).resolve()), "--loop", name, fault, str(watch_s)]
@@ -89,15 +90,15 @@ def watch(python: str, name: str, fault: str, watch_s: float) -> str:
 
 
 def who_stays(process: "subprocess.Popen[str]", watch_s: float) -> str:
-    """Kill the loop once it says who its workers are; what becomes of them. They are ended in any case."""
+    """Kill the loop once it has reported its workers; return their outcome. In any case, end them."""
     assert process.stdout is not None
-    told = next((json.loads(line) for line in process.stdout if line.startswith('{"')), None)
+    report = next((json.loads(line) for line in process.stdout if line.startswith('{"')), None)
     process.kill()
     process.wait()
-    if told is None:
+    if report is None:
         return "did not start"
     killed_s = time.monotonic()
-    workers = [psutil.Process(pid) for pid in told["workers"] if psutil.pid_exists(pid)]
+    workers = [psutil.Process(pid) for pid in report["workers"] if psutil.pid_exists(pid)]
     _, stay = psutil.wait_procs(workers, timeout=watch_s)
     took_s = time.monotonic() - killed_s
     for each in stay:
@@ -106,7 +107,7 @@ def who_stays(process: "subprocess.Popen[str]", watch_s: float) -> str:
 
 
 def loop(name: str, fault: str, watch_s: float) -> None:
-    """Collect, break one worker, go on; print as JSON what came."""
+    """Collect, break one worker, continue; print the outcome as JSON."""
     from work import Work
 
     module, _, function = name.partition(".")
@@ -124,10 +125,10 @@ def loop(name: str, fault: str, watch_s: float) -> None:
         killed_s = last_s = time.monotonic()
         batches = 0
 
-        def tell_and_end() -> None:  # whether or not the loop hangs
+        def tell_and_end() -> None:  # even if the loop hangs
             quiet_s = time.monotonic() - last_s
             print(json.dumps({"batches": batches, "quiet_s": quiet_s, "before": before}), flush=True)
-            for pid in running.worker_pids:  # one that is stopped ends by nothing else
+            for pid in running.worker_pids:  # nothing else ends a stopped process
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:

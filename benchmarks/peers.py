@@ -1,8 +1,9 @@
 """Rollfleet and its peers on the same work, side by side: `python -P benchmarks/peers.py [--quick] [--only NAME]`.
 
-Each contender runs in a process of its own. All contenders of a case are started first, then they take turns, one at a
-time, round after round, so that the machine's moods hit all of them. What came out is written as JSON, with what the
-machine is; `benchmarks/report` makes tables and pictures of it. A contender that cannot run is reported as such.
+Each contender runs in a separate process. All contenders of a case are started first. Then they take turns, one at a
+time, round after round, so that noise of the machine affects all. The results are written as JSON, with a description
+of the machine; `benchmarks/report` turns them into tables and pictures. A contender that cannot run is reported as
+such.
 """
 
 import argparse
@@ -32,13 +33,13 @@ Rounds = dict[str, list[float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The same work for all of its contenders.
+    """A case: the same work for all of its contenders.
 
     Attributes:
-        name: What `--only` looks for.
-        title: What the docs call it.
+        name: The name for `--only`.
+        title: The title in the docs.
         contenders: `module.function` in benchmarks/contenders.
-        measure: One of those in benchmarks/contenders/measures.py.
+        measure: A function of benchmarks/contenders/measures.py.
         work: See `Work` in benchmarks/contenders/work.py.
     """
 
@@ -60,7 +61,7 @@ NATS = ("rollfleet_two.nats_sync", "rollfleet_two.nats_async", "rollfleet_two.na
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Return all cases."""
     for env, num_envs in (("CartPole-v1", 1), ("CartPole-v1", 8), ("CartPole-v1", 64), ("Pendulum-v1", 8)):
         pool = (*ENVPOOL, *OURS_ENVPOOL) if num_envs == 64 else ()
         yield _here(env, num_envs, *HAND, *pool, *OURS, "sb3_here.rollouts", *TORCHRL)
@@ -120,7 +121,7 @@ def cases() -> Iterator[Case]:
     )
     yield Case(
         name="idle",
-        title="CPU of those who wait",
+        title="CPU of waiting processes",
         contenders=(*PROCESSES[:2], *NATS[:2], *started),
         measure="idle",
         work=two,
@@ -136,7 +137,7 @@ def cases() -> Iterator[Case]:
 
 
 def scaling() -> Iterator[Case]:
-    """How the cost grows, one thing at a time: docs/scaling.md."""
+    """Return the cases of docs/scaling.md: the cost along one axis at a time."""
     two = (NATS[1], PROCESSES[1])
     for num_envs in (1, 2, 4, 8, 16, 32, 64, 128):
         work = {"workers": 1, "num_envs": num_envs, "critic": True}
@@ -171,13 +172,13 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A process that answers."""
+    """A contender's process, which answers requests."""
 
     process: "subprocess.Popen[str]"
     stderr: Path
 
     def answer(self, question: object = None) -> dict[str, float]:
-        """Wait for a line; ask for it first, unless it comes by itself."""
+        """Wait for a line; request it first, unless it comes without a request."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -192,7 +193,7 @@ class Contender:
 
 @contextmanager
 def contender(python: str, case: Case, name: str) -> Iterator[Contender]:
-    """Started, and stopped in the end."""
+    """Start a contender, and stop it at the end."""
     environ = os.environ | {"PYTHONPATH": str(HERE / "contenders"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "stderr", "w+") as stderr:
         process = subprocess.Popen(
@@ -218,7 +219,7 @@ def contender(python: str, case: Case, name: str) -> Iterator[Contender]:
 
 
 def measure(case: Case, pythons: dict[str, str], *, rounds: int, seconds: float) -> dict[str, Any]:
-    """Figures of each contender by name, a list with one for each round; or its error."""
+    """Return each contender's figures by name, one for each round; or its error."""
     figures: dict[str, Rounds] = {name: defaultdict(list) for name in case.contenders}
     errors: dict[str, str] = {}
     with ExitStack() as stack:
@@ -243,7 +244,7 @@ def _noting(errors: dict[str, str], name: str) -> Iterator[None]:
 
 
 def machine() -> dict[str, Any]:
-    """What these figures were measured on."""
+    """Describe the machine."""
     names = [line for line in _lines("/proc/cpuinfo") if line.startswith("model name")]
     memory = [line for line in _lines("/proc/meminfo") if line.startswith("MemTotal")]
     return {
@@ -268,11 +269,11 @@ def _version(package: str) -> str | None:
 
 
 def show(case: Case, figures: dict[str, Any]) -> None:
-    """Print what was measured, medians."""
+    """Print the medians."""
     print(f"\n{case.name}: {case.title}")
     for name, own in figures.items():
-        said = own["error"].splitlines()[-1] if "error" in own else _words(own)
-        print(f"  {name:36} {said}", flush=True)
+        result = own["error"].splitlines()[-1] if "error" in own else _words(own)
+        print(f"  {name:36} {result}", flush=True)
 
 
 def _words(figures: Rounds) -> str:
@@ -282,18 +283,18 @@ def _words(figures: Rounds) -> str:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the selected cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two short rounds: to see that it runs, not for figures")
+    parser.add_argument("--quick", action="store_true", help="two short rounds: a check that it runs, not for figures")
     parser.add_argument(
-        "--only", action="append", default=[], help="cases or contenders with this in their names, or case:contender"
+        "--only", action="append", default=[], help="cases or contenders by a part of their name, or case:contender"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a round")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of a round")
+    parser.add_argument("--json", type=Path, help="file for the results; keeps earlier results of other cases")
     parser.add_argument(
-        "--json", type=Path, help="where to write; cases that it has from before and that are not run stay"
+        "--peer-python", default=sys.executable, help="interpreter of a virtual environment with the peers"
     )
-    parser.add_argument("--peer-python", default=sys.executable, help="of a virtual environment that has the peers")
     options = parser.parse_args()
     rounds, seconds = (2, 0.3) if options.quick else (options.rounds, options.seconds)
     results: dict[str, Any] = {"cases": {}}
@@ -326,7 +327,7 @@ def main() -> None:
 
 
 def _chosen(case: Case, only: Sequence[str]) -> Case | None:
-    """The case, or what is left of it: `part of a case's name`, or of a contender's, or `case:contender`, exactly."""
+    """Select contenders of a case: by a part of the case's or a contender's name, or exactly by `case:contender`."""
     if not only or any(word in case.name for word in only):
         return case
     names = tuple(

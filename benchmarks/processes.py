@@ -1,13 +1,13 @@
-"""Frames per second of worker processes beside the shortest program that one would write by hand for the same.
+"""Frames per second of worker processes beside the shortest program by hand for the same task.
 
-By hand: each worker steps its environments with the same policy and writes what happened into memory that it shares
-with the learner (`torch.Tensor.share_memory_`), in one of two places in turn; pipes say which place is full and which
-is free; the learner copies its parameters into shared memory before each batch is asked for, and the batch out of it.
-It records observation, action, log-probability, value, reward and flags; it has no final observations, trajectory ids,
-returns or versions, and notices nothing that goes wrong. Where `next` is said, its learner also makes the next
-observations, which Rollfleet's batches always have; without the true last ones of episodes.
+By hand: each worker steps its environments with the same policy and writes frames into one of two buffers that it
+shares with the learner (`torch.Tensor.share_memory_`). Pipes signal full and free buffers. The learner copies its
+parameters into shared memory before it requests a batch, and the batch out of it. The program records observation,
+action, log-probability, value, reward and flags. It has no final observations, trajectory ids, returns or versions,
+and detects no errors. In rows with `next`, its learner also builds the next observations, which Rollfleet's batches
+always have, but not the true last ones of episodes.
 
-The two are measured in turn, while the other's workers wait for their learner. Run:
+The two are measured in turn, while the workers of the other wait for their learner. Run:
 `python benchmarks/processes.py [--quick]`.
 """
 
@@ -32,7 +32,7 @@ WORKERS, ENVS, STEPS = 2, 8, 128
 
 
 class Pixels(gymnasium.Env[Any, Any]):
-    """Observations as of Atari's games, at no cost: uint8 84 x 84 x 4; episodes of 500 frames."""
+    """An environment with Atari's observations at no cost: uint8 84 x 84 x 4; episodes of 500 frames."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)
@@ -42,19 +42,19 @@ class Pixels(gymnasium.Env[Any, Any]):
         self._step = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         self._step = 0
         return self._frames[0], {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The next of eight frames."""
+        """Return the next of eight frames."""
         self._step += 1
         return self._frames[self._step % 8], 1.0, self._step == 500, False, {}
 
 
 class Thumbnail(nn.Module):
-    """A small policy for pixels: looks at every sixth pixel of the newest frame."""
+    """A small policy for pixels: it reads every sixth pixel of the newest frame."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ CASES: dict[str, tuple[Callable[[], gymnasium.Env[Any, Any]], Callable[[], nn.Mo
 
 
 def _work(case: str, places: list[dict[str, Tensor]], weights: list[Tensor], pipe: Connection) -> None:
-    """A worker by hand."""
+    """Run a worker by hand."""
     torch.set_num_threads(1)
     make_env, make_policy = CASES[case]
     env, policy = SyncVectorEnv([make_env] * ENVS), make_policy()
@@ -109,7 +109,7 @@ def _work(case: str, places: list[dict[str, Tensor]], weights: list[Tensor], pip
 
 @contextmanager
 def by_hand(case: str, *, following: bool) -> Iterator[Callable[[], object]]:
-    """Gives the function that collects one batch of one worker, the first that is ready."""
+    """Provide a function that collects one batch of the first ready worker."""
     make_env, make_policy = CASES[case]
     space, policy = make_env().observation_space, make_policy()
     lead = (ENVS, STEPS)
@@ -160,7 +160,7 @@ def by_hand(case: str, *, following: bool) -> Iterator[Callable[[], object]]:
 
 @contextmanager
 def by_rollfleet(case: str) -> Iterator[Callable[[], object]]:
-    """The same by `Collector`."""
+    """Provide the same by `Collector`."""
     make_env, make_policy = CASES[case]
     options: dict[str, Any] = {"num_envs": ENVS, "frames_per_batch": ENVS * STEPS, "workers": WORKERS, "mode": "async"}
     with Collector(make_env, make_policy(), **options) as collector:
@@ -168,7 +168,7 @@ def by_rollfleet(case: str) -> Iterator[Callable[[], object]]:
 
 
 def compare(case: str, *, rounds: int, round_s: float) -> None:
-    """Print the medians of so many rounds of so many seconds."""
+    """Print the medians of the rounds."""
     rates: dict[str, list[float]] = {"rollfleet": [], "hand": [], "hand, next": []}
     with ExitStack() as stack:
         began = time.perf_counter()
@@ -182,7 +182,7 @@ def compare(case: str, *, rounds: int, round_s: float) -> None:
         }
         for _ in range(rounds):
             for name, collect in contenders.items():
-                for _ in range(2 * 2 * WORKERS):  # what was collected while the other's turn was
+                for _ in range(2 * 2 * WORKERS):  # batches that were collected during the other's turn
                     collect()
                 batches, start = 0, time.perf_counter()
                 while (elapsed := time.perf_counter() - start) < round_s:
@@ -199,7 +199,7 @@ def compare(case: str, *, rounds: int, round_s: float) -> None:
 def main() -> None:
     """Run and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="seconds instead of a minute; figures move more")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of a minute; figures vary more")
     parser.add_argument("--case", choices=CASES, action="append")
     options = parser.parse_args()
     torch.set_num_threads(1)

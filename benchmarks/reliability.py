@@ -1,11 +1,10 @@
-"""How long a job takes to go on after something was killed, what memory it needs meanwhile, and what a soak loses.
+"""The recovery time of a job after kills, its memory while the learner sleeps, and the losses of a soak test.
 
 `python benchmarks/reliability.py [--rounds 5] [--asleep-s 600] [--soak-s 3600] [--quick]`
 
-`rollfleet run` with two workers, one learner, file storage. Kills are SIGKILL. "Lost" are gaps in a worker's sequence
-of batches that were handed over, "repeated" batches that one learner was handed twice, "again" those that a learner
-which was killed had been handed, and its successor was handed once more.
-What is given 0 rounds or 0 seconds is left out.
+`rollfleet run` with two workers, one learner, file storage. Kills are SIGKILL. "Lost" counts gaps in a worker's
+sequence of delivered batches, "repeated" counts batches that one learner got twice, and "again" counts batches that
+both a killed learner and its successor got. A part with 0 rounds or 0 seconds is skipped.
 """
 
 import argparse
@@ -37,7 +36,7 @@ spec:
   weights: {maxLag: 1000000}
   failure: {maxRestartsPerWorker: 1000}
 """
-# Starts again when it was killed: `rollfleet run` itself ends with its learner.
+# Restarts the learner after a kill: `rollfleet run` itself ends with its learner.
 LEARNER = """
 import subprocess, sys
 while subprocess.call([sys.executable, *sys.argv[1:]]) < 0:
@@ -50,12 +49,12 @@ from rollfleet.learner.gathering import Gatherer
 
 hand_over, out, asleep = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1), pathlib.Path(sys.argv[2])
 
-def told(self, arrivals):
+def recorded(self, arrivals):
     for each in arrivals:
         print(time.monotonic(), os.getpid(), each.worker, each.incarnation, each.sequence, file=out)
     hand_over(self, arrivals)
 
-Gatherer.hand_over = told
+Gatherer.hand_over = recorded
 env = gymnasium.make("CartPole-v1")
 with rollfleet.connect(policy=rollfleet.ActorCritic(env.observation_space, env.action_space)) as collector:
     for batch in collector:
@@ -77,16 +76,16 @@ class Batch:
 
 
 class Record:
-    """What learners write down, read on from where the last look ended: a soak's has many megabytes."""
+    """The learners' records, read incrementally: those of a soak test have many megabytes."""
 
     def __init__(self, path: Path) -> None:
-        """Of a file that need not be there yet."""
+        """Read a file that may not exist yet."""
         path.touch()
         self.path, self.batches = path, list[Batch]()
         self._file, self._half = path.open(), ""
 
     def look(self) -> list[Batch]:
-        """Those that are new; `batches` has all."""
+        """Return the new batches; `batches` has all."""
         *lines, self._half = (self._half + self._file.read()).split("\n")
         parts = (line.split() for line in lines)
         new = [Batch(float(line[0]), *map(int, line[1:])) for line in parts if len(line) == 5]
@@ -95,7 +94,7 @@ class Record:
 
 
 class Run:
-    """A job that runs, and its parts."""
+    """A running job, and its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.record, self.asleep = Record(folder / "record"), folder / "asleep"
@@ -107,7 +106,7 @@ class Run:
         self.process = subprocess.Popen(arguments, stdout=(folder / "output").open("w"), stderr=subprocess.STDOUT)
 
     def parts(self) -> dict[str, psutil.Process]:
-        """Its processes by name."""
+        """Return the job's processes by name."""
         found = {}
         for each in psutil.Process(self.process.pid).children(recursive=True):
             try:
@@ -123,12 +122,12 @@ class Run:
         return found
 
     def kill(self, name: str) -> float:
-        """SIGKILL; when."""
+        """Send SIGKILL, and return the time."""
         self.parts()[name].send_signal(signal.SIGKILL)
         return time.monotonic()
 
     def wait_for(self, worker: int | None = None, since_s: float = 0.0, *, next_life: bool = False) -> Batch:
-        """The first batch that was handed over since; of a worker; of its next life."""
+        """Return the first batch since then; of a worker, the first of its next incarnation."""
         self.record.look()
         known = self.record.batches
         lives = [each.incarnation for each in known if each.worker == worker and each.time_s < since_s]
@@ -144,17 +143,17 @@ class Run:
 
 
 def recover(run: Run, name: str) -> float:
-    """Seconds from a kill to the batch that shows that all goes on."""
+    """Return the seconds from a kill to the batch that proves the recovery."""
     killed_s = run.kill(name)
     if name.startswith("worker"):
         return run.wait_for(int(name.split()[1]), killed_s, next_life=True).time_s - killed_s
-    if name == "nats-server":  # what was on its way is still handed over
+    if name == "nats-server":  # batches under way are still delivered
         return run.wait_for(None, killed_s + 0.2).time_s - killed_s
     return run.wait_for(None, killed_s).time_s - killed_s
 
 
 def soak(run: Run, seconds: float, every_s: float) -> str:
-    """A fault every so many seconds, for so long; what it lost. One that is not over when the next is due delays it."""
+    """Cause faults periodically, and return the losses. A fault that lasts longer than the period delays the next."""
     chance, next_s, faults = random.Random(0), time.monotonic(), Counter[str]()
     until = next_s + seconds
     while (next_s := max(next_s + every_s, time.monotonic())) <= until:
@@ -172,8 +171,8 @@ def soak(run: Run, seconds: float, every_s: float) -> str:
     lost = sum(max(seen) - min(seen) + 1 - len(seen) for seen in lives.values())
     repeated = sum(count - 1 for seen in learners.values() for count in seen.values())
     again = sum(map(len, learners.values())) - sum(map(len, lives.values()))
-    said = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
-    return f"| {seconds:g} s | {said} | {len(batches):,} | {lost} | {repeated} | {again} |"
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(faults.items()))
+    return f"| {seconds:g} s | {counts} | {len(batches):,} | {lost} | {repeated} | {again} |"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Frames per second of `Rollout` beside the shortest loop that one would write by hand, with the same policy.
+"""Frames per second of `Rollout` beside the shortest loop by hand, with the same policy.
 
 The hand-written loop over `SyncVectorEnv` records observation, action, log-probability, value, reward and flags into
 preallocated memory; it has no trajectory ids, no returns, no final observations, and counts reset steps as frames.
@@ -41,7 +41,7 @@ class ByHand:
         self.terminated, self.truncated = np.zeros(lead, np.bool_), np.zeros(lead, np.bool_)
 
     def collect(self) -> None:
-        """One batch."""
+        """Collect one batch."""
         with torch.inference_mode():
             for t in range(STEPS):
                 out = self.policy(torch.from_numpy(self.current))
@@ -80,10 +80,10 @@ def compare(env_id: str, num_envs: int, *, rounds: int, round_s: float) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="seconds instead of a minute; figures move more")
-    parser.add_argument("--env", default="CartPole-v1", help="an environment id")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of a minute; figures vary more")
+    parser.add_argument("--env", default="CartPole-v1", help="id of the environment")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for num_envs in (1, 8, 64):

@@ -1,7 +1,7 @@
-"""Where the time of a step goes, in one process: `python -P benchmarks/step_costs.py [--quick]`.
+"""The time of a step by its parts, in one process: `python -P benchmarks/step_costs.py [--quick]`.
 
 CartPole, the policy of `peers.py` in plain torch and the built-in `mlp`. Microseconds of one step of all environments,
-by timers around what a collector calls; each costs some 0.2 µs itself. The quickest of several rounds.
+by timers around a collector's calls; each timer costs some 0.2 µs itself. Figures are the fastest of several rounds.
 """
 
 import argparse
@@ -37,21 +37,21 @@ def main() -> None:
     for owner, name in (*TIMED, *OUTER):
         setattr(owner, name, timed(getattr(owner, name), f"{owner.__name__}.{name}", spent))
     print("| µs of a step | " + " | ".join(COLUMNS) + " |\n|---|" + "---|" * len(COLUMNS))
-    for what, policy in (("any torch policy", Plain), ("`mlp`", built_in)):
+    for name, policy in (("any torch policy", Plain), ("`mlp`", built_in)):
         for num_envs in (1, 8, 64):
             work = Work(num_envs=num_envs, critic=True)
             figures = quickest(work, policy(work), spent, rounds=rounds, batches=batches)
-            print(f"| {what}, {num_envs} | " + " | ".join(f"{figure:.1f}" for figure in figures) + " |", flush=True)
+            print(f"| {name}, {num_envs} | " + " | ".join(f"{figure:.1f}" for figure in figures) + " |", flush=True)
 
 
 COLUMNS = (
-    *("all", "the policy", "to and from its arrays", "environments", "ends of episodes", "writing down"),
+    *("all", "the policy", "to and from its arrays", "environments", "ends of episodes", "storing"),
     *("a fragment", "a batch"),
 )
 
 
 def quickest(work: Work, policy: Any, spent: Counter[str], *, rounds: int, batches: int) -> list[float]:
-    """What belongs under `COLUMNS`."""
+    """Return the values of `COLUMNS`."""
     found: list[list[float]] = []
     with rollfleet.Collector(
         work.env, policy, num_envs=work.num_envs, frames_per_batch=work.frames, workers=0
@@ -64,26 +64,30 @@ def quickest(work: Work, policy: Any, spent: Counter[str], *, rounds: int, batch
             for _ in range(batches):
                 next(collector)
             spent["all"] = time.perf_counter_ns() - began
-            found.append([share / (1e3 * batches * work.steps) for share in shares(spent)])
+            found.append([each / (1e3 * batches * work.steps) for each in parts(spent)])
     return min(found)
 
 
-def shares(spent: Counter[str]) -> tuple[int, ...]:
-    """What is inside of something else is taken out of it."""
-    acting = spent["Actor.__call__"] + spent["Actor.first"] + spent["Actor.rest"]
-    # The quick form of a policy has no call of its own: what it does is the policy.
-    policy = spent["Actor._call"] if spent["Actor._call"] > acting / 2 else acting
-    reset, ends, lanes = spent["SerialVectorEnv.reset"], spent["LockstepStepper._end"], spent["LockstepStepper.collect"]
+def parts(spent: Counter[str]) -> tuple[int, ...]:
+    """Subtract the time of inner calls from the outer ones."""
+    actor = spent["Actor.__call__"] + spent["Actor.first"] + spent["Actor.rest"]
+    # The fast form of a policy has no call of its own: its work counts as the policy.
+    policy = spent["Actor._call"] if spent["Actor._call"] > actor / 2 else actor
+    reset, ends, stepper = (
+        spent["SerialVectorEnv.reset"],
+        spent["LockstepStepper._end"],
+        spent["LockstepStepper.collect"],
+    )
     environments = spent["SerialVectorEnv.step"] + reset
-    inside = acting - spent["Actor.first"] + spent["SerialVectorEnv.step"] + ends
+    inside = actor - spent["Actor.first"] + spent["SerialVectorEnv.step"] + ends
     return (
-        *(spent["all"], policy, acting - policy, environments, ends - reset, lanes - inside),
-        *(spent["Rollout.collect"] - lanes - spent["Actor.first"], spent["all"] - spent["Rollout.collect"]),
+        *(spent["all"], policy, actor - policy, environments, ends - reset, stepper - inside),
+        *(spent["Rollout.collect"] - stepper - spent["Actor.first"], spent["all"] - spent["Rollout.collect"]),
     )
 
 
 def timed(function: Any, name: str, spent: Counter[str]) -> Any:
-    """The same, and what it takes is added up."""
+    """Wrap a function to add up its time."""
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter_ns()

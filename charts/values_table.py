@@ -1,6 +1,6 @@
-"""Writes the table of a chart's values into its README: `python charts/values_table.py charts/rollfleet`.
+"""Write the table of a chart's values into its README: `python charts/values_table.py charts/rollfleet`.
 
-The text of a value is the `# --` comment above it in `values.yaml`, its default is what stands there.
+The description of a value is the `# --` comment above it in `values.yaml`; its default is the value there.
 """
 
 import json
@@ -16,7 +16,7 @@ _LINE = re.compile(r"(?P<indent> *)(?P<key>[A-Za-z]\w*):")
 
 
 def described(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The path and the text of each value that has a text, in order."""
+    """Yield the path and the description of each described value, in order."""
     path: list[tuple[int, str]] = []
     comment = ""
     for line in text.splitlines():
@@ -34,9 +34,9 @@ def described(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def table(text: str) -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     values = yaml.safe_load(text)
-    rows = ["| Value | Default | What it is |", "|---|---|---|"]
+    rows = ["| Value | Default | Description |", "|---|---|---|"]
     for path, comment in described(text):
         default = values
         for key in path:
@@ -46,14 +46,14 @@ def table(text: str) -> str:
 
 
 def written(readme: str, values: str) -> str:
-    """A README with the table of these values."""
+    """Return a README with the table of these values."""
     head, _, rest = readme.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{table(values)}\n{END}{tail}"
 
 
 def main(folder: Path) -> None:
-    """Write the table of the chart in a folder."""
+    """Update the README of the chart in a folder."""
     readme = folder / "README.md"
     readme.write_text(written(readme.read_text(), (folder / "values.yaml").read_text()))
 

@@ -1,4 +1,4 @@
-"""For the site: a link to a file of the repository that is no page becomes the name of that file."""
+"""A hook for the site: a link to a file that is not a page becomes the name of that file."""
 
 import posixpath
 import re
@@ -8,7 +8,7 @@ _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """What mkdocs calls with each page's text."""
+    """Rewrite the links of a page; mkdocs calls this hook."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def written(link: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ from rollfleet.nats.streams import provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -25,17 +25,17 @@ STOP_GRACE_S = 2.0
 
 
 class Server:
-    """What the fixture `server` gives. Name its type by `if TYPE_CHECKING: from tests.sdk.conftest import Server`.
+    """The fixture `server`: a nats-server for one job.
 
     Attributes:
-        subjects: Of `default/test`, the one job that its users may touch.
-        folder: Where the server's files are.
+        subjects: The subjects of `default/test`, the one job that its users may use.
+        folder: The folder of the server's files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.subjects = Subjects(namespace="default", job="test")
         self.folder = folder
-        self._loop = asyncio.Runner()  # the server's process needs its loop to be there, not to run
+        self._loop = asyncio.Runner()  # the server's process needs an existing loop, not a running one
         self._links = ExitStack()
         self._running: NatsServer = self._loop.run(start_nats_server(self.subjects, folder))
 
@@ -50,21 +50,21 @@ class Server:
         return self._running.host_port
 
     def url(self, role: Role | None = None) -> str:
-        """Where a role connects; None: whoever runs the job, who may do everything."""
+        """Return the URL for a role; None: for the job's owner, with all permissions."""
         return self._running.url(role)
 
     def address(self, role: Role | None = None) -> Address:
-        """The same, as a process is told it."""
+        """Return the address for a role, as a process reads it."""
         return Address(url=self.url(role), job=self.subjects.key)
 
     def link(self, role: Role | None = None) -> Link:
-        """A connection, closed after the test."""
+        """Return a connection that is closed after the test."""
         link = Link(self.address(role), role=role)
         self._links.callback(link.close)
         return link
 
     def provision(self, **spec: object) -> CollectorJob:
-        """Make the streams of a small job `default/test` whose spec says also this, in camelCase."""
+        """Create the streams of a small job `default/test` with these fields of its spec, in camelCase."""
         smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
         metadata = {"name": self.subjects.job, "namespace": self.subjects.namespace}
         job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
@@ -76,16 +76,16 @@ class Server:
         return job
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the server is gone."""
+        """Kill the server with SIGKILL, and wait for its end."""
         self._running.child.kill(signal.SIGKILL)
         self._loop.run(self._running.child.wait())
 
     def start_again(self) -> None:
-        """After `kill`: on the same port, with the same users and what was stored."""
+        """Start it after `kill`: on the same port, with the same users and storage."""
         self._loop.run(self._running.start_again())
 
     def stop(self) -> None:
-        """Close every link, stop the server."""
+        """Close every link, and stop the server."""
         try:
             self._links.close()
         finally:
@@ -94,11 +94,11 @@ class Server:
 
 
 class WorkerThread:
-    """A worker of a job in a thread: the program's own loop, without the seconds that a process takes to start.
+    """A worker of a job in a thread: the program's loop, without the seconds that a process takes to start.
 
     Attributes:
-        transport: Its end of the wire.
-        error: What ended it; None: nothing did, or it is still going.
+        transport: Its transport.
+        error: The error that ended it; None: it ended without one, or still runs.
     """
 
     def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
@@ -110,14 +110,14 @@ class WorkerThread:
         self._thread.start()
 
     def wait_for(self, state: WorkerState, timeout_s: float = 20.0) -> None:
-        """Wait until its heartbeat says this."""
+        """Wait until its heartbeat has this state."""
         until = time.monotonic() + timeout_s
         while self.transport.status is None or self.transport.status.state is not state:
             assert time.monotonic() < until, f"the worker is not {state} but {self.transport.status}"
             time.sleep(0.01)
 
     def leave(self) -> None:
-        """What SIGTERM does in the program; once it has begun to collect."""
+        """Leave as the program does on SIGTERM. Call it after the worker has begun to collect."""
         assert self._worker is not None
         self._worker.leave()
 

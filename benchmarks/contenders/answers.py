@@ -1,4 +1,4 @@
-"""One contender in a process of its own: `python -P -m answers MODULE.FUNCTION MEASURE WORK`.
+"""One contender in a separate process: `python -P -m answers MODULE.FUNCTION MEASURE WORK`.
 
 It writes a line `{}` when it is ready; then for each line `{"seconds": s}` that comes in one line of figures. Started
 and asked by `benchmarks/peers.py`, which puts this folder on the path.
@@ -21,8 +21,8 @@ from work import Work
 
 
 def main(contender: str, measure: str, work: str) -> None:
-    """Answer until nobody asks any more."""
-    # What a library prints goes to stderr: stdout is for answers.
+    """Answer requests until they end."""
+    # Output of libraries goes to stderr: stdout is for answers.
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""The shortest loops that one would write: preallocated memory, no collector, no trajectory ids, no checks."""
+"""The shortest loops by hand: preallocated memory, no collector, no trajectory ids, no checks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ Step = tuple[Any, Any, Any, Any]
 
 
 class Stepped(Protocol):
-    """Environments, all stepped at once."""
+    """Environments that are stepped together."""
 
     def reset(self) -> Array: ...  # noqa: D102
     def step(self, actions: Array) -> Step: ...  # noqa: D102
@@ -25,17 +25,17 @@ class InAList:
     """Environments in a list."""
 
     def __init__(self, env: str, num_envs: int) -> None:
-        """Make them."""
+        """Build the environments."""
         self.envs = [make(env) for _ in range(num_envs)]
 
     def reset(self) -> Array:
-        """All of them."""
+        """See `Stepped`."""
         self.now = np.stack([env.reset(seed=i)[0] for i, env in enumerate(self.envs)])
         self.flags = np.zeros((3, len(self.envs)), np.float32)
         return self.now
 
     def step(self, actions: Array) -> Step:
-        """One after the other; one whose episode ended is reset at once."""
+        """Step one after the other; reset an ended one at once."""
         reward, terminated, truncated = self.flags
         for i, env in enumerate(self.envs):
             self.now[i], reward[i], terminated[i], truncated[i], _ = env.step(actions[i])
@@ -44,7 +44,7 @@ class InAList:
         return self.now, reward, terminated, truncated
 
     def close(self) -> None:
-        """All of them."""
+        """See `Stepped`."""
         for env in self.envs:
             env.close()
 
@@ -53,27 +53,27 @@ class Vector:
     """A vector environment of Gymnasium or EnvPool."""
 
     def __init__(self, env: Any) -> None:
-        """One that is made."""
+        """Wrap a built environment."""
         self.env = env
 
     def reset(self) -> Array:
-        """All."""
+        """See `Stepped`."""
         return self.env.reset()[0]  # type: ignore[no-any-return]
 
     def step(self, actions: Array) -> Step:
-        """All."""
+        """See `Stepped`."""
         return self.env.step(actions)[:4]  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """All."""
+        """See `Stepped`."""
         self.env.close()
 
 
 class Loop:
-    """Collects into the same memory again and again, `[T, envs, ...]`."""
+    """A loop that collects into the same memory, `[T, envs, ...]`."""
 
     def __init__(self, work: Work, envs: Stepped, act: Callable[[Array], tuple[Array, ...]]) -> None:
-        """Allocate."""
+        """Allocate the memory."""
         self.envs, self.act = envs, act
         self.now = envs.reset()
         lead = (work.steps, work.num_envs)
@@ -82,7 +82,7 @@ class Loop:
         self.flags = [np.zeros(lead, dtype) for dtype in (np.float32, np.bool_, np.bool_)]
 
     def batch(self) -> tuple[Array, int]:
-        """One."""
+        """Collect one batch."""
         for t in range(len(self.observation)):
             out = self.act(self.now)
             self.observation[t] = self.now
@@ -95,7 +95,7 @@ class Loop:
 
 
 def in_torch(policy: Plain) -> Callable[[Array], tuple[Array, ...]]:
-    """The policy of arrays, by torch."""
+    """Wrap a torch policy for arrays."""
 
     def act(observation: Array) -> tuple[Array, ...]:
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""What importing costs, each in a fresh interpreter."""
+"""The cost of imports, each in a fresh interpreter."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -7,12 +7,12 @@ from work import Work
 
 
 def torch_alone(_: Work) -> Any:
-    """What nobody can do without."""
+    """torch, which every contender imports."""
     return nullcontext("torch")
 
 
 def rollfleet_api(_: Work) -> Any:
-    """Who only validates jobs."""
+    """The import of a program that only validates jobs."""
     return nullcontext("rollfleet_api")
 
 
@@ -22,7 +22,7 @@ def rollfleet(_: Work) -> Any:
 
 
 def rollfleet_worker(_: Work) -> Any:
-    """All that a worker imports before it knows its job."""
+    """All imports of a worker before it reads its job."""
     return nullcontext("rollfleet.cli.worker_program")
 
 

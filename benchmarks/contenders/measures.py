@@ -1,4 +1,4 @@
-"""What is measured of a contender, whichever it is."""
+"""The measurements of a contender."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ Figures = Callable[[float], dict[str, float]]
 
 @contextmanager
 def rate(start: Start, work: Work) -> Iterator[Figures]:
-    """`frames/s` over so many seconds; `worker MB`, resident, where there are worker processes."""
+    """`frames/s` over some seconds; `worker MB`, resident, of worker processes."""
     with start(work) as running:
 
         def figures(seconds: float) -> dict[str, float]:
@@ -32,7 +32,7 @@ def rate(start: Start, work: Work) -> Iterator[Figures]:
 
 @contextmanager
 def cost(start: Start, work: Work) -> Iterator[Figures]:
-    """`frames/s`, and what a frame costs: `worker µs`, `learner µs`, `server µs` of CPU, and `wire bytes`.
+    """`frames/s`, and the cost of a frame: `worker µs`, `learner µs`, `server µs` of CPU, and `wire bytes`.
 
     CPU is that of all processes of a kind together. Unlike `frames/s` it does not depend on how many cores there are.
     """
@@ -44,21 +44,21 @@ def cost(start: Start, work: Work) -> Iterator[Figures]:
             before, carried = _cpu_s(running), running.wire_bytes() if running.wire_bytes else 0
             frames, elapsed = _collect(running, work, seconds)
             after = _cpu_s(running)
-            told = {
+            costs = {
                 f"{kind} µs": 1e6 * sum(after[pid] - before[pid] for pid in pids) / frames
                 for kind, pids in kinds.items()
                 if pids
             }
             if running.wire_bytes:
-                told["wire bytes"] = (running.wire_bytes() - carried) / frames
-            return {"frames/s": frames / elapsed} | told
+                costs["wire bytes"] = (running.wire_bytes() - carried) / frames
+            return {"frames/s": frames / elapsed} | costs
 
         yield figures
 
 
 @contextmanager
 def first_batch(start: Start, work: Work) -> Iterator[Figures]:
-    """`start s`: from nothing, everything imported here, until the first batch has come."""
+    """`start s`: from nothing, with all imports done here, until the first batch."""
 
     def figures(_: float) -> dict[str, float]:
         began = time.perf_counter()
@@ -71,7 +71,7 @@ def first_batch(start: Start, work: Work) -> Iterator[Figures]:
 
 @contextmanager
 def weights(start: Start, work: Work) -> Iterator[Figures]:
-    """`call ms`: the learner's own call. `acted ms`: from the call until all workers have acted on them."""
+    """`call ms`: the learner's own call. `acted ms`: from the call until all workers have acted on the weights."""
     with start(work) as running:
         send, policy = running.send_weights, running.policy
         assert send is not None
@@ -99,7 +99,7 @@ def weights(start: Start, work: Work) -> Iterator[Figures]:
 
 @contextmanager
 def idle(start: Start, work: Work) -> Iterator[Figures]:
-    """`idle CPU %` of a worker, and `learner idle CPU %`, of a core, while nobody asks for a batch."""
+    """`idle CPU %` of a worker, and `learner idle CPU %`, of a core, while no batch is requested."""
     with start(work) as running:
         for _ in range(4):
             running.next_batch()
@@ -135,13 +135,13 @@ def imports(start: Callable[[Work], AbstractContextManager[Any]], work: Work) ->
 
 
 def _warm(running: Running, work: Work) -> None:
-    """What has waited since the last round is not of this one."""
+    """Discard the batches that have waited since the last round."""
     for _ in range(1 + 3 * work.workers):
         _next(running, work)
 
 
 def _collect(running: Running, work: Work, seconds: float) -> tuple[int, float]:
-    """Frames, in so many seconds, and those seconds."""
+    """Return the frames of some seconds, and these seconds."""
     frames, began = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
         frames += _next(running, work)
@@ -156,7 +156,7 @@ def _next(running: Running, work: Work) -> int:
 
 
 def _acted_at(running: Running, marker: float, workers: int) -> float:
-    """When the last of the workers first acted on the weights that have this marker."""
+    """Return the time when the last worker first acted on the weights with this marker."""
     first: dict[float, float] = {}
     while len(first) < workers:
         batch, _ = running.next_batch()

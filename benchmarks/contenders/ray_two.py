@@ -14,7 +14,7 @@ from torchrl.envs import EnvBase
 from torchrl_here import Module, serial_env, vector_env
 from work import Running, Work
 
-ENDLESS = 1 << 40  # -1, as its documentation has it, stops at once
+ENDLESS = 1 << 40  # -1, as in its documentation, stops at once
 
 
 def sync_serial(work: Work) -> Any:
@@ -57,7 +57,7 @@ def _collector(work: Work, env: Callable[[str, int], EnvBase], *, sync: bool) ->
 
 
 def _is_actor(process: psutil.Process) -> bool:
-    """Whether it collects; Ray has processes of its own that are called `ray::...`, too."""
+    """Whether a process collects; Ray's own processes are also called `ray::...`."""
     try:
         command = " ".join(process.cmdline())
     except psutil.Error:

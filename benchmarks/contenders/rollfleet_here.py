@@ -11,7 +11,7 @@ from work import Plain, Running, Work, make
 
 
 def plain_torch(work: Work) -> Any:
-    """A policy that Rollfleet knows nothing about."""
+    """A policy that is opaque to Rollfleet."""
     return _collector(work, Plain(work))
 
 

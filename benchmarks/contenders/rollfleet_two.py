@@ -17,7 +17,7 @@ import rollfleet
 from rollfleet.nats.embedded_server import start_nats_server
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import provision
-from rollfleet_api.environment import THREADS, WORKER, Address
+from rollfleet_api.address import THREADS, WORKER, Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.validation import parse_job
@@ -26,7 +26,7 @@ from work import Plain, Running, Work, is_own, make, spawned
 
 
 def processes_sync(work: Work) -> Any:
-    """Processes, mode sync, a policy that Rollfleet knows nothing about."""
+    """Processes, mode sync, a policy that is opaque to Rollfleet."""
     return _processes(work, Plain(work), mode="sync")
 
 
@@ -122,16 +122,16 @@ def _job(work: Work, mode: str, *, mlp: bool) -> rollfleet.CollectorJob:
 
 
 def plain(_: object, __: object, **work: Any) -> Plain:
-    """Named by the job."""
+    """The entrypoint that the job names."""
     return Plain(Work(**work))
 
 
-# What `rollfleet run` says to the processes that it starts.
+# The variables that `rollfleet run` sets for its processes.
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
 
 def _keep_memory() -> None:
-    """The same, for this process, which runs already."""
+    """Set them for this process, which already runs."""
     libc = ctypes.CDLL(None)
     libc.mallopt(-3, 32 << 20)
     libc.mallopt(-1, 256 << 20)

@@ -14,10 +14,10 @@ from work import Plain, Running, Work, make
 
 
 class Module(TensorDictModule):  # type: ignore[misc]
-    """The plain policy as TorchRL takes it: one module, so that it pays for one call."""
+    """The plain policy in TorchRL's form: one module, for the cost of one call."""
 
     def __init__(self, work: Work) -> None:
-        """Its weights are the plain policy's."""
+        """Share the plain policy's weights."""
         plain = Plain(work)
         super().__init__(_Tuple(plain), in_keys=["observation"], out_keys=plain.keys)
 
@@ -32,17 +32,17 @@ class _Tuple(Plain):
 
 
 def one(env: str) -> EnvBase:
-    """One environment."""
+    """Build one environment."""
     return GymWrapper(make(env), categorical_action_encoding=True)
 
 
 def serial_env(env: str, num_envs: int) -> EnvBase:
-    """TorchRL's vector of environments; one alone is not put into one."""
+    """Build TorchRL's vector of environments; a single environment stays single."""
     return one(env) if num_envs == 1 else SerialEnv(num_envs, partial(one, env))
 
 
 def vector_env(env: str, num_envs: int) -> EnvBase:
-    """Gymnasium's."""
+    """Build Gymnasium's vector of environments."""
     makers = [partial(make, env)] * num_envs
     return GymWrapper(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP), categorical_action_encoding=True)
 

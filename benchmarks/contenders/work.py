@@ -22,7 +22,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is to be done.
+    """The work of a contender.
 
     Attributes:
         env: What `make` takes.
@@ -46,13 +46,13 @@ class Work:
 
     @property
     def frames(self) -> int:
-        """Of one worker's batch."""
+        """The frames of one worker's batch."""
         return self.num_envs * self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A contender that has started.
+    """A started contender.
 
     Attributes:
         next_batch: Collects a batch, returns it and how many frames it has.
@@ -72,10 +72,10 @@ class Running:
 
 
 class Pixels(gymnasium.Env[Array, np.int64]):
-    """Images that cost nothing to make: what remains is carrying them. Episodes of 1,000 frames."""
+    """An environment with free images, so that their transport is measured. Episodes of 1,000 frames."""
 
     def __init__(self, shape: tuple[int, ...] = PIXELS, *, stacked: bool = False) -> None:
-        """`stacked`: an observation is the last four frames of a film, else nothing in it was seen before."""
+        """Create it. `stacked`: observations are the last four frames of a film; otherwise all images are new."""
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(4)
         self._film = np.random.default_rng(0).integers(0, 255, (64, *shape), dtype=np.uint8)
@@ -85,19 +85,19 @@ class Pixels(gymnasium.Env[Array, np.int64]):
         self._at = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin."""
+        """Start an episode."""
         super().reset(seed=seed)
         self._at = 0
         return self._film[0], {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """The next image."""
+        """Return the next image."""
         self._at += 1
         return self._film[self._at % 64], 1.0, False, self._at == 1000, {}
 
 
 def make(env: str) -> gymnasium.Env[Any, Any]:
-    """One environment; `bytes-N` has observations of so many."""
+    """Build one environment; `bytes-N` has observations of N bytes."""
     kind, _, size = env.partition("-")
     if kind in ("pixels", "stacked"):
         return Pixels(stacked=kind == "stacked")
@@ -107,18 +107,18 @@ def make(env: str) -> gymnasium.Env[Any, Any]:
 
 
 def is_own(env: str) -> bool:
-    """Whether only `make` knows it."""
+    """Whether only `make` can build it."""
     return env.partition("-")[0] in ("pixels", "stacked", "bytes")
 
 
 class Plain(nn.Module):
-    """The policy: an MLP with tanh, a categorical or normal distribution, in as few torch calls as one would write.
+    """The policy: an MLP with tanh, a categorical or normal distribution, in as few torch calls as possible.
 
     Of images it looks at 64 bytes: a network that sees all of them would hide what carrying them costs.
     """
 
     def __init__(self, work: Work) -> None:
-        """The same weights everywhere."""
+        """Create the same weights in every process."""
         super().__init__()
         env = make(work.env)
         space, actions = env.observation_space, env.action_space
@@ -133,11 +133,11 @@ class Plain(nn.Module):
         self.critic = tower(inputs, work.hidden, 1) if work.critic else None
         self.log_std = nn.Parameter(torch.zeros(outputs))
         self.ballast = nn.Parameter(torch.zeros(work.parameters)) if work.parameters else None
-        told = ["marker", "acted_at", "pid"] if work.parameters else []
-        self.keys = ["action", "action_log_prob", *(["state_value"] if work.critic else []), *told]
+        traced = ["marker", "acted_at", "pid"] if work.parameters else []
+        self.keys = ["action", "action_log_prob", *(["state_value"] if work.critic else []), *traced]
 
     def act(self, observation: Tensor) -> tuple[Tensor, ...]:
-        """Actions of observations [n, ...], log-probabilities [n], and values [n, 1] where there is a critic."""
+        """Actions of observations [n, ...], log-probabilities [n], and values [n, 1] if there is a critic."""
         if self.image:
             observation = observation.flatten(1)[:, :64]
         if observation.dtype is not torch.float32:
@@ -154,17 +154,17 @@ class Plain(nn.Module):
         values = (action, log_prob) if self.critic is None else (action, log_prob, run(self.critic, observation))
         if self.ballast is None:
             return values
-        # Which weights act, when they did, by the clock that all processes of a machine share, and in which process.
-        told = (float(self.ballast[-1]), time.monotonic(), float(os.getpid()))
-        return (*values, *(torch.full(action.shape[:1], value, dtype=torch.float64) for value in told))
+        # The weights that act, the time by the clock that all processes of a machine share, and the process.
+        traced = (float(self.ballast[-1]), time.monotonic(), float(os.getpid()))
+        return (*values, *(torch.full(action.shape[:1], value, dtype=torch.float64) for value in traced))
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        """`act`, by name."""
+        """Return the outputs of `act` by name."""
         return dict(zip(self.keys, self.act(observation), strict=False))
 
 
 def spawned() -> list[int]:
-    """Worker processes that were started from here, by multiprocessing or by Rollfleet."""
+    """Return the worker processes of this process, started by multiprocessing or by Rollfleet."""
     commands = {child.pid: " ".join(child.cmdline()) for child in psutil.Process().children()}
     return [pid for pid, command in commands.items() if "spawn_main" in command or "worker_main" in command]
 
@@ -186,10 +186,10 @@ def run(layers: nn.Sequential, value: Tensor) -> Tensor:
 
 
 class PlainNumpy:
-    """The same policy as one would write it in numpy."""
+    """The same policy in numpy."""
 
     def __init__(self, plain: Plain) -> None:
-        """With its weights."""
+        """Copy the weights."""
         self._actor = _layers(plain.actor)
         self._critic = _layers(plain.critic) if plain.critic else None
         self._std, self._log_std = plain.log_std.detach().exp().numpy(), plain.log_std.detach().numpy()

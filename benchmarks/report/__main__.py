@@ -1,7 +1,7 @@
-"""Tables and pictures of what `benchmarks/peers.py --json` wrote: `python -P benchmarks/report results.json docs`.
+"""Tables and pictures of the results of `benchmarks/peers.py --json`: `python -P benchmarks/report results.json docs`.
 
-They go between the marks `<!-- name -->` and `<!-- end -->` of docs/benchmarks.md and docs/scaling.md, and into
-docs/images; so no figure there is typed by hand.
+They replace the text between the marks `<!-- name -->` and `<!-- end -->` of docs/benchmarks.md and docs/scaling.md,
+and the pictures in docs/images. So no figure there is typed by hand.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from tables import bars, case_tables, machine, target_table
 
 
 def main() -> None:
-    """Write what the command line asks for."""
+    """Write the tables and pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("docs", type=Path)

@@ -1,4 +1,4 @@
-"""How the cost grows, and a model fitted to that: of the cases `scaling-*`."""
+"""The growth of costs in the cases `scaling-*`, and a model fitted to it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,16 +26,19 @@ BATCH = STEPS * ENVS
 PARTS = ("worker", "learner", "server")
 FLEETS = (10, 100, 1000)
 OBSERVATIONS = {16: "16 bytes", 84 * 84 * 4: "84 x 84 x 4 bytes"}
-WEIGHTS_BYTES, INTERVAL = 1_000_000, 10  # of the fleets: bytes of a version, batches of a worker between two
+WEIGHTS_BYTES, INTERVAL = (
+    1_000_000,
+    10,
+)  # of the modelled fleets: bytes of a version, batches of a worker between two versions
 
 Curve = dict[float, float]
-"""Figures by what the axis counts."""
+"""Figures by the value on the axis."""
 Lines = dict[str, "Line"]
-"""By part."""
+"""Curves by part."""
 
 
 def curves(cases: Mapping[str, Any], axis: str, figure: str = "frames/s") -> dict[str, Curve]:
-    """Of each contender, medians."""
+    """Return the medians of each contender."""
     found: dict[str, Curve] = {}
     for name, case in cases.items():
         if name.startswith(f"scaling-{axis}-"):
@@ -47,19 +50,19 @@ def curves(cases: Mapping[str, Any], axis: str, figure: str = "frames/s") -> dic
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What costs `constant`, and `slope` for each of something; CPU in µs."""
+    """A linear cost in µs of CPU: `constant`, plus `slope` for each unit."""
 
     constant: float
     slope: float
 
     def at(self, count: float) -> float:
-        """For so many."""
+        """Return the cost of this many units."""
         return self.constant + count * self.slope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What things cost in µs of CPU; see docs/scaling.md.
+    """The costs of all parts in µs of CPU; see docs/scaling.md.
 
     Attributes:
         step: A worker's step, by its environments.
@@ -76,21 +79,21 @@ class Model:
     overhead: float
 
     def frames_per_s(self, size: float) -> float:
-        """Of one worker of 8 environments on a core of its own."""
+        """Return the frames per second of one worker of 8 environments on a separate core."""
         carried = self.frame["worker"].slope * (size - 16)
         return 1e6 / (self.step.at(ENVS) / ENVS + carried)
 
     def cores(self, part: str, frames_per_s: float, size: float, versions_per_s: float, workers: int) -> float:
-        """That the learner or the server needs."""
+        """Return the cores that the learner or the server needs."""
         version = self.version[part].slope * WEIGHTS_BYTES * (workers / 2 if part == "server" else 1)
         return 1e-6 * (frames_per_s * self.frame[part].at(size) + versions_per_s * version)
 
 
 def fit(cases: Mapping[str, Any]) -> Model | None:
-    """By least squares of the relative error; None: not all curves were measured."""
+    """Fit the model by least squares of the relative error. None: not all curves were measured."""
 
     def lines(axis: str, contender: str, at: Callable[[float], float], frames: Callable[[float], float]) -> Lines:
-        """For each part, CPU of so many frames at `at`."""
+        """Return the CPU time of each part for the frames at `at`."""
         found = {part: curves(cases, axis, f"{part} µs").get(contender, {}) for part in PARTS}
         return {
             part: _line({at(count): frames(count) * cost for count, cost in curve.items()})
@@ -112,7 +115,7 @@ def fit(cases: Mapping[str, Any]) -> Model | None:
 
 
 def _line(points: Curve) -> Line:
-    """Through values that count by their size; neither its constant nor its slope is below zero."""
+    """Fit a line by the relative error; neither its constant nor its slope is below zero."""
     at, value = (np.array(list(each)) for each in (points.keys(), points.values()))
     columns: NDArray[Any] = np.stack([np.ones_like(at), at], -1) / value[:, None]
     (constant, slope), *_ = np.linalg.lstsq(columns, np.ones_like(at))
@@ -120,20 +123,20 @@ def _line(points: Curve) -> Line:
 
 
 def model_text(model: Model | None) -> str:
-    """What it is, and what fleets need by it."""
+    """Describe the model, and the needs of fleets."""
     if model is None:
         return "Not all curves were measured."
     lines = [
-        f"A worker's step costs {model.step.constant:.0f} µs and {model.step.slope:.1f} µs for each environment. What "
-        "else there is, in µs of CPU:",
+        f"A worker's step costs {model.step.constant:.0f} µs and {model.step.slope:.1f} µs for each environment. "
+        "Other costs, in µs of CPU:",
         "",
         "| | a batch | each of its frames | 1 MB of observations | 1 MB of weights to two workers |",
         "|---|---|---|---|---|",
     ]
     for part, title in zip(PARTS, ("workers", "learner", "nats-server"), strict=True):
         batch, frame, version = model.batch[part], model.frame[part], model.version[part]
-        told = ("in the step",) * 2 if part == "worker" else (f"{batch.constant:,.0f}", f"{batch.slope:.2f}")
-        lines.append(f"| {title} | {' | '.join(told)} | {1e6 * frame.slope:,.0f} | {1e6 * version.slope:,.0f} |")
+        costs = ("in the step",) * 2 if part == "worker" else (f"{batch.constant:,.0f}", f"{batch.slope:.2f}")
+        lines.append(f"| {title} | {' | '.join(costs)} | {1e6 * frame.slope:,.0f} | {1e6 * version.slope:,.0f} |")
     lines += [
         "",
         f"Workers of {ENVS} environments on a core each, batches of {BATCH:,} frames, weights of "
@@ -164,7 +167,7 @@ def model_text(model: Model | None) -> str:
 
 
 def curve_tables(cases: Mapping[str, Any]) -> str:
-    """One table for each axis."""
+    """Return one table for each axis."""
     parts = ["![Frames a second over each axis](images/bench-scaling.svg)"]
     for axis, title in AXES.items():
         found = curves(cases, axis)
@@ -179,7 +182,7 @@ def curve_tables(cases: Mapping[str, Any]) -> str:
 
 
 def draw(cases: Mapping[str, Any], path: Path) -> None:
-    """Frames a second, both axes logarithmic."""
+    """Draw frames per second, both axes logarithmic."""
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     for axes, (axis, title) in zip(figure.subplots(2, 2).flat, AXES.items(), strict=True):
         found = curves(cases, axis)

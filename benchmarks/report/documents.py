@@ -1,4 +1,4 @@
-"""Where tables and pictures go."""
+"""The output of tables and pictures."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As SVG; the same figures make the same file."""
+    """Save a figure as SVG. Equal figures give equal files."""
     with mpl.rc_context({"svg.hashsalt": path.name}):
         figure.savefig(path, metadata={"Date": None})
 

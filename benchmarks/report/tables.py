@@ -1,4 +1,4 @@
-"""Who did what, beside whom, and whether that is what we wanted."""
+"""Tables of results and targets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ SMALLER_IS_BETTER = {"start s", "call ms", "acted ms", "worker MB", "import s", 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a figure may be at most."""
+    """The maximum of a figure."""
 
     case: str
     ours: str
@@ -61,7 +61,7 @@ class Bound:
 
 
 def bounds() -> Iterator[Bound]:
-    """All of them."""
+    """Return all of them."""
     for ours in ("rollfleet_two.processes_async", "rollfleet_two.nats_async", "rollfleet_two.nats_sync"):
         yield Bound("weights-4MB", ours, 1, "call ms")
         yield Bound("weights-400MB", ours, 40, "call ms")
@@ -72,7 +72,7 @@ def bounds() -> Iterator[Bound]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ratio to reach: at least, or where less is better at most.
+    """A target for a ratio: a minimum, or a maximum if less is better.
 
     Attributes:
         case: Its work.
@@ -90,7 +90,7 @@ class Target:
 
 
 def targets() -> Iterator[Target]:
-    """All of them."""
+    """Return all of them."""
     any_, mlp, pool = "rollfleet_here.plain_torch", "rollfleet_here.mlp", "rollfleet_here.envpool_mlp"
     serial, vector, sb3 = "torchrl_here.serial", "torchrl_here.vector", "sb3_here.rollouts"
     ratios: dict[tuple[str, str], tuple[float | None, float, float]] = {
@@ -132,7 +132,7 @@ def targets() -> Iterator[Target]:
 
 
 def ratio(cases: Cases, target: Target) -> float | None:
-    """The median of the rounds' ratios; None: one of the two was not measured."""
+    """Return the median of the rounds' ratios. None: one of the two was not measured."""
     case, _, theirs = target.theirs.rpartition(":")
     ours = _values(cases, target.case, target.ours, target.figure)
     others = _values(cases, case or target.case, theirs, target.figure)
@@ -147,7 +147,7 @@ def _values(cases: Cases, case: str, contender: str, figure: str) -> list[float]
 
 
 def target_table(cases: Cases) -> str:
-    """Each target with what was measured."""
+    """Return the table of targets with the measured values."""
     rows = ["| Work | Rollfleet | Against | Ratio | Target | |", "|---|---|---|---|---|---|"]
     for target in targets():
         found, less = ratio(cases, target), target.figure in SMALLER_IS_BETTER
@@ -172,15 +172,15 @@ def target_table(cases: Cases) -> str:
 
 
 def case_table(case: Mapping[str, Any]) -> str:
-    """What all contenders of a case did: medians, and the lowest and highest round."""
+    """Return the table of a case: medians, with the lowest and highest round."""
     own = case["contenders"]
     figures = list(dict.fromkeys(figure for each in own.values() for figure in each if figure != "error"))
     rows = [f"| | {' | '.join(figures)} |", f"|---|{'---|' * len(figures)}"]
     for name, each in own.items():
-        said = [_spread(each[figure]) if each.get(figure) else "" for figure in figures]
+        cells = [_spread(each[figure]) if each.get(figure) else "" for figure in figures]
         if "error" in each:
-            said[0] = "could not run: " + each["error"].splitlines()[-1].replace("|", "/")
-        rows.append(f"| {NAMES[name]} | {' | '.join(said)} |")
+            cells[0] = "could not run: " + each["error"].splitlines()[-1].replace("|", "/")
+        rows.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -193,16 +193,16 @@ def _number(value: float) -> str:
 
 
 def case_tables(cases: Cases) -> str:
-    """Those that are no part of a curve."""
+    """Return the tables of all cases that belong to no curve."""
     return "\n\n".join(
-        f"### {case['title']}\n\n`{name}`, {case['date']}, load {case['load']} when it began.\n\n{case_table(case)}"
+        f"### {case['title']}\n\n`{name}`, {case['date']}, load {case['load']} at the start.\n\n{case_table(case)}"
         for name, case in cases.items()
         if not name.startswith("scaling-")
     )
 
 
 def machine(results: Mapping[str, Any]) -> str:
-    """On what it was measured."""
+    """Describe the machine."""
     found = results["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     return (
@@ -212,7 +212,7 @@ def machine(results: Mapping[str, Any]) -> str:
 
 
 def bars(cases: Cases, path: Path) -> None:
-    """Frames a second of every case that has them."""
+    """Draw the frames per second of every case that measures them."""
     shown = {
         name: case for name, case in cases.items() if case["measure"] == "rate" and not name.startswith("scaling-")
     }

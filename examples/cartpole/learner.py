@@ -21,10 +21,10 @@ SOLVED_RETURN = 475.0
 
 
 def advantages(batch: TensorDict, value: Tensor, next_value: Tensor) -> Tensor:
-    """Generalised advantage estimates, float32 `[envs, T]`: only what terminated is not bootstrapped."""
+    """Compute generalised advantage estimates, float32 `[envs, T]`; only terminated frames are not bootstrapped."""
     reward, done = batch["next", "reward"][..., 0], batch["next", "done"][..., 0]
-    going_on = (~batch["next", "terminated"][..., 0]).float()
-    delta = reward + GAMMA * next_value * going_on - value
+    continues = (~batch["next", "terminated"][..., 0]).float()
+    delta = reward + GAMMA * next_value * continues - value
     keep = GAMMA * LAMBDA * (~done).float()
     result, following = torch.empty_like(delta), torch.zeros_like(delta[:, 0])
     for t in reversed(range(delta.shape[1])):
@@ -34,7 +34,7 @@ def advantages(batch: TensorDict, value: Tensor, next_value: Tensor) -> Tensor:
 
 
 def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
-    """One PPO update on one batch, TensorDict `[envs, T]`."""
+    """Make one PPO update on one batch, TensorDict `[envs, T]`."""
     with torch.no_grad():
         value = policy.value(batch["observation"])[..., 0]
         advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0])
@@ -57,7 +57,7 @@ def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch
 
 def main(folder: Path, seed: int) -> None:
     """Train until CartPole is solved."""
-    torch.set_num_threads(1)  # for networks this small, threads cost more than they give
+    torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(seed)
     env = gymnasium.make("CartPole-v1")
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space)

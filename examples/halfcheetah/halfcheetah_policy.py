@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import rollfleet
 
-LIMIT = 10.0  # standard deviations from the mean that the networks are shown
+LIMIT = 10.0  # the networks' inputs are clipped at this many standard deviations from the mean
 
 
 class NormalisedActorCritic(nn.Module):
@@ -35,12 +35,12 @@ class NormalisedActorCritic(nn.Module):
         return outputs
 
     def normalised(self, observation: Tensor) -> Tensor:
-        """What the networks see of observations [..., n]; float32 [..., n]."""
+        """Normalise observations [..., n] for the networks; float32 [..., n]."""
         scaled = (observation - self.mean) * (self.variance + 1e-8).rsqrt()
         return scaled.clamp(-LIMIT, LIMIT).float()
 
     def learn_statistics(self, observation: Tensor) -> None:
-        """Merge the mean and variance of observations [..., n] into those of all before (Chan et al., 1983)."""
+        """Merge the mean and variance of observations [..., n] into those of all earlier ones (Chan et al., 1983)."""
         flat = observation.flatten(0, -2).double()
         variance, mean = torch.var_mean(flat, 0, correction=0)
         total, distance = self.count + len(flat), mean - self.mean
@@ -51,5 +51,5 @@ class NormalisedActorCritic(nn.Module):
 
 
 def make(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> NormalisedActorCritic:
-    """The job's `policy.entrypoint`."""
+    """Build the policy; the job's `policy.entrypoint`."""
     return NormalisedActorCritic(observation_space, action_space)

@@ -18,11 +18,11 @@ import rollfleet
 GAMMA, LAMBDA = 0.99, 0.95
 LEARNING_RATE, EPOCHS, MINIBATCH_FRAMES = 3e-4, 10, 128
 CLIP, VALUE_WEIGHT, MAX_GRADIENT_NORM = 0.2, 0.5, 0.5
-REWARD_SCALE = 0.1  # brings the values that the critic learns into the order of 1 to 10
+REWARD_SCALE = 0.1  # scales the critic's targets to about 1 to 10
 
 
 def advantages(reward: Tensor, done: Tensor, terminated: Tensor, value: Tensor, next_value: Tensor) -> Tensor:
-    """Generalised advantage estimates, all `[envs, T]`: only what terminated is not bootstrapped."""
+    """Compute generalised advantage estimates, all `[envs, T]`; only terminated frames are not bootstrapped."""
     delta = reward + GAMMA * next_value * (~terminated).float() - value
     keep = GAMMA * LAMBDA * (~done).float()
     result, following = torch.empty_like(delta), torch.zeros_like(delta[:, 0])
@@ -33,7 +33,7 @@ def advantages(reward: Tensor, done: Tensor, terminated: Tensor, value: Tensor, 
 
 
 def train(policy: NormalisedActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
-    """One PPO update on one batch, TensorDict `[envs, T]`."""
+    """Make one PPO update on one batch, TensorDict `[envs, T]`."""
     networks = policy.actor_critic
     observation = policy.normalised(batch["observation"])
     with torch.no_grad():
@@ -60,7 +60,7 @@ def train(policy: NormalisedActorCritic, optimizer: torch.optim.Optimizer, batch
 
 def main(folder: Path, seed: int) -> None:
     """Train until the job's frames are used up."""
-    torch.set_num_threads(1)  # for networks this small, threads cost more than they give
+    torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(seed)
     env = gymnasium.make("HalfCheetah-v5")
     policy = make(env.observation_space, env.action_space)
@@ -73,7 +73,7 @@ def main(folder: Path, seed: int) -> None:
         for batch in collector:
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.0, 1 - collector.frames / collector.total_frames)
             train(policy, optimizer, batch)
-            # After training: the log-probabilities in the batch are those of the statistics that the workers acted on.
+            # After training: the log-probabilities in the batch belong to the statistics that the workers acted on.
             policy.learn_statistics(batch["observation"])
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 10 == 0:

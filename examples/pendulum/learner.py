@@ -18,7 +18,7 @@ import rollfleet
 
 GAMMA, TARGET_RATE, LEARNING_RATE = 0.99, 0.005, 1e-3
 BUFFER_FRAMES, SAMPLE_FRAMES = 100_000, 256
-# The workers wait while the learner has not taken what they sent, so this alone says how much is learned from a frame.
+# Workers wait until the learner takes their batches, so this alone decides how much is learned from a frame.
 FRAMES_PER_UPDATE = 2
 HIDDEN = 64
 SOLVED_RETURN = -200.0
@@ -46,13 +46,13 @@ class Replay:
         self.added += batch.numel()
 
     def sample(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Uniform frames: observation [n, o], action [n, a], reward [n], next observation [n, o], terminated [n]."""
+        """Sample frames: observation [n, o], action [n, a], reward [n], next observation [n, o], terminated [n]."""
         at = torch.randint(min(self.added, BUFFER_FRAMES), (SAMPLE_FRAMES,))
         return self.observation[at], self.action[at], self.reward[at], self.next_observation[at], self.terminated[at]
 
 
 class Critic(nn.Module):
-    """Two independent estimates of an action's value; float32 [2, ...]."""
+    """Two independent estimates of an action's value, float32 [2, ...]."""
 
     def __init__(self, observation_size: int, action_size: int) -> None:
         super().__init__()
@@ -68,13 +68,13 @@ class Critic(nn.Module):
         )
 
     def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Of observations [..., o] and actions [..., a]."""
+        """Estimate the values of observations [..., o] and actions [..., a]."""
         inputs = torch.cat([observation, action], -1)
         return torch.stack([tower(inputs)[..., 0] for tower in self.towers])
 
 
 class Sac:
-    """The actor, which is broadcast, and what only the learner has."""
+    """The actor, which is broadcast, and the learner's critics and optimizers."""
 
     def __init__(self, actor: Actor, observation_size: int, action_size: int) -> None:
         self.actor = actor
@@ -87,13 +87,13 @@ class Sac:
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], lr=LEARNING_RATE, fused=True)
 
     def update(self, replay: Replay) -> None:
-        """One gradient step for critic, actor and temperature."""
+        """Make one gradient step for critic, actor and temperature."""
         observation, action, reward, next_observation, terminated = replay.sample()
         temperature = self.log_temperature.detach().exp()
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(next_observation)
             next_value = self.target(next_observation, next_action).amin(0) - temperature * next_log_prob
-            # An episode that was truncated would have gone on: only what terminated has no value after it.
+            # A truncated episode would have continued: only a terminated one has no value after its end.
             wanted = reward + GAMMA * (1.0 - terminated) * next_value
         step(self.critic_optimizer, (self.critic(observation, action) - wanted).square().mean(-1).sum())
 
@@ -116,7 +116,7 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
 
 def main(folder: Path, seed: int) -> None:
     """Train until Pendulum is solved."""
-    torch.set_num_threads(1)  # for networks this small, threads cost more than they give
+    torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(seed)
     env = gymnasium.make("Pendulum-v1")
     assert env.observation_space.shape is not None

@@ -35,18 +35,18 @@ class Actor(nn.Module):
         )
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        """What a worker does: sampled actions [envs, n], or, where the job asks for no exploration, the middle one."""
+        """Act for a worker: sample actions [envs, n], or without exploration take the mean."""
         if exploration() is Exploration.RANDOM:
             return {"action": self.sample(observation)[0]}
         return {"action": self._bounded(self._distribution(observation)[0].tanh())}
 
     def sample(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [..., n] that gradients flow through, and their log-probabilities [...]. Both float32."""
+        """Sample differentiable actions [..., n] and their log-probabilities [...], both float32."""
         mean, log_std = self._distribution(observation)
         noise = torch.randn_like(mean)
         drawn = mean + log_std.exp() * noise
-        # Of the action within (-1, 1): the normal distribution's density over tanh's slope, in a form that does not
-        # lose digits where the slope is nearly 0.
+        # The density of the action within (-1, 1) is the normal density divided by the slope of tanh. This form keeps
+        # its precision when the slope is nearly 0.
         log_slope = 2.0 * (log(2.0) - drawn - F.softplus(-2.0 * drawn))
         log_prob = -0.5 * noise.square() - log_std - 0.5 * log(2.0 * torch.pi) - log_slope
         return self._bounded(drawn.tanh()), log_prob.sum(-1)
@@ -60,5 +60,5 @@ class Actor(nn.Module):
 
 
 def make(observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> Actor:
-    """The job's `policy.entrypoint`."""
+    """Build the actor; the job's `policy.entrypoint`."""
     return Actor(observation_space, action_space)

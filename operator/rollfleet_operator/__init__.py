@@ -1,7 +1,8 @@
-"""The operator: it makes a cluster hold what a `CollectorJob` asks for, and writes down what it sees.
+"""The operator: it creates what each `CollectorJob` needs in the cluster and on NATS, and reports the job's status.
 
-This package owns everything that speaks to the Kubernetes API: reading what is there, computing what should be,
-applying it, and the job's status and events. It knows the SDK only by what `rollfleet_api` says of it.
+This package owns all access to the Kubernetes API. Each reconciliation reads the cluster (`cluster_reader`), decides
+(`verdict`, `desired`, `plan`), acts (`apply`), then writes the status once and its events. It knows the SDK only by
+`rollfleet_api`.
 
-It never imports `rollfleet`, and never torch, tensordict or gymnasium: the operator's image has none of them.
+It never imports `rollfleet`, torch, tensordict or gymnasium: the operator's image does not contain them.
 """

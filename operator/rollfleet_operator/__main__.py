@@ -6,7 +6,7 @@ import sys
 
 import kopf
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it is what tells kopf
+import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_operator.login import login
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
@@ -15,9 +15,9 @@ from rollfleet_operator.settings import Settings, SettingsInvalid
 
 
 def main() -> int:
-    """Run until a signal comes. Returns the exit code."""
+    """Run until a signal comes; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else it tells of every event of every object
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it logs every event of every object
     try:
         settings = Settings.read(os.environ)
         nats = NatsSettings.read(os.environ)

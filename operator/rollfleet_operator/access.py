@@ -1,21 +1,21 @@
-"""What a job's pods may do, and how they get to NATS: ServiceAccount, Secrets, NetworkPolicies."""
+"""The objects that give a job's pods their rights: ServiceAccount, Secrets, NetworkPolicies."""
 
 import base64
 import re
 
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint
 
-CREDENTIALS = "user.creds"
 _NATS_PORT = 4222
 _DNS_PORT = 53
 
 
 def account(job: CollectorJob) -> Manifest:
-    """The identity of all pods of a job. It has no rights and no token: they do not speak to the API server."""
+    """Build the ServiceAccount of a job's pods. It has no rights and no token: they do not use the API server."""
     name = job.metadata.name
     return {
         "apiVersion": "v1",
@@ -26,12 +26,12 @@ def account(job: CollectorJob) -> Manifest:
 
 
 def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes | None) -> Manifest:
-    """The files that are mounted into a role's pods; `rollfleet_api.environment` reads them."""
+    """Build the Secret that is mounted into a role's pods; `rollfleet_api.address` reads its files."""
     files = {
-        "url": endpoint.url.encode(),
-        "job": job.key.encode(),
-        CREDENTIALS: credentials,
-        "ca.crt": endpoint.ca,
+        URL_FILE: endpoint.url.encode(),
+        JOB_FILE: job.key.encode(),
+        CREDENTIALS_FILE: credentials,
+        CA_FILE: endpoint.ca,
     }
     return {
         "apiVersion": "v1",
@@ -43,27 +43,27 @@ def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes
 
 
 def mounted_credentials(secret: Manifest) -> bytes | None:
-    """The credentials file in a Secret; None: it has none."""
-    data = (secret.get("data") or {}).get(CREDENTIALS)
+    """Return the credentials file of a Secret; None: it has none."""
+    data = (secret.get("data") or {}).get(CREDENTIALS_FILE)
     return base64.b64decode(data) if data else None
 
 
 def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint) -> Manifest:
-    """Lets nothing into a role's pods, and workers out to name servers and NATS alone.
+    """Build the NetworkPolicy of a role: no traffic into its pods; from workers, only to name servers and NATS.
 
-    A learner may go anywhere: it writes its results to where its user wants them. Policies add up, so a user whose
-    environments need more allows it with a policy of his own.
+    A learner may connect to any address: it writes its results where its user wants them. NetworkPolicies add up: users
+    whose environments need more traffic add their own.
     """
     name = job.metadata.name
     ports = sorted({int(port) for port in re.findall(r":(\d+)(?:,|/|$)", endpoint.url)} or {_NATS_PORT})
     dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
     nats = [{"port": port, "protocol": "TCP"} for port in ports]
-    fence: Manifest = {"policyTypes": ["Ingress"]}
+    rules: Manifest = {"policyTypes": ["Ingress"]}
     if role is Role.WORKER:
-        fence = {"policyTypes": ["Ingress", "Egress"], "egress": [{"ports": dns}, {"ports": nats}]}
+        rules = {"policyTypes": ["Ingress", "Egress"], "egress": [{"ports": dns}, {"ports": nats}]}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": names.network_policy(name, role), "labels": names.labels(name, role)},
-        "spec": {"podSelector": {"matchLabels": names.labels(name, role)}, **fence},
+        "spec": {"podSelector": {"matchLabels": names.labels(name, role)}, **rules},
     }

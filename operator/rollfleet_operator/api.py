@@ -1,4 +1,4 @@
-"""Requests to the API server: what the operator needs, and no more. No retries: who asks decides when to ask again."""
+"""The operator's requests to the API server. It does not retry: callers decide when to try again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,17 +20,21 @@ _JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list, and the moment that it shows."""
+    """A list of objects, and its version."""
 
     items: list[Manifest]
     resource_version: str
 
 
 class Api:
-    """The API server.
+    """A client of the API server.
 
     Args:
-        login: Where it is and how one gets in. Called again when what it said has expired.
+        login: Returns the server's address and credentials. It is called again when the credentials have expired.
+
+    Example:
+        >>> async with Api(login) as api:
+        ...     await api.get("Pod", "default", "cartpole-0")
     """
 
     def __init__(self, login: Callable[[], kopf.ConnectionInfo]) -> None:
@@ -45,7 +49,7 @@ class Api:
         )
 
     async def __aenter__(self) -> Self:
-        """Itself."""
+        """Return itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -53,11 +57,11 @@ class Api:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect. Nothing else is called afterwards."""
+        """Disconnect. No other method may be called afterwards."""
         await self._session.close()
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """An object; None: there is none of that name."""
+        """Return an object; None: it does not exist."""
         try:
             return await self._request("GET", KINDS[kind].path(namespace, name))
         except ApiError as error:
@@ -66,7 +70,7 @@ class Api:
             raise
 
     async def list(self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Listing:
-        """All objects that selectors find; None: in all namespaces."""
+        """List the objects that match the selectors; `namespace` None: in all namespaces."""
         items: list[Manifest] = []
         query = {"limit": str(_PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
@@ -78,12 +82,12 @@ class Api:
             query = {**query, "continue": metadata["continue"]}
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Make an object that has no name in common with another."""
+        """Create an object with a generated name."""
         path = KINDS[manifest["kind"]].path(manifest["metadata"]["namespace"])
         return await self._request("POST", path, body=manifest)
 
     async def apply(self, manifest: Manifest, subresource: str = "") -> Manifest:
-        """Make an object say what the manifest says, by server-side apply. What others say beside it stays."""
+        """Create or update an object by server-side apply. Fields of other managers stay."""
         metadata = manifest["metadata"]
         path = KINDS[manifest["kind"]].path(metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -92,13 +96,13 @@ class Api:
         )
 
     async def patch(self, kind: str, namespace: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
-        """Change some fields of an object, or of a subresource of it (a JSON merge patch)."""
+        """Change fields of an object, or of its subresource, by a JSON merge patch."""
         path = KINDS[kind].path(namespace, name, subresource)
         query = {"fieldManager": FIELD_MANAGER}
         return await self._request("PATCH", path, query=query, body=patch, content_type="application/merge-patch+json")
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Delete an object, and afterwards what it owns. It is no error where it is gone, or another has its name."""
+        """Delete an object, and then its children. A missing object, or another one of its name, is no error."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             await self._request("DELETE", KINDS[kind].path(namespace, name), body=body)
@@ -116,11 +120,11 @@ class Api:
         content_type: str = _JSON,
         fresh: bool = False,
     ) -> Manifest:
-        said = {key: value for key, value in (query or {}).items() if value}
+        parameters = {key: value for key, value in (query or {}).items() if value}
         headers = {**self._info.as_http_headers(), "Accept": _JSON, "Content-Type": content_type}
         url = self._info.server.rstrip("/") + path
         try:
-            async with self._session.request(method, url, params=said, json=body, headers=headers) as response:
+            async with self._session.request(method, url, params=parameters, json=body, headers=headers) as response:
                 answer: Any = await response.json(content_type=None)
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise ApiError(

@@ -1,4 +1,4 @@
-"""Does what was planned, and puts into words what stood in the way."""
+"""Execution of plans, and translation of errors into problems."""
 
 from collections.abc import Sequence
 
@@ -20,30 +20,30 @@ from rollfleet_operator.problems import Problem, why_no_pods
 from rollfleet_operator.release import Release
 
 
-class SeenAnew(OperatorError):
-    """An object was there that we did not know of: what is to be done must be planned again."""
+class PlanOutdated(OperatorError):
+    """The plan was made without knowing an existing object: plan again."""
 
 
 class Applier:
-    """Executes plans.
+    """Executor of plans.
 
     Args:
         api: The API server.
-        cache: Is told what the API server answers, so that the next look knows it before a watch tells.
+        cache: Gets the API server's answers, so that the next reconciliation knows them before the watch does.
     """
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api, self._cache = api, cache
 
     async def execute(self, job: CollectorJob, actions: Sequence[Action | Release]) -> list[Manifest]:
-        """Do it all, in order, up to the first that is refused. Returns what was made or changed.
+        """Execute actions in order, up to the first that fails; return the created and changed objects.
 
         Raises:
-            ApiError: The API server refused something.
-            NameTaken: A name that the job needs belongs to somebody else's object.
-            SeenAnew: The plan was made without knowing all that is there.
+            ApiError: The API server refused an action.
+            NameTaken: A name that the job needs belongs to an object of someone else.
+            PlanOutdated: The plan was made without knowing an existing object.
         """
-        return [made for action in actions if (made := await self._do(job, action)) is not None]
+        return [written for action in actions if (written := await self._do(job, action)) is not None]
 
     async def _do(self, job: CollectorJob, action: Action | Release) -> Manifest | None:
         namespace = job.metadata.namespace
@@ -51,9 +51,9 @@ class Applier:
             case Apply(manifest, new):
                 if new:
                     await self._check_name(job, manifest)
-                made = await self._api.apply(manifest)
+                written = await self._api.apply(manifest)
             case Change(which, patch):
-                made = await self._api.patch(which.kind, namespace, which.name, patch)
+                written = await self._api.patch(which.kind, namespace, which.name, patch)
             case Delete(which, uid):
                 await self._api.delete(which.kind, namespace, which.name, uid)
                 return None
@@ -61,9 +61,9 @@ class Applier:
                 metadata = {"uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}
                 await self._api.patch("Pod", namespace, pod, {"metadata": metadata})
                 return None
-        if made["kind"] in WATCHED:  # of others nobody would tell the cache that they are gone
-            self._cache.put(made)
-        return made
+        if written["kind"] in WATCHED:  # the cache would never learn that an object of another kind is deleted
+            self._cache.put(written)
+        return written
 
     async def _check_name(self, job: CollectorJob, manifest: Manifest) -> None:
         which = ref(manifest)
@@ -74,21 +74,21 @@ class Applier:
             if job_key(found) == (job.metadata.namespace, job.metadata.name) and found["metadata"].get(
                 "ownerReferences"
             ):
-                raise ApiError(409, "Conflict", f"{which} of an earlier job of this name is still there")
-            raise NameTaken(f"{which} is there already and belongs to somebody else; delete it, or rename the job")
-        if which.kind == "Job":  # its template cannot be applied again: it is looked at first
+                raise ApiError(409, "Conflict", f"{which} of an earlier job of this name still exists")
+            raise NameTaken(f"{which} already exists and belongs to someone else; delete it, or rename the job")
+        if which.kind == "Job":  # its template cannot be applied again: plan with it
             self._cache.put({"apiVersion": manifest["apiVersion"], "kind": which.kind, **found})
-            raise SeenAnew(f"{which} was there already")
+            raise PlanOutdated(f"{which} already exists")
 
 
 def problem_of(error: OperatorError) -> Problem:
-    """An error as a condition says it."""
+    """Return an error as a problem for the conditions."""
     match error:
         case ApiError():
             refused = why_no_pods(str(error))
             if error.status == 403 and refused:
-                return Problem(refused.reason, f"the API server refuses: {error}")
-            return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refuses: {error}")
+                return Problem(refused.reason, f"the API server refused: {error}")
+            return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refused: {error}")
         case NatsUnavailable():
             return Problem("NatsUnavailable", str(error))
         case NameTaken() | SourceMissing() | TemplateInvalid():

@@ -1,13 +1,13 @@
-"""How many workers a job is to have, where its spec leaves that to the operator: a pure function of what was heard.
+"""The number of workers of a job with `autoscale`: a pure function of heartbeats.
 
-The target is a share of the learner's time: what its loop may wait for data. What another number of workers would do
-to it follows from the mode. In mode Sync the loop waits while a round is collected, and a round of so many frames takes
-half as long with twice the workers: `wait / (1 - wait)` goes with `1 / workers`. In mode Async frames come while the
-learner learns: it takes `(1 - wait)` of what it could take, and a worker brings as many frames as it says.
+The target is a fraction of the learner's time: how long its loop may wait for data. The effect of another number of
+workers follows from the mode. In mode Sync the loop waits while a round is collected, and twice the workers collect a
+round in half the time: `wait / (1 - wait)` is proportional to `1 / workers`. In mode Async frames arrive while the
+learner learns: it takes `(1 - wait)` of what it could take, and each worker adds its own frame rate.
 
-Three things keep the number from swinging. Workers are added above the target, but taken away only where half of it
-would still be kept; what is taken away was too much for five minutes on end; and where that was a mistake, it is not
-made again for half an hour.
+Three rules keep the number from swinging. Workers are added above the target, but removed only if half of the target
+would still be kept. They are removed only after five minutes with too many of them. A removal that proves wrong is not
+repeated for half an hour.
 """
 
 from collections import deque
@@ -20,36 +20,36 @@ from rollfleet_api.job import AutoscaleSpec, CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.frame_rate import STALE_S
 from rollfleet_operator.nats_port import Heartbeats
-from rollfleet_operator.status import FRESH_S
+from rollfleet_operator.snapshot import FRESH_S
 
 WINDOW_S: Final = 60.0
-"""What is decided by is an average of at least so long."""
+"""The least time over which waits are averaged."""
 
 WINDOW_BATCHES: Final = 8
-"""And over at least so many batches: a learner that takes minutes for each waits for minutes, and then not at all."""
+"""The least number of batches over which waits are averaged: a slow learner waits long for one, then not at all."""
 
 CALM_S: Final = 300.0
-"""Workers are taken away if there were too many of them for so long."""
+"""Workers are removed after this time with too many of them."""
 
 REGRET_S: Final = 1800.0
-"""A number that was gone down to and was too low is not gone down to for so long."""
+"""A number of workers that proved too low is not tried again for this long."""
 
 PATIENCE_S: Final = 300.0
-"""Workers that have not come after so long are not waited for any more; nor asked for, for twice as long."""
+"""Missing workers are given up after this time, and not requested again for twice this time."""
 
 _LONGEST: Final = 1000  # samples, of one in five seconds
 _AT_WORK: Final = frozenset({WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.COLLECTING})
 
 
 class Sample(NamedTuple):
-    """What was heard at one moment.
+    """The measurements of one moment.
 
     Attributes:
-        time_s: By the learner's clock.
-        waited_s: For how long its loop has waited, in this session.
-        frames: That it has taken.
-        batches: That it has taken.
-        speed: Frames a second of one worker while it collects, on average over all.
+        time_s: The learner's clock.
+        waited_s: Seconds that its loop has waited in this session.
+        frames: Frames that it has taken.
+        batches: Batches that it has taken.
+        speed: Mean over the workers of their frames per second while they collect.
     """
 
     time_s: float
@@ -61,16 +61,16 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What is remembered of one job. Without it nothing is decided until there is one again.
+    """The measurements of one job. Without them nothing is decided until there are new ones.
 
     Attributes:
-        of: The number of workers and the session of the learner that samples and advice are of.
-        since_s: Since when.
-        samples: The window, the newest last.
-        advice: What would have been right at which time, over the last minutes.
-        went_down_s: When workers were last taken away.
-        floor: Not to be gone below, until `floor_until_s`.
-        ceiling: Not to be gone above, until `ceiling_until_s`.
+        of: The number of workers and the learner's session to which samples and advice belong.
+        since_s: The time at which these began.
+        samples: The samples in the window, newest last.
+        advice: Times of the last minutes, and the right number of workers at each.
+        went_down_s: The time of the last removal.
+        floor: The least number of workers, until `floor_until_s`.
+        ceiling: The greatest number of workers, until `ceiling_until_s`.
     """
 
     of: tuple[int, int] = (0, 0)
@@ -84,25 +84,29 @@ class History:
     ceiling_until_s: float = -inf
 
     def begin(self, workers: int, session: int, now_s: float) -> None:
-        """What was heard of other workers, or by another learner, says nothing of these."""
+        """Start over if the workers or the learner are others: earlier samples say nothing about these."""
         if self.of != (workers, session):
             self.of, self.since_s = (workers, session), now_s
             self.forget()
 
     def forget(self) -> None:
-        """Something else than work went on: average over none of it."""
+        """Drop samples and advice: the job did not collect normally."""
         self.samples.clear()
         self.advice.clear()
 
 
 def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: float) -> int:
-    """How many workers the job is to have from now on.
+    """Decide the number of workers of a job.
 
     Args:
-        job: The job, as it is now.
-        heartbeats: What was heard.
-        history: What was heard before; it is brought up to date.
-        now_s: The time.
+        job: The job.
+        heartbeats: Its last heartbeats.
+        history: Its earlier measurements; updated in place.
+        now_s: The time, seconds since the epoch.
+
+    Example:
+        >>> decide(job, heartbeats, History(), time.time())  # without a history: as before
+        8
     """
     scale = job.spec.autoscale
     if scale is None:
@@ -113,15 +117,15 @@ def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: f
 
 def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, history: History, now_s: float) -> int:
     workers, learner = job.spec.workers, heartbeats.learner
-    told = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.RUN
-    if learner is None or learner.waited_s is None or not told or now_s - learner.time_s > STALE_S:
+    running = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.RUN
+    if learner is None or learner.waited_s is None or not running or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers
     history.begin(workers, learner.session, now_s)
     at_work = _at_work(heartbeats.workers, workers, now_s)
     if len(at_work) < workers:
         history.forget()
-        return _without_those_that_do_not_come(job, at_work, history, now_s)
+        return _without_missing(job, at_work, history, now_s)
     _sample(history.samples, learner, learner.waited_s, sum(at_work.values()) / workers)
     advice = _advice(job, scale.target_wait, history.samples)
     if advice is None:
@@ -135,28 +139,27 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     return _fewer(workers, history, now_s) if calm else workers
 
 
-def _at_work(heard: Mapping[int, WorkerStatus], workers: int, now_s: float) -> dict[int, float]:
-    """Workers that do what they are there for: index and frames a second."""
+def _at_work(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> dict[int, float]:
+    """Return the index and the frames per second of each worker that works."""
     return {
         index: status.frames_per_second
-        for index, status in heard.items()
+        for index, status in beats.items()
         if index < workers and status.state in _AT_WORK and now_s - status.time_s < FRESH_S
     }
 
 
-def _without_those_that_do_not_come(
-    job: CollectorJob, at_work: Mapping[int, float], history: History, now_s: float
-) -> int:
-    """There may be no room for them; and a worker that waits for a node for too long fails its job.
+def _without_missing(job: CollectorJob, at_work: Mapping[int, float], history: History, now_s: float) -> int:
+    """Return a number without the missing workers: the cluster may have no capacity for them.
 
-    Only the last ones can be taken away: one that is missing among the others has other troubles.
+    A worker that waits too long for a node fails its job. Only the last workers can be removed: a missing worker among
+    the others has another problem.
     """
     deadline_s = job.spec.failure.pending_deadline_seconds or inf
-    came = max(at_work, default=-1) + 1
-    if not came or came == job.spec.workers or now_s - history.since_s < min(PATIENCE_S, deadline_s / 2):
+    present = max(at_work, default=-1) + 1
+    if not present or present == job.spec.workers or now_s - history.since_s < min(PATIENCE_S, deadline_s / 2):
         return job.spec.workers
-    history.ceiling, history.ceiling_until_s = came, now_s + 2 * PATIENCE_S
-    return came
+    history.ceiling, history.ceiling_until_s = present, now_s + 2 * PATIENCE_S
+    return present
 
 
 def _sample(samples: deque[Sample], learner: LearnerStatus, waited_s: float, speed: float) -> None:
@@ -164,7 +167,7 @@ def _sample(samples: deque[Sample], learner: LearnerStatus, waited_s: float, spe
         return
     newest = Sample(learner.time_s, waited_s, learner.frames, learner.batches, speed)
     samples.append(newest)
-    # One that is older than the window stays, so that the window is filled.
+    # One sample from before the window stays, so that the samples fill the window.
     while len(samples) > 2 and _fills_the_window(samples[1], newest):
         samples.popleft()
 
@@ -174,7 +177,7 @@ def _fills_the_window(first: Sample, last: Sample) -> bool:
 
 
 def _advice(job: CollectorJob, target: float, samples: deque[Sample]) -> int | None:
-    """How many workers would have been right over the window: twice as many at most, half as many at least.
+    """Return the right number of workers over the window: at most twice as many as now, at least half as many.
 
     None: the window is not full yet.
     """
@@ -201,7 +204,7 @@ def _advice(job: CollectorJob, target: float, samples: deque[Sample]) -> int | N
 
 
 def _whole(workers: float) -> int:
-    return ceil(workers - 1e-6)  # what is exactly enough, but for rounding, is enough
+    return ceil(workers - 1e-6)  # rounding errors must not add a worker
 
 
 def _odds(share: float) -> float:

@@ -1,7 +1,7 @@
-"""What is known of the cluster: the newest of each object that a watch or a list told of.
+"""The newest known state of each object in the cluster, from watches and lists.
 
-Watches miss things (they are cut, and deletions in between are told to nobody), so that a list now and then replaces
-all of a kind.
+Watches miss changes: they are cut, and deletions in between are lost. Therefore a list replaces all objects of a kind
+now and then.
 """
 
 from collections import defaultdict
@@ -14,11 +14,11 @@ from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
 
 _GONE: Final = 4096
-"""Deletions that are remembered, so that a list which began before one does not bring the object back."""
+"""Number of remembered deletions: a list that began before a deletion must not restore the object."""
 
 
 class Cache:
-    """Objects by the job that they belong to. For one event loop."""
+    """Objects by job. For one event loop."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, Manifest] = {}
@@ -26,7 +26,7 @@ class Cache:
         self._gone: dict[str, None] = {}
 
     def put(self, manifest: Manifest) -> JobKey | None:
-        """Remember an object, unless a newer state of it is known. Returns the job that it belongs to, if any."""
+        """Store an object, unless a newer state is known; return its job, if any."""
         key = job_key(manifest)
         if key is None:
             return None
@@ -41,7 +41,7 @@ class Cache:
         return key
 
     def remove(self, manifest: Manifest) -> JobKey | None:
-        """Forget an object. Returns the job that it belonged to, if any."""
+        """Remove an object; return its job, if any."""
         key = job_key(manifest)
         if key is None:
             return None
@@ -57,13 +57,13 @@ class Cache:
     def replace(
         self, kind: str, manifests: Iterable[Manifest], resource_version: str, namespace: str | None = None
     ) -> set[JobKey]:
-        """Take a list for the truth about a kind. Returns the jobs that it told something new of.
+        """Replace the objects of a kind by a list; return the jobs with changes.
 
         Args:
-            kind: What was listed.
-            manifests: All that there are.
-            resource_version: Of the list.
-            namespace: What was listed; None: all namespaces.
+            kind: The kind.
+            manifests: All objects of the kind.
+            resource_version: The version of the list.
+            namespace: The listed namespace; None: all namespaces.
         """
         changed: set[JobKey] = set()
         listed: set[str] = set()
@@ -84,20 +84,20 @@ class Cache:
         return changed
 
     def job(self, key: JobKey) -> Manifest | None:
-        """A CollectorJob; None: there is none."""
+        """Return a CollectorJob; None: it does not exist."""
         return self._jobs.get(key)
 
     def jobs(self) -> dict[JobKey, Manifest]:
-        """All CollectorJobs."""
+        """Return all CollectorJobs."""
         return dict(self._jobs)
 
     def children(self, key: JobKey, uid: str) -> list[Manifest]:
-        """What the job of that UID owns."""
+        """Return the objects that the job with this UID owns."""
         found = self._children.get(key, {})
         return [child for child in found.values() if owned_by(child, uid)]
 
     def pods(self, key: JobKey) -> list[Manifest]:
-        """Pods of the job, and of earlier ones of its name."""
+        """Return the pods of the job, and of earlier jobs of its name."""
         return [child for which, child in self._children.get(key, {}).items() if which.kind == "Pod"]
 
     def _find(self, key: JobKey, manifest: Manifest) -> Manifest | None:
@@ -128,9 +128,10 @@ class Cache:
 
 
 def job_key(manifest: Manifest) -> JobKey | None:
-    """The job that an object belongs to, or is; None: it says of none.
+    """Return the job that an object belongs to, or is; None: it belongs to none.
 
-    An owner counts more than a label, which anybody may have changed; a pod's owner is a run, so that its label counts.
+    An owner reference counts more than a label, which anyone may change. A pod's owner is a Kubernetes Job, so that its
+    label counts.
     """
     metadata = manifest["metadata"]
     name = metadata["name"] if manifest["kind"] == KIND else None
@@ -140,10 +141,10 @@ def job_key(manifest: Manifest) -> JobKey | None:
 
 
 def owned_by(manifest: Manifest, uid: str) -> bool:
-    """Whether an object is deleted together with the one of that UID."""
+    """Return whether the object with this UID owns an object."""
     return any(owner["uid"] == uid for owner in manifest["metadata"].get("ownerReferences") or [])
 
 
 def _version(manifest: Manifest) -> int:
-    """Grows with each write: resource versions are numbers, which Kubernetes promises since 1.35 and did before."""
+    """Return the resource version as a number, which grows with each write (guaranteed since Kubernetes 1.35)."""
     return int(manifest["metadata"]["resourceVersion"])

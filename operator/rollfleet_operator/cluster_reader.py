@@ -1,4 +1,4 @@
-"""Looks at a job: its children from the cache, and what no watch tells."""
+"""The present state of a job in the cluster: watched objects from the cache, the others from the API server."""
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -14,28 +14,28 @@ from rollfleet_operator.observed import Observed, Pod, Run, observe
 
 
 class ClusterReader:
-    """Reads the cluster.
+    """Reader of a job's state.
 
     Args:
-        api: The API server, for what is not watched.
-        cache: What the watches told.
+        api: The API server, for objects that are not watched.
+        cache: The watched objects.
     """
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api, self._cache = api, cache
 
     def observe(self, job: CollectorJob, memory: JobMemory, *, refused_pods: str = "") -> Observed:
-        """The job's children, as far as they are known."""
+        """Return the known children of a job."""
         key = JobKey(job.metadata.namespace, job.metadata.name)
         children = self._cache.children(key, str(job.metadata.uid))
         children += memory.secrets.values()
         return observe(children, self._cache.pods(key), refused_pods=refused_pods, source_digest=memory.source_digest)
 
     async def remember_secrets(self, job: CollectorJob, memory: JobMemory) -> None:
-        """Find out which credentials are mounted, where that is not known.
+        """Read the job's Secrets into `memory`, unless they are there.
 
         Raises:
-            ApiError: They could not be read.
+            ApiError: The API server refused.
         """
         for role in Role:
             which = Ref("Secret", names.secret(job.metadata.name, role))
@@ -46,11 +46,11 @@ class ClusterReader:
                     memory.secrets[which] = {"apiVersion": "v1", "kind": "Secret", **found}
 
     async def read_source(self, job: CollectorJob, memory: JobMemory) -> None:
-        """Find out what is in the job's ConfigMap.
+        """Read the digest of the job's ConfigMap into `memory`.
 
         Raises:
-            SourceMissing: There is no such ConfigMap.
-            ApiError: It could not be read.
+            SourceMissing: The ConfigMap does not exist.
+            ApiError: The API server refused.
         """
         source = job.spec.source
         if source is None:
@@ -58,14 +58,16 @@ class ClusterReader:
             return
         found = await self._api.get("ConfigMap", job.metadata.namespace, source.config_map)
         if found is None:
-            raise SourceMissing(f"there is no ConfigMap `{source.config_map}` in namespace `{job.metadata.namespace}`")
+            raise SourceMissing(
+                f"ConfigMap `{source.config_map}` does not exist in namespace `{job.metadata.namespace}`"
+            )
         memory.source_digest = digest([found.get("data"), found.get("binaryData")])
 
     async def why_pods_are_refused(self, job: CollectorJob, observed: Observed) -> str:
-        """What the API server says to a run that cannot make its pods; empty: it can, or nobody asked yet.
+        """Return why a Kubernetes Job of the job cannot create its pods, in the API server's words; empty: it can.
 
         Raises:
-            ApiError: Events could not be read.
+            ApiError: The API server did not list events.
         """
         for run in observed.runs:
             pods = [pod for pod in observed.pods_of(run) if not pod.finished]
@@ -78,13 +80,13 @@ class ClusterReader:
     async def _refusal(self, job: CollectorJob, run: Run, pods: list[Pod]) -> str:
         fields = f"involvedObject.uid={run.uid},reason=FailedCreate"
         listed = await self._api.list("Event", job.metadata.namespace, fields=fields)
-        newest = max(listed.items, key=_told_s, default=None)
-        # A pod that was made afterwards shows that the refusal is over.
-        if newest is None or any(pod.created_s > _told_s(newest) for pod in pods):
+        newest = max(listed.items, key=_reported_s, default=None)
+        # A later pod shows that the refusal is over.
+        if newest is None or any(pod.created_s > _reported_s(newest) for pod in pods):
             return ""
         return str(newest.get("message", "")).removeprefix("Error creating: ")
 
 
-def _told_s(event: Manifest) -> float:
+def _reported_s(event: Manifest) -> float:
     times = (event.get("lastTimestamp"), event.get("eventTime"), event["metadata"]["creationTimestamp"])
     return parse_time(next(time for time in times if time))

@@ -1,4 +1,4 @@
-"""What should be there for a job: a pure function of the job and of what else it is told."""
+"""The desired children of a job: a pure function of the job and its inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from rollfleet_operator.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What the children depend on besides the job.
+    """All that the children depend on besides the job.
 
     Attributes:
-        settings: The operator's.
-        endpoint: Where pods find NATS.
-        credentials: By role; None: this NATS asks for none.
-        source_digest: Of the files in the job's ConfigMap.
-        stopped: The job is over, or is about to start anew: no pod is to run.
+        settings: The operator's settings.
+        endpoint: The address of NATS for pods.
+        credentials: Credentials file by role; None: this NATS needs none.
+        source_digest: Digest of the files in the job's ConfigMap.
+        stopped: Whether no pod may run: the job has ended, or waits for a retry.
     """
 
     settings: Settings
@@ -31,10 +31,14 @@ class Inputs:
 
 
 def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
-    """All that should be there, in the order in which it is made.
+    """Return the desired children in the order of their creation.
 
     Raises:
-        TemplateInvalid: A template in the job has not the shape of one.
+        TemplateInvalid: A template in the job does not have the form of a pod template.
+
+    Example:
+        >>> [manifest["kind"] for manifest in desired(job, inputs)]
+        ['ServiceAccount', 'Secret', 'Secret', 'NetworkPolicy', 'NetworkPolicy', 'Job']
     """
     roles = tuple(Role)
     found = [access.account(job)]
@@ -45,20 +49,20 @@ def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
 
 
 def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
-    made = (
+    built = (
         workloads.workers(job, inputs.settings, inputs.source_digest),
         workloads.learner(job, inputs.settings, inputs.source_digest),
     )
-    runs = [manifest for manifest in made if manifest is not None]
+    runs = [manifest for manifest in built if manifest is not None]
     stopped = inputs.stopped or job.spec.suspend
     if workloads.queued(job):
-        # What Kueue has queued, Kueue resumes: what must not run must not be there.
+        # Kueue resumes each Job in its queue: a Job that must not run must not exist.
         return [] if stopped else runs
     return [{**run, "spec": {**run["spec"], "suspend": stopped}} for run in runs]
 
 
 def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
-    """The manifest with its namespace, its owner, and the hash of all it says."""
+    """Add the namespace, the owner, and a hash of the whole manifest."""
     metadata = {
         **manifest["metadata"],
         "namespace": job.metadata.namespace,
@@ -69,7 +73,7 @@ def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
                 "name": job.metadata.name,
                 "uid": job.metadata.uid,
                 "controller": True,
-                # True would need a right to write finalizers of jobs, and would hold the job back for nothing.
+                # True would need the right to write finalizers of jobs, and would delay deletions without benefit.
                 "blockOwnerDeletion": False,
             }
         ],

@@ -1,30 +1,30 @@
-"""Every error that the operator raises on purpose.
+"""All errors that the operator raises on purpose.
 
 ```
 OperatorError
-├── NatsUnavailable     NATS could not be reached, or refused us; it is tried again
+├── NatsUnavailable     NATS could not be reached, or refused a request; the operator tries again
 ├── ApiError            the API server refused a request (has its status code, reason and message)
-├── NameTaken           an object that a job needs is there already, and belongs to somebody else
-├── TemplateInvalid     a pod template that a user wrote has not the shape of one
-└── SourceMissing       the ConfigMap that `source` names is not there
+├── NameTaken           an object that a job needs exists already and belongs to someone else
+├── TemplateInvalid     a user's pod template does not have the form of one
+└── SourceMissing       the ConfigMap in a job's `source` does not exist
 ```
 """
 
 
 class OperatorError(Exception):
-    """Base of every error here. The message is fit for a condition: it tells what is wrong and what to do."""
+    """Base of all errors here. Its message goes into a condition: it says what is wrong and how to fix it."""
 
 
 class NatsUnavailable(OperatorError):
-    """NATS could not be reached, or refused what the operator asked for."""
+    """NATS could not be reached, or refused a request."""
 
 
 class ApiError(OperatorError):
     """The API server refused a request.
 
     Attributes:
-        status: The HTTP status code; 0: there was no answer.
-        reason: The API's own word for it, such as `NotFound`, `Conflict`, `Forbidden`, `Invalid`.
+        status: HTTP status code; 0: no answer.
+        reason: The API's reason, such as `NotFound`, `Conflict`, `Forbidden`, `Invalid`.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -34,12 +34,12 @@ class ApiError(OperatorError):
 
 
 class NameTaken(OperatorError):
-    """An object that a job needs has a name that is in use."""
+    """An object of this name exists already and belongs to someone else."""
 
 
 class TemplateInvalid(OperatorError):
-    """A pod template that a user wrote has not the shape of one."""
+    """A user's pod template does not have the form of one."""
 
 
 class SourceMissing(OperatorError):
-    """The ConfigMap that `source` names is not there."""
+    """The ConfigMap in a job's `source` does not exist."""

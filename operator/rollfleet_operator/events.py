@@ -1,4 +1,4 @@
-"""What is told as Kubernetes events: what changed between two states, once each, and not in a storm."""
+"""Kubernetes events about a job: the changes between two statuses, each reported once and not in a storm."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from rollfleet_operator.clock import format_time
 from rollfleet_operator.manifest import Manifest
 
 QUIET_S: Final = 60.0
-"""The same is not told again for so long: something that comes and goes is no news each time."""
+"""An event is not repeated within this time: a condition that flips back and forth is no news each time."""
 
 COMPONENT: Final = "rollfleet"
 MAX_MESSAGE: Final = 1024
 
 
 class Severity(StrEnum):
-    """How Kubernetes tells good news from bad."""
+    """The `type` of a Kubernetes event."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -26,7 +26,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something worth telling."""
+    """An event about a job."""
 
     severity: Severity
     reason: str
@@ -34,11 +34,11 @@ class Event:
 
 
 def events_between(before: CollectorJobStatus | None, now: CollectorJobStatus) -> list[Event]:
-    """What is worth telling of the way from one status to the next."""
-    return list(_told(before or CollectorJobStatus(), now))
+    """Return the events for the change from one status to the next."""
+    return list(_changes(before or CollectorJobStatus(), now))
 
 
-def _told(before: CollectorJobStatus, now: CollectorJobStatus) -> Iterator[Event]:
+def _changes(before: CollectorJobStatus, now: CollectorJobStatus) -> Iterator[Event]:
     known = {condition.type: condition for condition in before.conditions}
     for condition in now.conditions:
         earlier = known.get(condition.type)
@@ -70,21 +70,23 @@ def _announce(severity: Severity, condition: Condition) -> Event:
 
 
 class EventThrottle:
-    """Remembers what was told of one job, and when."""
+    """A filter that drops the repeated events of one job."""
 
     def __init__(self) -> None:
-        self._told_s: dict[tuple[str, str], float] = {}
+        self._reported_s: dict[tuple[str, str], float] = {}
 
     def admit(self, found: list[Event], now_s: float) -> list[Event]:
-        """Those that were not told lately."""
-        self._told_s = {key: told_s for key, told_s in self._told_s.items() if now_s - told_s < QUIET_S}
-        fresh = [each for each in found if (each.severity, each.reason) not in self._told_s]
-        self._told_s |= {(each.severity, each.reason): now_s for each in fresh}
+        """Return the events that were not reported within `QUIET_S`."""
+        self._reported_s = {
+            key: reported_s for key, reported_s in self._reported_s.items() if now_s - reported_s < QUIET_S
+        }
+        fresh = [each for each in found if (each.severity, each.reason) not in self._reported_s]
+        self._reported_s |= {(each.severity, each.reason): now_s for each in fresh}
         return fresh
 
 
 def event(job: CollectorJob, announcement: Event, now_s: float) -> Manifest:
-    """The Kubernetes event that tells it."""
+    """Build the Kubernetes event of an event."""
     now = format_time(now_s)
     metadata = job.metadata
     return {

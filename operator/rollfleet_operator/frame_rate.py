@@ -1,4 +1,4 @@
-"""Frames a second of a job, over the last half minute of its learner's heartbeats."""
+"""Frames per second of a job over the last 30 s of its learner's heartbeats."""
 
 from collections import deque
 
@@ -6,27 +6,27 @@ from rollfleet_api.messages import LearnerStatus
 
 WINDOW_S = 30.0
 STALE_S = 15.0
-"""A learner that has said nothing for so long takes no frames."""
+"""A learner without a heartbeat for this long takes no frames."""
 
 
 class FrameRate:
-    """Remembers heartbeats of one job."""
+    """The heartbeats of one job's learner in a window of time."""
 
     def __init__(self) -> None:
-        self._heard: deque[LearnerStatus] = deque()
+        self._beats: deque[LearnerStatus] = deque()
 
     def update(self, learner: LearnerStatus | None, now_s: float) -> float:
-        """Frames a second, with the newest heartbeat taken into account."""
-        heard = self._heard
+        """Add the newest heartbeat and return frames per second."""
+        beats = self._beats
         if learner is None or now_s - learner.time_s > STALE_S:
-            heard.clear()
+            beats.clear()
             return 0.0
-        if heard and (learner.session != heard[-1].session or learner.frames < heard[-1].frames):
-            heard.clear()
-        if not heard or learner.time_s > heard[-1].time_s:
-            heard.append(learner)
-        # One that is older than the window stays, so that the window is filled.
-        while len(heard) > 2 and heard[1].time_s <= learner.time_s - WINDOW_S:
-            heard.popleft()
-        elapsed_s = heard[-1].time_s - heard[0].time_s
-        return (heard[-1].frames - heard[0].frames) / elapsed_s if elapsed_s > 0 else 0.0
+        if beats and (learner.session != beats[-1].session or learner.frames < beats[-1].frames):
+            beats.clear()
+        if not beats or learner.time_s > beats[-1].time_s:
+            beats.append(learner)
+        # One heartbeat from before the window stays, so that the heartbeats fill the window.
+        while len(beats) > 2 and beats[1].time_s <= learner.time_s - WINDOW_S:
+            beats.popleft()
+        elapsed_s = beats[-1].time_s - beats[0].time_s
+        return (beats[-1].frames - beats[0].frames) / elapsed_s if elapsed_s > 0 else 0.0

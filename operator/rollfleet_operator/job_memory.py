@@ -1,4 +1,4 @@
-"""What the operator remembers of a job between two looks: all of it can be lost, and is found again."""
+"""The operator's memory of a job between reconciliations. All of it can be lost, and is found again."""
 
 from dataclasses import dataclass, field
 
@@ -11,33 +11,33 @@ from rollfleet_operator.nats_port import Heartbeats
 
 @dataclass(slots=True, kw_only=True)
 class JobMemory:
-    """Of one job.
+    """The memory of one job.
 
     Attributes:
-        secrets: Those of the job as they are mounted now; the operator has no right to watch Secrets.
-        provisioned: The generation whose spec NATS was told; None: unknown.
-        doubted: NATS may have lost what it was told.
-        released: The job is over, and what NATS had of it was taken away.
-        heard: The last heartbeats, for when NATS is away.
-        source_digest: Of the job's ConfigMap, when it was last there.
-        written_s: When status was last written.
-        rate: Of frames.
-        history: What the number of workers is chosen by.
-        quiet: What was announced lately.
+        secrets: The job's Secrets, as they are mounted now; the operator has no right to watch Secrets.
+        provisioned: The generation of the spec on NATS; None: unknown.
+        doubted: Whether NATS may have lost its data.
+        released: Whether the job is over and was removed from NATS.
+        heartbeats: The last heartbeats, for the time when NATS is away.
+        source_digest: Digest of the job's ConfigMap, when it last existed.
+        written_s: Time of the last write of the status.
+        rate: The job's frame rate.
+        history: Measurements for the number of workers.
+        throttle: The filter of repeated events.
     """
 
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
     provisioned: int | None = None
     doubted: bool = False
     released: bool = False
-    heard: Heartbeats = field(default_factory=Heartbeats)
+    heartbeats: Heartbeats = field(default_factory=Heartbeats)
     source_digest: str = ""
     written_s: float = 0.0
     rate: FrameRate = field(default_factory=FrameRate)
     history: History = field(default_factory=History)
-    quiet: EventThrottle = field(default_factory=EventThrottle)
+    throttle: EventThrottle = field(default_factory=EventThrottle)
 
     def doubt(self) -> None:
-        """Find out again what could have changed without anybody telling."""
+        """Forget all that could have changed unnoticed."""
         self.secrets.clear()
         self.doubted = True

@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator speaks of, and where the API server keeps them."""
+"""The kinds of objects that the operator uses, and their paths on the API server."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,22 +8,22 @@ from rollfleet_api.job import API_VERSION, KIND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind.
+    """A kind of objects.
 
     Attributes:
         api_version: `group/version`, or `v1`.
-        plural: As the API server's paths have it.
+        plural: Its name in paths.
     """
 
     api_version: str
     plural: str
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Where an object, or a list of them, is; None: the list over all namespaces."""
+        """Return the path of an object, or of a list of them; `namespace` None: in all namespaces."""
         group = "api" if "/" not in self.api_version else "apis"
-        place = f"/namespaces/{namespace}" if namespace is not None else ""
+        scope = f"/namespaces/{namespace}" if namespace is not None else ""
         rest = "".join(f"/{part}" for part in (name, subresource) if part)
-        return f"/{group}/{self.api_version}{place}/{self.plural}{rest}"
+        return f"/{group}/{self.api_version}{scope}/{self.plural}{rest}"
 
 
 KINDS: Final = {
@@ -38,4 +38,4 @@ KINDS: Final = {
 }
 
 WATCHED: Final = ("Job", "Pod", "ServiceAccount", "NetworkPolicy")
-"""Children whose changes are followed. Not Secrets: to follow ours would need a right to read everybody's."""
+"""Children that are watched. Not Secrets: a watch would need the right to read all Secrets of a namespace."""

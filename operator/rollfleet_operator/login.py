@@ -1,4 +1,4 @@
-"""How the operator gets in to the API server: as the pod's service account, else as a kubeconfig says."""
+"""Login to the API server: as the pod's ServiceAccount, else with a kubeconfig."""
 
 import kopf
 
@@ -6,13 +6,13 @@ from rollfleet_operator.errors import ApiError
 
 
 def login() -> kopf.ConnectionInfo:
-    """Where the API server is, and with what one gets in. Reads the files anew each time: tokens are rotated.
+    """Return the API server's address and credentials. It reads the files each time: tokens are rotated.
 
     Raises:
-        ApiError: There is neither a service account nor a kubeconfig.
+        ApiError: Neither a ServiceAccount nor a kubeconfig was found.
     """
     settings = kopf.OperatorSettings()
     found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
     if found is None:
-        raise ApiError(0, "NoCredentials", "neither a service account nor a kubeconfig is here; set KUBECONFIG")
+        raise ApiError(0, "NoCredentials", "neither a ServiceAccount nor a kubeconfig was found; set KUBECONFIG")
     return found

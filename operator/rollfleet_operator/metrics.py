@@ -1,4 +1,4 @@
-"""What Prometheus is told: how the operator does, and how each job does, by its status."""
+"""Metrics for Prometheus: the operator's reconciliations, and each job's status."""
 
 import time
 from collections import Counter as Tally
@@ -15,26 +15,26 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.work_queue import WorkQueue
 
 _OF_JOBS: Final = (
-    ("workers_desired", "Workers that there should be", ("workers", "desired")),
-    ("workers_ready", "Workers that run and report", ("workers", "ready")),
+    ("workers_desired", "Workers that should run", ("workers", "desired")),
+    ("workers_ready", "Workers that run and send heartbeats", ("workers", "ready")),
     ("frames", "Frames that the learner has taken", ("frames",)),
-    ("frames_per_second", "Frames a second, over the last half minute", ("framesPerSecond",)),
+    ("frames_per_second", "Frames per second over the last 30 seconds", ("framesPerSecond",)),
     ("published_version", "The newest version of the weights", ("publishedVersion",)),
-    ("applied_version", "The oldest version that a worker still acts by", ("appliedVersion",)),
+    ("applied_version", "The oldest version that a worker still uses", ("appliedVersion",)),
     ("batches_delivered", "Batches that the learner has taken", ("batches", "delivered")),
-    ("batches_dropped", "Batches that were too old, or pushed out of a full stream", ("batches", "dropped")),
-    ("worker_restarts", "Restarts of workers, all together", ("restarts",)),
+    ("batches_dropped", "Batches that were too old, or dropped from a full stream", ("batches", "dropped")),
+    ("worker_restarts", "Restarts of all workers", ("restarts",)),
 )
 
 
 class Outcome:
-    """How a look ended."""
+    """The result of a reconciliation."""
 
     def __init__(self) -> None:
         self.result = "done"
 
     def failed(self) -> None:
-        """It could not be brought to its end."""
+        """Mark the reconciliation as failed."""
         self.result = "failed"
 
 
@@ -42,43 +42,45 @@ class Metrics:
     """All metrics of one operator, in a registry of their own.
 
     Args:
-        cache: What is known of the jobs.
-        queue: Jobs that wait for a look.
+        cache: The known jobs.
+        queue: The jobs that wait for a reconciliation.
     """
 
     def __init__(self, cache: Cache, queue: WorkQueue[JobKey]) -> None:
         self._registry = CollectorRegistry()
-        self._looks = Counter("rollfleet_reconciliations", "Looks at jobs", ["result"], registry=self._registry)
+        self._reconciliations = Counter(
+            "rollfleet_reconciliations", "Reconciliations of jobs", ["result"], registry=self._registry
+        )
         self._seconds = Histogram(
-            "rollfleet_reconciliation_seconds", "Seconds that a look at a job takes", registry=self._registry
+            "rollfleet_reconciliation_seconds", "Seconds for the reconciliation of a job", registry=self._registry
         )
         self._registry.register(_Jobs(cache, queue))
 
     @contextmanager
     def timed(self) -> Iterator[Outcome]:
-        """Count a look, and how long it takes."""
+        """Count a reconciliation and measure its time."""
         began, outcome = time.perf_counter(), Outcome()
         try:
             yield outcome
         finally:
-            self._looks.labels(outcome.result).inc()
+            self._reconciliations.labels(outcome.result).inc()
             self._seconds.observe(time.perf_counter() - began)
 
     def exposition(self) -> bytes:
-        """All of them, as Prometheus reads them."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
 class _Jobs(Collector):
-    """Reads the statuses at each scrape, so that a job that is gone leaves nothing behind."""
+    """Metrics of jobs, read from their statuses at each scrape: a deleted job leaves nothing behind."""
 
     def __init__(self, cache: Cache, queue: WorkQueue[JobKey]) -> None:
         self._cache, self._queue = cache, queue
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now."""
+        """Yield the metrics."""
         statuses = {key: manifest.get("status") or {} for key, manifest in self._cache.jobs().items()}
-        yield GaugeMetricFamily("rollfleet_queue_length", "Jobs that wait for a look", value=len(self._queue))
+        yield GaugeMetricFamily("rollfleet_queue_length", "Jobs that wait for a reconciliation", value=len(self._queue))
         phases = GaugeMetricFamily("rollfleet_jobs", "CollectorJobs", labels=["phase"])
         for phase, count in Tally(status.get("phase", "Unknown") for status in statuses.values()).items():
             phases.add_metric([phase], count)

@@ -1,26 +1,27 @@
-"""What the operator calls the objects that it makes, and the labels by which it finds them again."""
+"""The names and labels of the objects that the operator creates."""
 
 import re
 from dataclasses import dataclass
 from typing import Final, Self
 
+from rollfleet_api.kubernetes_names import JOB_LABEL, MANAGED_BY_LABEL, MANAGER, ROLE_LABEL, credentials_secret
 from rollfleet_api.metadata import TEMPLATE_HASH_LENGTH
 from rollfleet_api.permissions import Role
 
-FIELD_MANAGER: Final = "rollfleet"
+FIELD_MANAGER: Final = MANAGER
 
-MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-JOB: Final = "rollfleet.dev/job"
-ROLE: Final = "rollfleet.dev/role"
+MANAGED_BY: Final = MANAGED_BY_LABEL
+JOB: Final = JOB_LABEL
+ROLE: Final = ROLE_LABEL
 REVISION: Final = "rollfleet.dev/revision"
 APPLIED: Final = "rollfleet.dev/applied"
-"""Annotation: a hash of what was applied, so that a field that is no longer wanted is noticed."""
+"""Annotation: a hash of the applied manifest. It shows that a field is no longer wanted."""
 
 KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
-"""Finds everything that any operator of ours made."""
+"""The label selector of all objects of Rollfleet's operators."""
 
 _PLURAL: Final = {Role.WORKER: "workers", Role.LEARNER: "learner"}
 _ROLE: Final = {plural: role for role, plural in _PLURAL.items()}
@@ -36,43 +37,43 @@ class Workload:
     revision: str
 
     def __str__(self) -> str:
-        """The name."""
+        """Return the name."""
         return f"{self.job}-{_PLURAL[self.role]}-{self.revision}"
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """The inverse of `str`.
+        """Parse a name, the inverse of `str`.
 
         Raises:
-            ValueError: It is no name of ours.
+            ValueError: It is not the name of workers or of a learner.
         """
         match = _WORKLOAD.fullmatch(name)
         if match is None:
-            raise ValueError(f"{name!r} is no name of a job's workers or learner")
+            raise ValueError(f"{name!r} is not the name of a job's workers or learner")
         return cls(match[1], _ROLE[match[2]], match[3])
 
 
 def account(job: str) -> str:
-    """The ServiceAccount of a job's pods."""
+    """Return the name of the ServiceAccount of a job's pods."""
     return f"{job}-rollfleet"
 
 
 def secret(job: str, role: Role) -> str:
-    """The Secret that tells a role where NATS is, and lets it in."""
-    return f"{job}-{role}-nats"
+    """Return the name of the Secret with a role's NATS address and credentials."""
+    return credentials_secret(job, role)
 
 
 def network_policy(job: str, role: Role) -> str:
-    """The NetworkPolicy of a role's pods."""
+    """Return the name of the NetworkPolicy of a role's pods."""
     return f"{job}-{role}-rollfleet"
 
 
 def labels(job: str, role: Role | None = None) -> dict[str, str]:
-    """The labels of what is made for a job."""
+    """Return the labels of a job's objects."""
     found = {MANAGED_BY: FIELD_MANAGER, JOB: job}
     return found if role is None else found | {ROLE: role.value}
 
 
 def selector(job: str, role: Role) -> str:
-    """Finds the pods of a role."""
+    """Return the label selector of a role's pods."""
     return f"{JOB}={job},{ROLE}={role}"

@@ -1,4 +1,4 @@
-"""NATS in memory: what the operator's tests, and a try-out without NATS, put in its place."""
+"""`NatsPort` in memory, for the operator's tests and for trials without NATS."""
 
 from collections.abc import Awaitable, Callable
 
@@ -9,62 +9,66 @@ from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
 
 class NatsInMemory:
-    """Keeps what it is told, and tells what it is made to hear.
+    """NATS in memory: it stores jobs, and returns the heartbeats that a test puts in.
 
     Attributes:
-        published: The jobs whose spec was published, as it was published last.
-        heard: What `heartbeats` returns, by job.
-        away: True: NATS cannot be reached.
-        on_provision: Is told of each publication, before it happens.
-        rotation: A change of it makes mounted credentials due for renewal.
+        published: Published jobs, each in its last version.
+        beats: The results of `heartbeats`, by job.
+        away: Whether NATS is unreachable.
+        on_provision: Called with each job before it is published.
+        rotation: A number; mounted credentials are renewed when it changes.
+
+        ple:
+        >>> nats = NatsInMemory()
+        >>> nats.beats[JobKey("default", "cartpole")] = Heartbeats()
     """
 
     def __init__(self, endpoint: Endpoint | None = None) -> None:
         self._endpoint = endpoint or Endpoint(url="nats://nats.memory:4222")
         self.published: dict[JobKey, CollectorJob] = {}
-        self.heard: dict[JobKey, Heartbeats] = {}
+        self.beats: dict[JobKey, Heartbeats] = {}
         self.on_provision: Callable[[CollectorJob], Awaitable[None]] | None = None
         self.away = False
         self.rotation = 0
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where pods would find NATS."""
+        """An address for pods."""
         return self._endpoint
 
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
-        """Says whose they are; they open nothing."""
+        """Return a text with the owner's name; it grants nothing."""
         return f"{role} of {job.key} {job.metadata.uid} {self.rotation}".encode()
 
     async def provision(self, job: CollectorJob) -> None:
-        """Remember the job."""
+        """Store the job."""
         self._check()
         if self.on_provision:
             await self.on_provision(job)
         key = _key(job)
         known = self.published.get(key)
         if known and known.metadata.uid != job.metadata.uid:
-            self.heard.pop(key, None)
+            self.beats.pop(key, None)
         self.published[key] = job
 
     async def deprovision(self, key: JobKey) -> None:
-        """Forget the job, and what was heard of it."""
+        """Remove the job and its heartbeats."""
         self._check()
         self.published.pop(key, None)
-        self.heard.pop(key, None)
+        self.beats.pop(key, None)
 
     async def provisioned(self) -> set[JobKey]:
-        """The jobs that are remembered."""
+        """Return the stored jobs."""
         self._check()
         return set(self.published)
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """What was put into `heard`."""
+        """Return the job's entry in `beats`."""
         self._check()
-        return self.heard.get(_key(job), Heartbeats())
+        return self.beats.get(_key(job), Heartbeats())
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     def _check(self) -> None:
         if self.away:

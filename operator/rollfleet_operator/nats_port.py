@@ -1,6 +1,6 @@
-"""What the operator asks of NATS: a seam, so that everything else runs and is tested without a server.
+"""The operator's view of NATS: a seam, so that all other modules run without a server.
 
-`rollfleet_operator.nats` implements it for a real server; the tests have an implementation in memory.
+`rollfleet_operator.nats` implements it for a real server, `nats_in_memory` for tests.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from rollfleet_api.permissions import Role
 
 
 class JobKey(NamedTuple):
-    """What tells the jobs of a cluster apart."""
+    """The identity of a job in a cluster."""
 
     namespace: str
     name: str
@@ -21,11 +21,11 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where pods find NATS.
+    """The address of NATS for pods.
 
     Attributes:
-        url: As `tls://host:port`; several, separated by commas.
-        ca: The certificates that pods are to trust, PEM; None: their image's own.
+        url: URL such as `tls://host:port`; commas separate several.
+        ca: The certificates for pods to trust (PEM); None: those in their image.
     """
 
     url: str
@@ -34,12 +34,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeats:
-    """The last that was heard of a job, however old: each message tells its own time.
+    """The last messages of a job, of any age: each message carries its own time.
 
     Attributes:
-        workers: By index, the newest of each. May hold workers that are gone by now.
-        learner: The learner's newest; None: no learner was ever there.
-        control: What the learner wants done; None: as above.
+        workers: The newest heartbeat of each worker, by index. It may contain workers that have left.
+        learner: The learner's newest heartbeat; None: the job never had a learner.
+        control: The learner's orders; None: the job never had a learner.
     """
 
     workers: Mapping[int, WorkerStatus] = field(default_factory=dict)
@@ -48,51 +48,57 @@ class Heartbeats:
 
 
 class NatsPort(Protocol):
-    """NATS, as the operator sees it.
+    """NATS for the operator.
 
-    Every method may be called at any time, concurrently for different jobs, and again with the same arguments. Each
-    ends within ten seconds, with a result or with `NatsUnavailable`: a reconciliation waits for it.
+    All methods may be called at any time, concurrently for different jobs, and again with the same arguments. Each ends
+    within ten seconds with a result or with `NatsUnavailable`: a reconciliation waits for it.
+
+    Example:
+        >>> await nats.provision(job)
+        >>> beats = await nats.heartbeats(job)
+        >>> beats.learner.frames
+        2048
     """
 
     @property
     def endpoint(self) -> Endpoint:
-        """What pods are told."""
+        """The address of NATS for pods."""
         ...
 
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
-        """The credentials file of a role.
+        """Return the credentials file of a role.
 
         Args:
-            job: Whose subjects it opens.
+            job: The job whose subjects it grants.
             role: Worker or learner.
-            mounted: The file as it is mounted now; None: none yet. It is returned as it is until it must be renewed,
-                so that an operator which starts anew rotates nothing.
+            mounted: The file that is mounted now; None: none yet. It is returned unchanged until it must be renewed, so
+                that a restart of the operator rotates nothing.
 
         Returns:
-            JWT and seed; None: this NATS asks for none.
+            JWT and seed; None: this NATS needs no credentials.
         """
         ...
 
     async def provision(self, job: CollectorJob) -> None:
-        """Make the job's streams, or bring them up to date, and publish its spec to workers and learner.
+        """Create or update the job's streams, and publish its spec to workers and learner.
 
-        Streams of an earlier job of the same name (another `metadata.uid`) are made anew, empty. Where NATS has lost
-        what it had stored, what was heard of claims, control and the learner is put back.
+        Streams of an earlier job of the same name (another `metadata.uid`) are recreated empty. If NATS has lost its
+        data, the last known leases, control and learner's status are stored again.
         """
         ...
 
     async def deprovision(self, key: JobKey) -> None:
-        """Take everything of a job away. It is no error where there is nothing."""
+        """Remove all data of a job. A missing job is no error."""
         ...
 
     async def provisioned(self) -> set[JobKey]:
-        """The jobs that NATS holds anything of: for those that were deleted while nobody watched."""
+        """Return the jobs with data on NATS, to find those that were deleted unnoticed."""
         ...
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """The last that was heard of a job. Served from memory; asks NATS only where nothing was heard yet."""
+        """Return the last messages of a job, from memory; NATS is asked only if there are none yet."""
         ...
 
     async def close(self) -> None:
-        """Disconnect. Nothing else is called afterwards."""
+        """Disconnect. No other method may be called afterwards."""
         ...

@@ -1,20 +1,19 @@
-"""What is there: a job's children, parsed. Behind this file nobody looks into what the API server sent."""
+"""A job's observed children, parsed. No other module reads the API server's objects."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
+from rollfleet_api.kubernetes_names import INDEX_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.clock import parse_time
 from rollfleet_operator.manifest import Manifest, Ref, ref
 
-_INDEX: Final = "batch.kubernetes.io/job-completion-index"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why a Kubernetes Job failed."""
+    """The failure of a Kubernetes Job."""
 
     reason: str
     message: str
@@ -22,18 +21,18 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A Kubernetes Job of ours: one revision of the workers, or of the learner.
+    """A Kubernetes Job of a CollectorJob: one revision of its workers, or of its learner.
 
     Attributes:
-        name: Job, role and revision.
-        uid: Unique over the cluster's life.
-        pods: How many there should be.
-        suspended: By us or by Kueue.
-        complete: All its pods exited with 0.
-        failed: It was given up.
-        deleting: It is about to vanish.
-        created_s: When it was made.
-        restarts: Pods that failed.
+        name: Its name: job, role and revision.
+        uid: Its UID.
+        pods: Number of pods that should run.
+        suspended: Whether the operator or Kueue has suspended it.
+        complete: Whether all pods exited with 0.
+        failed: Its failure; None: it has not failed.
+        deleting: Whether it is being deleted.
+        created_s: Its creation time.
+        restarts: Number of failed pods.
     """
 
     name: names.Workload
@@ -53,10 +52,10 @@ class Run:
 
     @classmethod
     def parse(cls, manifest: Manifest) -> Self:
-        """From what the API server sent.
+        """Parse an object of the API server.
 
         Raises:
-            ValueError: It is no Job of ours.
+            ValueError: It is not a Job of workers or a learner.
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         held = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
@@ -76,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash:
-    """How a container ended."""
+    """The failed end of a container."""
 
     code: int
     reason: str
@@ -89,17 +88,17 @@ class Pod:
     """A pod of a run.
 
     Attributes:
-        run: UID of the Kubernetes Job that it belongs to.
+        run: UID of its Kubernetes Job.
         role: Worker or learner.
-        index: Of a worker; 0 for a learner.
-        running: Its container runs.
-        placed_s: When a node took it; 0: none has.
-        unplaced: Why no node takes it; empty: one does, or it was not tried yet.
-        waiting: Why its container does not start, as the kubelet's word and its message; None: it does.
-        crash: Its container's end, if it was no good one.
-        disrupted: The cluster took it away: a drain, a preemption, a lost node.
-        devices: What it asks for besides CPUs and memory.
-        finalizers: Who must agree before it is gone.
+        index: The worker's index; 0 for a learner.
+        running: Whether its container runs.
+        placed_s: Time at which it was assigned to a node; 0: not yet.
+        unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
+        waiting: Why its container does not start: the kubelet's reason and message; None: it does.
+        crash: Its container's failure; None: it has not failed.
+        disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
+        devices: Requested devices: resource name and count.
+        finalizers: Its finalizers.
     """
 
     name: str
@@ -122,7 +121,7 @@ class Pod:
 
     @classmethod
     def parse(cls, manifest: Manifest) -> Self:
-        """From what the API server sent."""
+        """Parse an object of the API server."""
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         conditions = {each["type"]: each for each in status.get("conditions") or []}
         placed = conditions.get("PodScheduled", {})
@@ -137,7 +136,7 @@ class Pod:
             resource_version=metadata["resourceVersion"],
             run=next((owner["uid"] for owner in metadata.get("ownerReferences") or [] if owner["kind"] == "Job"), ""),
             role=Role(metadata["labels"][names.ROLE]),
-            index=int(metadata.get("annotations", {}).get(_INDEX, 0)),
+            index=int(metadata.get("annotations", {}).get(INDEX_LABEL, 0)),
             created_s=parse_time(metadata["creationTimestamp"]),
             deleting="deletionTimestamp" in metadata,
             running=phase == "Running" and all("running" in state for state in states[-1:]),
@@ -166,7 +165,7 @@ def _crash(terminated: Manifest) -> Crash:
 
 
 def _devices(spec: Manifest) -> Iterator[tuple[str, int]]:
-    """Extended resources have a domain in their name, and are whole numbers."""
+    """Yield the devices: extended resources have a domain in their name, and a whole number."""
     for container in spec["containers"]:
         for resource, amount in ((container.get("resources") or {}).get("limits") or {}).items():
             if "/" in resource and str(amount).isdecimal():
@@ -175,14 +174,14 @@ def _devices(spec: Manifest) -> Iterator[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A job's children.
+    """The observed children of a job.
 
     Attributes:
-        children: What is owned by the job itself, as it is.
-        runs: Those of the children that are Kubernetes Jobs, the oldest first.
-        pods: Of these runs.
-        refused_pods: Why a run cannot make pods (quota, Pod Security), in the API server's words; empty: it can.
-        source_digest: Of the files in the ConfigMap that `source` names; empty: it names none.
+        children: Objects owned by the job itself.
+        runs: The Kubernetes Jobs among them, oldest first.
+        pods: The pods of these runs.
+        refused_pods: Why a run cannot create pods (quota, Pod Security), in the API server's words; empty: it can.
+        source_digest: Digest of the files in the job's ConfigMap; empty: the job has none.
     """
 
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
@@ -192,18 +191,23 @@ class Observed:
     source_digest: str = ""
 
     def run(self, name: names.Workload) -> Run | None:
-        """The run of that name, unless it is about to vanish."""
+        """Return the run with this name, unless it is being deleted."""
         return next((run for run in self.runs if run.name == name and not run.deleting), None)
 
     def pods_of(self, run: Run | None) -> list[Pod]:
-        """The pods of a run."""
+        """Return the pods of a run."""
         return [pod for pod in self.pods if run is not None and pod.run == run.uid]
 
 
 def observe(
     children: Iterable[Manifest], pods: Iterable[Manifest], *, refused_pods: str = "", source_digest: str = ""
 ) -> Observed:
-    """Parse what the API server sent of a job's children, and of pods that may be theirs."""
+    """Parse a job's children, and the pods that may belong to them.
+
+    Example:
+        >>> observe([], []).runs
+        ()
+    """
     found = {ref(child): child for child in children}
     runs = sorted((Run.parse(child) for kind, child in found.items() if kind.kind == "Job"), key=_age)
     uids = {run.uid for run in runs}

@@ -1,4 +1,4 @@
-"""What is to be done so that what is there becomes what should be: a pure function of both."""
+"""The actions that turn the observed children into the desired ones: a pure function of both."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from rollfleet_operator.manifest import Manifest, Ref, covers, ref
 from rollfleet_operator.observed import Observed, Run
 
 _CHANGEABLE = ("suspend", "completions", "parallelism", "backoffLimit")
-"""What the API server lets us change of a Kubernetes Job; the rest is a new one's, by its revision."""
+"""The changeable fields of a Kubernetes Job; a change of another field makes a new Job, by its revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make it, or make it so again (server-side apply).
+    """Create or update an object (server-side apply).
 
     Attributes:
-        manifest: All that it should say.
-        new: Nothing of that name was seen: whoever else has it must not lose it.
+        manifest: The desired object.
+        new: Whether no object of this name is known; an unknown one of another owner must not be overwritten.
     """
 
     manifest: Manifest
@@ -26,7 +26,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change some fields of what is there (a merge patch)."""
+    """Change fields of an existing object (merge patch)."""
 
     ref: Ref
     patch: Manifest
@@ -34,11 +34,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete it, and what it owns.
+    """Delete an object and its children.
 
     Attributes:
-        ref: Which object.
-        uid: Which one of that name.
+        ref: The object.
+        uid: Its UID; a later object of this name stays.
     """
 
     ref: Ref
@@ -48,39 +48,43 @@ class Delete:
 Action = Apply | Change | Delete
 
 
-def plan(wanted: Sequence[Manifest], observed: Observed, *, anew: bool = False, ended: bool = False) -> list[Action]:
-    """What is to be done, in this order.
+def plan(wanted: Sequence[Manifest], observed: Observed, *, retry: bool = False, ended: bool = False) -> list[Action]:
+    """Plan the actions, in their order.
 
-    What is new comes before the old goes: where the API server refuses a new revision, the workers of the old go on.
+    Creations come before deletions: if the API server refuses a new revision, the workers of the old one keep running.
 
     Args:
-        wanted: What should be there.
-        observed: What is.
-        anew: Delete the runs that failed: the job is tried again.
-        ended: The job is over: no run is made, and those that are over stay, for their logs.
+        wanted: The desired children.
+        observed: The observed children.
+        retry: Whether to delete failed runs, because the job is tried again.
+        ended: Whether the job has ended: no run is created, and finished ones stay for their logs.
+
+        ple:
+        >>> plan(desired(job, inputs), Observed())[0].new
+        True
     """
     runs = {Ref("Job", str(run.name)): run for run in observed.runs}
-    deleted = list(_deletions(wanted, observed, runs, anew=anew, ended=ended))
-    gone = {each.ref for each in deleted}
-    made = [
+    deleted = list(_deletions(wanted, observed, runs, retry=retry, ended=ended))
+    removed = {each.ref for each in deleted}
+    written = [
         action
         for manifest in wanted
-        if ref(manifest) not in gone
-        for action in _mended(manifest, observed, runs)
+        if ref(manifest) not in removed
+        for action in _writes(manifest, observed, runs)
         if not (ended and isinstance(action, Apply) and manifest["kind"] == "Job")
     ]
-    return [*made, *deleted]
+    return [*written, *deleted]
 
 
 def shrinks(actions: Sequence[Action], observed: Observed) -> bool:
-    """Whether there will be fewer workers: then they go before NATS tells that they are too many."""
+    """Return whether there will be fewer workers: their pods must go before NATS shows them that they are too many."""
     pods = {Ref("Job", str(run.name)): run.pods for run in observed.runs}
     wanted = {action.ref: action.patch.get("spec", {}) for action in actions if isinstance(action, Change)}
     return any(spec.get("parallelism", pods[which]) < pods[which] for which, spec in wanted.items())
 
 
 def starts(actions: Sequence[Action], observed: Observed) -> bool:
-    """Whether pods will start: they must find their job on NATS."""
+    """Return whether pods will start: they need their job on NATS."""
     runs = {Ref("Job", str(run.name)): run for run in observed.runs}
     for action in actions:
         match action:
@@ -94,13 +98,13 @@ def starts(actions: Sequence[Action], observed: Observed) -> bool:
     return False
 
 
-def _mended(manifest: Manifest, observed: Observed, runs: dict[Ref, Run]) -> Iterator[Action]:
+def _writes(manifest: Manifest, observed: Observed, runs: dict[Ref, Run]) -> Iterator[Action]:
     which = ref(manifest)
     found = observed.children.get(which)
     if found is None:
         yield Apply(manifest, new=True)
     elif which in runs:
-        # One that is about to vanish is waited for, one that is over stays as it is.
+        # A run that is being deleted must vanish first; a finished one stays as it is.
         if not runs[which].deleting and not runs[which].finished:
             yield from _changed(which, manifest, found)
     elif not covers(manifest, found):
@@ -111,9 +115,9 @@ def _changed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action
     labels = manifest["metadata"]["labels"]
     spec = {key: manifest["spec"][key] for key in _CHANGEABLE if key in manifest["spec"]}
     patch: Manifest = {}
-    there = found["metadata"].get("labels") or {}
-    left = {names.QUEUE_NAME: None} if names.QUEUE_NAME in there and names.QUEUE_NAME not in labels else {}
-    if left or not covers(labels, there):  # a label that stayed would have Kueue suspend what we resume
+    present = found["metadata"].get("labels") or {}
+    left = {names.QUEUE_NAME: None} if names.QUEUE_NAME in present and names.QUEUE_NAME not in labels else {}
+    if left or not covers(labels, present):  # with an old queue label Kueue would suspend the run again
         patch["metadata"] = {"labels": labels | left}
     if not covers(spec, found["spec"]):
         patch["spec"] = spec
@@ -122,7 +126,7 @@ def _changed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action
 
 
 def _deletions(
-    wanted: Sequence[Manifest], observed: Observed, runs: dict[Ref, Run], *, anew: bool, ended: bool
+    wanted: Sequence[Manifest], observed: Observed, runs: dict[Ref, Run], *, retry: bool, ended: bool
 ) -> Iterator[Delete]:
     names_wanted = {ref(manifest) for manifest in wanted}
     for which, found in observed.children.items():
@@ -131,5 +135,5 @@ def _deletions(
         unwanted = which not in names_wanted and not (ended and run is not None and run.finished)
         if "deletionTimestamp" in metadata or metadata.get("labels", {}).get(names.MANAGED_BY) != names.FIELD_MANAGER:
             continue
-        if unwanted or (anew and run is not None and run.failed):
+        if unwanted or (retry and run is not None and run.failed):
             yield Delete(which, metadata["uid"])

@@ -1,8 +1,8 @@
-"""What every pod of ours has: it passes Pod Security "restricted", and is told where its job is by mounted files."""
+"""The pod template of workers and learners: it passes Pod Security "restricted" and mounts the job's address."""
 
 from typing import Any, Final
 
-from rollfleet_api.environment import FILES
+from rollfleet_api.address import FILES
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -10,29 +10,30 @@ from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest, overlay
 
 USER: Final = 65532
-"""Who runs in a pod: a number, so that the cluster sees that it is not root; the one that our images name."""
+"""User id in pods: a number, so that the cluster sees that it is not root; the same as in Rollfleet's images."""
 
 SOURCE: Final = "/var/run/rollfleet-source"
-"""Where the files of `source.configMap` are mounted; it is on the import path."""
+"""The mount path of `source.configMap`; it is on the import path."""
 
 NOTHING: Final = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
-"""What hides the GPUs of a node from a pod that asked for none: some container runtimes show all to everybody."""
+"""Variables that hide a node's GPUs from a pod without any: some container runtimes show them to all pods."""
 
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
 def pod_template(job: CollectorJob, role: Role, revision: str, container: Manifest, written: Manifest) -> Manifest:
-    """The pod template of a role.
+    """Build the pod template of a role.
 
     Args:
         job: The job.
         role: Worker or learner.
-        revision: Of this role.
-        container: What the role's own container has besides what all have; its `name` is what users write over.
-        written: The user's template, laid over ours. It may break what "restricted" asks for; then the cluster says so.
+        revision: The role's revision.
+        container: Fields of the role's own container; users refer to it by its `name`.
+        written: The user's template, merged over the operator's. It may violate "restricted"; then the cluster
+            refuses the pods.
 
     Raises:
-        TemplateInvalid: `written` has not the shape of a pod template.
+        TemplateInvalid: `written` does not have the form of a pod template.
     """
     _check(written)
     name, source = job.metadata.name, job.spec.source
@@ -70,7 +71,7 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
                     **container,
                     "env": variables,
                     "volumeMounts": mounts,
-                    # The end of a crash's log is its message: nobody needs a right to read logs to see it in status.
+                    # The end of a failed container's log is its message: status shows it without a right to read logs.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
@@ -83,7 +84,7 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
         },
     }
     template: Manifest = overlay(ours, written)
-    # Held whatever the user writes: by these the pods are found, and without `Never` a failure policy is refused.
+    # Users cannot change these: pods are found by the labels, and failure policies need `Never`.
     template["metadata"]["labels"] |= ours["metadata"]["labels"]
     template["spec"]["restartPolicy"] = "Never"
     if not asks_for_device(template):
@@ -92,10 +93,10 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
 
 
 def first_container(written: Manifest, otherwise: str) -> str:
-    """The name of a template's first container, which is the role's own.
+    """Return the name of a template's first container, which is the role's own.
 
     Raises:
-        TemplateInvalid: `written` has not the shape of a pod template.
+        TemplateInvalid: `written` does not have the form of a pod template.
     """
     _check(written)
     containers = (written.get("spec") or {}).get("containers")
@@ -103,7 +104,7 @@ def first_container(written: Manifest, otherwise: str) -> str:
 
 
 def _check(written: Manifest) -> None:
-    """That what we look into is what it must be; the API server checks all the rest."""
+    """Check the fields that are used here; the API server checks all others."""
     spec = written.get("spec") or {}
     if not isinstance(spec, dict) or not isinstance(written.get("metadata") or {}, dict):
         raise TemplateInvalid(
@@ -115,7 +116,7 @@ def _check(written: Manifest) -> None:
 
 
 def asks_for_device(template: Manifest) -> bool:
-    """Whether a container asks for more than CPUs, memory and disk, or for a claim on a device."""
+    """Return whether a container requests a device: more than CPUs, memory and disk, or a resource claim."""
     spec = template["spec"]
     return bool(spec.get("resourceClaims")) or any(
         not resource.startswith(_NO_DEVICES)

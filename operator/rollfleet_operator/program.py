@@ -1,4 +1,4 @@
-"""The running operator: workers that take jobs from a queue, and the loops that fill it. kopf brings the watches."""
+"""The running operator: tasks that reconcile jobs from a queue, and loops that fill it. kopf adds watched changes."""
 
 import asyncio
 import logging
@@ -26,25 +26,29 @@ from rollfleet_operator.work_queue import WorkQueue
 log = logging.getLogger(__name__)
 
 CANARY: Final = JobKey("", "")
-"""Goes through the queue like a job, so that a probe sees whether jobs get through, also where there are none."""
+"""A key that passes through the queue like a job, so that a probe sees progress even without jobs."""
 
 CANARY_INTERVAL_S: Final = 5.0
 STUCK_S: Final = 60.0
 
 
 class Operator:
-    """All that runs, and what it shares. `start` and `stop` are called by kopf, in its event loop.
+    """The tasks of the operator, and their shared state. kopf calls `start` and `stop` in its event loop.
 
     Args:
-        settings: What it was told.
-        connect: How it gets in to the API server.
-        open_wire: Connects to NATS. It must return although NATS is away, and mend that by itself.
+        settings: The operator's settings.
+        connect: Returns the API server's address and credentials.
+        open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
+
+        ple:
+        >>> operator = Operator(Settings(), login, lambda: NatsInMemory())
+        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)
     """
 
     def __init__(
-        self, settings: Settings, connect: Callable[[], kopf.ConnectionInfo], open_wire: Callable[[], NatsPort]
+        self, settings: Settings, connect: Callable[[], kopf.ConnectionInfo], open_nats: Callable[[], NatsPort]
     ) -> None:
-        self.settings, self.connect, self._open_wire = settings, connect, open_wire
+        self.settings, self.connect, self._open_nats = settings, connect, open_nats
         self.cache: Cache = Cache()
         self.queue: WorkQueue[JobKey] = WorkQueue()
         self.metrics = Metrics(self.cache, self.queue)
@@ -53,73 +57,73 @@ class Operator:
         self._listed = False
         self._progress_s = time.monotonic()
         self._api: Api | None = None
-        self._wire: NatsPort | None = None
+        self._nats: NatsPort | None = None
 
     def __copy__(self) -> Self:
-        """Itself: kopf gives each object's handlers a copy of what it was given, made when it first saw the object.
+        """Return itself: kopf gives each object's handlers a copy of the memo, made when it first saw the object.
 
-        A copy would never learn that the first list is over, and would pass on nothing of that object for ever.
+        A copy would never see that the first list is complete, and would never pass on changes of that object.
         """
         return self
 
     async def start(self) -> None:
-        """Begin. Returns at once; what cannot be reached yet is waited for in the background."""
-        self._api, self._wire = Api(self.connect), self._open_wire()
-        reconciler = Reconciler(self._api, self.cache, self._wire, self.settings)
+        """Start the tasks. It returns at once; they wait for servers that cannot be reached yet."""
+        self._api, self._nats = Api(self.connect), self._open_nats()
+        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings)
         await self.server.start()
         self._tasks = [asyncio.create_task(self._keep_listing(self._api, reconciler))]
         self._tasks += [asyncio.create_task(self._keep_sending_canaries())]
-        self._tasks += [asyncio.create_task(self._keep_looking(reconciler)) for _ in range(self.settings.workers)]
+        self._tasks += [asyncio.create_task(self._keep_reconciling(reconciler)) for _ in range(self.settings.workers)]
 
     async def stop(self) -> None:
-        """End. A look that is under way is cut short: the next operator's first look makes up for it."""
+        """Stop. Reconciliations in progress are cancelled: the next operator's first ones repeat them."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
         await self.server.stop()
-        if self._wire:
-            await self._wire.close()
+        if self._nats:
+            await self._nats.close()
         if self._api:
             await self._api.close()
 
-    def seen(self, kind: str, manifest: Manifest, *, gone: bool) -> None:
-        """A watch told of an object."""
+    def seen(self, kind: str, manifest: Manifest, *, deleted: bool) -> None:
+        """Take in a change of a watched object."""
         manifest = {**manifest, "kind": kind, "metadata": {**manifest["metadata"]}}
-        key = self.cache.remove(manifest) if gone else self.cache.put(manifest)
+        key = self.cache.remove(manifest) if deleted else self.cache.put(manifest)
         if key is not None and self._listed:
             self.queue.add(key)
 
     def alive(self) -> bool:
-        """Whether what is put into the queue comes out of it."""
+        """Return whether the queue makes progress."""
         return time.monotonic() - self._progress_s < STUCK_S
 
-    async def _keep_looking(self, reconciler: Reconciler) -> None:
+    async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:
             key = await self.queue.take()
             if key == CANARY:
                 self.queue.done(key)
             else:
-                await self._look(reconciler, key)
+                await self._reconcile(reconciler, key)
             self._progress_s = time.monotonic()
 
-    async def _look(self, reconciler: Reconciler, key: JobKey) -> None:
+    async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
         with self.metrics.timed() as outcome:
             try:
-                look = await reconciler.reconcile(key)
+                result = await reconciler.reconcile(key)
             except OperatorError as error:
-                look = ReconcileResult(problem=error)
+                result = ReconcileResult(problem=error)
             except Exception:
                 outcome.failed()
-                log.exception("%s/%s: a mistake of the operator's; again in %.1f s", *key, self.queue.failed(key))
+                log.exception("%s/%s: error in the operator; retry in %.1f s", *key, self.queue.failed(key))
                 return
-            if look.problem is None:
-                self.queue.done(key, look.again_s)
+            if result.problem is None:
+                self.queue.done(key, result.next_s)
                 return
             outcome.failed()
-            log.warning("%s/%s: %s; again in %.1f s", *key, look.problem, self.queue.failed(key))
-            if look.again_s is not None:
-                self.queue.add_later(key, look.again_s)
+            log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
+            if result.next_s is not None:
+                self.queue.add_later(key, result.next_s)
 
     async def _keep_sending_canaries(self) -> None:
         while True:
@@ -140,9 +144,9 @@ class Operator:
                 for key in await reconciler.orphans():
                     self.queue.add(key)
             except OperatorError as error:
-                log.warning("could not look at everything: %s", error)
+                log.warning("listing all jobs failed: %s", error)
             except Exception:
-                log.exception("could not look at everything: a mistake of the operator's")
+                log.exception("listing all jobs failed: error in the operator")
             await asyncio.sleep(self.settings.resync_s if self._listed else CANARY_INTERVAL_S)
 
     async def _list(self, api: Api) -> None:
@@ -151,5 +155,5 @@ class Operator:
             for namespace in self.settings.namespaces or (None,):
                 listing = await api.list(kind, namespace, labels=labels)
                 for key in self.cache.replace(kind, listing.items, listing.resource_version, namespace):
-                    if self._listed:  # before, a look would take what was not listed yet for not there
+                    if self._listed:  # before, objects that are not listed yet would seem to be missing
                         self.queue.add(key)

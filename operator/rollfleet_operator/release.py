@@ -1,29 +1,29 @@
-"""Lets go of pods that somebody took away, so that their successors need not wait.
+"""Releases of deleted pods, so that their successors start at once.
 
-Kubernetes starts the successor of a pod that failed after ten seconds, then twenty, then forty, even where the failure
-policy says that it costs nothing, as a deletion or a drained node does. It knows of the failure by the pod alone, which
-a finalizer of the Job controller holds for that long; without the pod there was no failure.
+Kubernetes starts the successor of a failed pod after ten seconds, then twenty, then forty, even if the failure policy
+ignores the failure (a deletion, a drained node). It knows the failure only from the pod, which a finalizer of the Job
+controller keeps for that time; without the pod there was no failure.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from rollfleet_api.exit_codes import EXIT_TERMINATED
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.workloads import EXIT_TERMINATED
 
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Take the Job controller's finalizer off a pod.
+    """Remove the Job controller's finalizer from a pod.
 
     Attributes:
-        pod: Its name.
-        uid: Which one of that name.
-        resource_version: The state in which the finalizers were seen.
-        finalizers: Those that stay.
+        pod: The pod's name.
+        uid: The pod's UID.
+        resource_version: The observed version of the pod.
+        finalizers: The remaining finalizers.
     """
 
     pod: str
@@ -33,9 +33,9 @@ class Release:
 
 
 def releases(observed: Observed) -> Iterator[Release]:
-    """Pods that were deleted, have ended, and whose end costs nothing."""
+    """Yield a release for each deleted pod that has ended and whose end counts as no failure."""
     for pod in observed.pods:
-        spared = pod.disrupted or (pod.crash is not None and pod.crash.code == EXIT_TERMINATED)
-        if pod.deleting and pod.finished and spared and TRACKING in pod.finalizers:
+        ignored = pod.disrupted or (pod.crash is not None and pod.crash.code == EXIT_TERMINATED)
+        if pod.deleting and pod.finished and ignored and TRACKING in pod.finalizers:
             kept = tuple(each for each in pod.finalizers if each != TRACKING)
             yield Release(pod.name, pod.uid, pod.resource_version, kept)

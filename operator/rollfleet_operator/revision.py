@@ -1,8 +1,8 @@
-"""What makes workers, or the learner, start anew: a hash of the fields that they read only once.
+"""Revisions of workers and learner: hashes of the fields that they read only at their start.
 
-It covers what the user wrote and nothing else, so that a new operator, with another default image or another pod
-template, restarts nobody. What is not listed counts: a field that is new to us rolls the workers, rather than being
-silently ignored.
+A changed revision restarts them. It depends only on what the user wrote: a new operator, with another default image or
+pod template, restarts no pods. Fields that are not listed count: a new field restarts the workers instead of being
+ignored silently.
 """
 
 from typing import Any, Final
@@ -28,26 +28,26 @@ _FOR_LEARNER: Final[dict[str, Any]] = {
 
 
 def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
-    """Changes when running workers would no longer do what the job says.
+    """Return the revision of the workers, which changes when they must restart.
 
     Args:
         job: The job.
-        source_digest: Of the files in the job's ConfigMap; empty: it names none.
+        source_digest: Digest of the files in the job's ConfigMap; empty: the job has none.
     """
-    said = job.spec.model_dump(
+    written = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude=_NOT_FOR_WORKERS
     )
-    return digest({"spec": _without_empty(said), "source": source_digest})
+    return digest({"spec": _without_empty(written), "source": source_digest})
 
 
 def learner_revision(job: CollectorJob, source_digest: str = "") -> str:
-    """Changes when a running learner would no longer do what the job says."""
-    said = job.spec.model_dump(
+    """Return the revision of the learner, which changes when it must restart."""
+    written = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, include=_FOR_LEARNER
     )
-    return digest({"spec": _without_empty(said), "source": source_digest})
+    return digest({"spec": _without_empty(written), "source": source_digest})
 
 
-def _without_empty(said: dict[str, Any]) -> dict[str, Any]:
-    """Without the parts that say nothing: `weights: {}` and no `weights` mean the same."""
-    return {key: value for key, value in said.items() if value not in ({}, [])}
+def _without_empty(written: dict[str, Any]) -> dict[str, Any]:
+    """Drop empty parts: `weights: {}` and no `weights` mean the same."""
+    return {key: value for key, value in written.items() if value not in ({}, [])}

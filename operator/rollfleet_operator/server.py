@@ -10,13 +10,13 @@ _TEXT = "text/plain"
 
 
 class Server:
-    """Listens on all addresses: the kubelet asks from outside the pod.
+    """The HTTP server. It listens on all addresses, because the kubelet probes from outside the pod.
 
     Args:
-        port: 0: a free one.
-        metrics: What `/metrics` tells.
-        alive: Whether the operator gets on with its work; else it is to be started anew.
-        ready: Whether it has seen all jobs.
+        port: The port; 0: a free one.
+        metrics: The metrics of `/metrics`.
+        alive: Returns whether the operator makes progress; if not, the kubelet restarts it.
+        ready: Returns whether the operator has listed all jobs.
     """
 
     def __init__(self, port: int, metrics: Metrics, alive: Callable[[], bool], ready: Callable[[], bool]) -> None:
@@ -25,12 +25,12 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port, once it listens; a free one is another for IPv4 and for IPv6, and this is that of IPv4."""
+        """The port, after `start`. With port 0 it is that of IPv4; IPv6 has another."""
         assert self._runner is not None
         return int(next(address[1] for address in self._runner.addresses if "." in address[0]))
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         app = web.Application()
         app.router.add_get("/healthz", self._probe(self._alive))
         app.router.add_get("/readyz", self._probe(self._ready))
@@ -46,8 +46,8 @@ class Server:
 
     def _probe(self, holds: Callable[[], bool]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(_: web.Request) -> web.StreamResponse:
-            well = holds()
-            return web.Response(status=200 if well else 503, text="ok" if well else "not ok")
+            healthy = holds()
+            return web.Response(status=200 if healthy else 503, text="ok" if healthy else "not ok")
 
         return answer
 

@@ -1,4 +1,4 @@
-"""What an operator is told when it starts: one value, read from the environment by the program alone."""
+"""The operator's settings: one value, which the program reads from environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,23 +11,27 @@ PORT: Final = "ROLLFLEET_PORT"
 
 
 class SettingsInvalid(ValueError):
-    """An environment variable says something that cannot be used."""
+    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What one operator does alike for all jobs.
+    """The settings of an operator, for all jobs.
 
     Attributes:
-        worker_image: For workers whose job names no image.
-        namespaces: Those that are watched; empty: all of them.
-        network_policies: Whether pods are fenced in; a cluster may have policies of its own.
-        port: Of health and metrics; 0: a free one.
-        workers: Reconciliations at the same time, each of another job.
-        resync_s: Seconds between two lists of everything, which mend what no watch told of.
-        doubt_s: Seconds after which what is neither watched nor listed (Secrets, NATS) is looked at anew.
-        refresh_s: Seconds between two looks at the heartbeats of a job that runs.
-        status_interval_s: The least between two writes of a job's status where no condition changes.
+        worker_image: The image of jobs without `image`.
+        namespaces: The watched namespaces; empty: all.
+        network_policies: Whether to create NetworkPolicies for pods.
+        port: The port of health and metrics; 0: a free one.
+        workers: Number of concurrent reconciliations, each of another job.
+        resync_s: Seconds between lists of all objects, which repair what watches missed.
+        doubt_s: Seconds between checks of what is neither watched nor listed (Secrets, NATS).
+        refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
+        status_interval_s: The least seconds between writes of a status without changed conditions.
+
+        ple:
+        >>> Settings.read({"ROLLFLEET_NAMESPACES": "team-a,team-b"}).namespaces
+        ('team-a', 'team-b')
     """
 
     worker_image: str = "rollfleet-worker:latest"
@@ -42,20 +46,20 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
-        """What the environment says, with defaults for the rest.
+        """Read the settings from environment variables, with defaults.
 
         Raises:
-            SettingsInvalid: A variable cannot be used. The text names it.
+            SettingsInvalid: A variable has an invalid value. The text names it.
         """
-        said = cls()
-        port = environ.get(PORT, str(said.port))
+        default = cls()
+        port = environ.get(PORT, str(default.port))
         if not port.isdecimal() or int(port) > 65535:
             raise SettingsInvalid(f"{PORT}={port!r}: expected a number from 0 to 65535")
         policies = environ.get(NETWORK_POLICIES, "true")
         if policies not in ("true", "false"):
             raise SettingsInvalid(f"{NETWORK_POLICIES}={policies!r}: expected `true` or `false`")
         return cls(
-            worker_image=environ.get(WORKER_IMAGE) or said.worker_image,
+            worker_image=environ.get(WORKER_IMAGE) or default.worker_image,
             namespaces=tuple(name for name in environ.get(NAMESPACES, "").replace(",", " ").split() if name),
             network_policies=policies == "true",
             port=int(port),

@@ -1,14 +1,15 @@
-"""Whether a job goes on, is complete, has failed, or is to be tried again.
+"""The verdict on a job: it is live, complete, failed, or waits for a retry.
 
-An end is for ever, and the status is where it is remembered: that is all that is read from there. One exception: a job
-that failed is tried again when its spec changes, for that is how its user mends it.
+An end is permanent, and the status is its memory: nothing else is read from the status. One exception: a failed job is
+tried again when its spec changes, because that is how users fix it.
 """
 
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from rollfleet_api.exit_codes import EXIT_HOPELESS
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import LearnerPhase as LearnerPhase
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator import names
@@ -17,21 +18,26 @@ from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Run
 from rollfleet_operator.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
 from rollfleet_operator.revision import learner_revision, workers_revision
-from rollfleet_operator.workloads import EXIT_HOPELESS
 
 
 class Stage(Enum):
-    """Where a job is in its life."""
+    """The stage of a job."""
 
     LIVE = auto()
-    AGAIN = auto()
+    RETRY = auto()
     COMPLETE = auto()
     FAILED = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A stage, and why."""
+    """A stage of a job, and the reason.
+
+    Attributes:
+        stage: The stage.
+        reason: The reason, one CamelCase word.
+        message: The reason in a sentence.
+    """
 
     stage: Stage
     reason: str = ""
@@ -39,39 +45,50 @@ class Verdict:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether the job has ended."""
         return self.stage in (Stage.COMPLETE, Stage.FAILED)
 
 
 def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None:
-    """The run of a role that does what the job says now."""
+    """Return the run of a role's current revision."""
     revision = workers_revision if role is Role.WORKER else learner_revision
     return observed.run(names.Workload(job.metadata.name, role, revision(job, observed.source_digest)))
 
 
 def held(job: CollectorJob, kind: ConditionType) -> Condition | None:
-    """The condition of the job's status, if it holds."""
+    """Return a condition of the job's status if it is true."""
     conditions = job.status.conditions if job.status else []
     return next((each for each in conditions if each.type == kind and each.status is ConditionStatus.TRUE), None)
 
 
 def ended(job: CollectorJob) -> bool:
-    """Whether an end of this spec has been written down."""
+    """Return whether the status has an end of this spec."""
     failed = held(job, ConditionType.FAILED)
     return bool(held(job, ConditionType.COMPLETE) or (failed and failed.observed_generation == job.metadata.generation))
 
 
 def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s: float) -> Verdict:
-    """What is to become of a job."""
+    """Decide the stage of a job.
+
+    Args:
+        job: The job, with its last status.
+        observed: Its children.
+        heartbeats: Its last heartbeats.
+        now_s: The time, seconds since the epoch.
+
+    Example:
+        >>> verdict(job, observed, heartbeats, time.time()).stage
+        <Stage.LIVE: 1>
+    """
     complete, failed = held(job, ConditionType.COMPLETE), held(job, ConditionType.FAILED)
     if complete:
         return Verdict(Stage.COMPLETE, complete.reason, complete.message)
     if failed:
         if failed.observed_generation == job.metadata.generation:
             return Verdict(Stage.FAILED, failed.reason, failed.message)
-        # As long as a failed run is still seen, the failure stays written down: it is not to be taken for a new one.
+        # While the failed run still exists, the failure stays in the status: it must not count as a new one.
         if any(run.failed for run in observed.runs):
-            return Verdict(Stage.AGAIN, failed.reason, failed.message)
+            return Verdict(Stage.RETRY, failed.reason, failed.message)
         return Verdict(Stage.LIVE)
     found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
     if found is None and not job.spec.suspend:
@@ -80,21 +97,19 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
 
 
 def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
-    """Where the learner is a pod of the job, its end is the job's: it may have results to save after the last frame."""
+    """The end of a learner's pod is the job's end, because it may save results after the last frame."""
     if job.spec.learner is not None:
         learner = current_run(job, observed, Role.LEARNER)
         return (
-            Verdict(Stage.COMPLETE, "LearnerDone", "the learner has ended well")
-            if learner and learner.complete
-            else None
+            Verdict(Stage.COMPLETE, "LearnerDone", "the learner has finished") if learner and learner.complete else None
         )
     total, learned = job.spec.collect.total_frames, heartbeats.learner
     if total and learned and learned.frames >= total:
         return Verdict(Stage.COMPLETE, "TotalFrames", f"the learner has taken all {total} frames")
     workers = current_run(job, observed, Role.WORKER)
-    told = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
-    if told or (workers and workers.complete):
-        return Verdict(Stage.COMPLETE, "LearnerDone", "the learner has said that it is done")
+    completed = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
+    if completed or (workers and workers.complete):
+        return Verdict(Stage.COMPLETE, "LearnerDone", "the learner has completed the job")
     return None
 
 
@@ -120,7 +135,7 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
 
 
 def _hopeless(heartbeats: Heartbeats) -> str:
-    """What a worker said that will not work however often it is tried; empty: none did."""
+    """Return the error of a worker that would fail again on each restart; empty: no worker has one."""
     for index, worker in sorted(heartbeats.workers.items()):
         if worker.fatal and worker.error:
             return f"worker {index}: {worker.error.strip().splitlines()[-1]}"
@@ -128,17 +143,17 @@ def _hopeless(heartbeats: Heartbeats) -> str:
 
 
 def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | None:
-    """Whether a pod has waited for longer than `failure.pendingDeadlineSeconds`."""
+    """Return a failure if a pod has waited for longer than `failure.pendingDeadlineSeconds`."""
     deadline_s = job.spec.failure.pending_deadline_seconds
     if not deadline_s:
         return None
-    # Pods from before the last failure tell nothing of this attempt.
+    # Waits of before the last failure do not count for this attempt.
     earliest_s = _since(job, ConditionType.FAILED)
     waits: list[tuple[float, Problem]] = []
     for pod in observed.pods:
         if not (pod.deleting or pod.running or pod.finished):
             cause = why_not_running(pod) or Problem("Pending", f"{title(pod)} has not started")
-            # A node that came late has an image to pull.
+            # The wait starts again on the node: a new node must pull the image.
             waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))
     refused, degraded = why_no_pods(observed.refused_pods), held(job, ConditionType.DEGRADED)
     if refused and degraded and degraded.reason == refused.reason:
@@ -152,7 +167,7 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
 
 
 def _since(job: CollectorJob, kind: ConditionType) -> float:
-    """When a condition last changed, whatever it says now; 0: never."""
+    """Return the time of a condition's last change; 0: it has none."""
     conditions = job.status.conditions if job.status else []
     times = [each.last_transition_time for each in conditions if each.type == kind]
     return parse_time(times[0]) if times and times[0] else 0.0

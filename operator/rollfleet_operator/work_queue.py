@@ -1,4 +1,4 @@
-"""What is to be looked at: each thing once, however often it was asked for, and by one at a time."""
+"""A queue of keys to reconcile: each key once, however often it is added, and in one task at a time."""
 
 import asyncio
 from collections.abc import Hashable
@@ -11,30 +11,36 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Keys, in the order in which they were first asked for. For one event loop."""
+    """Keys in the order of their first addition. For one event loop.
+
+    Example:
+        >>> queue.add("a")
+        >>> key = await queue.take()
+        >>> queue.done(key, next_s=5.0)
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[K, None] = {}
         self._taken: set[K] = set()
-        self._asked_again: set[K] = set()
+        self._added_again: set[K] = set()
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._some = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many wait now."""
+        """Return the number of waiting keys."""
         return len(self._waiting)
 
     def add(self, key: K) -> None:
-        """Ask for a look. If somebody looks just now, there will be another look afterwards."""
+        """Add a key. A key in process is queued again when it is done."""
         if key in self._taken:
-            self._asked_again.add(key)
+            self._added_again.add(key)
             return
         self._waiting.setdefault(key)
         self._some.set()
 
     def add_later(self, key: K, delay_s: float) -> None:
-        """Ask for a look in a while. Of several such wishes the soonest counts."""
+        """Add a key after a delay. Of several delays the shortest counts."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is not None:
@@ -44,28 +50,28 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_later(delay_s, self._due, key)
 
     async def take(self) -> K:
-        """The next key; waits for one. Whoever takes it calls `done` or `failed`."""
+        """Wait for a key and return it. The caller must then call `done` or `failed`."""
         while not self._waiting:
             self._some.clear()
             await self._some.wait()
         key = next(iter(self._waiting))
         del self._waiting[key]
         self._taken.add(key)
-        self._forget_timer(key)
+        self._cancel_timer(key)
         return key
 
-    def done(self, key: K, again_s: float | None = None) -> None:
-        """It was looked at.
+    def done(self, key: K, next_s: float | None = None) -> None:
+        """Finish a key.
 
         Args:
-            key: As it was taken.
-            again_s: Look again after so many seconds; None: not before it is asked for.
+            key: The key from `take`.
+            next_s: Seconds until it is added again; None: not by itself.
         """
         self._failures.pop(key, None)
-        self._release(key, again_s)
+        self._release(key, next_s)
 
     def failed(self, key: K) -> float:
-        """It could not be looked at: it is tried again, each time later. Returns after how many seconds."""
+        """Add a failed key again after a delay, longer each time; return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay_s = min(FIRST_RETRY_S * 2.0 ** min(failures, 16), LAST_RETRY_S)
@@ -73,23 +79,23 @@ class WorkQueue(Generic[K]):
         return delay_s
 
     def close(self) -> None:
-        """Forget all that was asked for later."""
+        """Drop all delayed keys."""
         for key in list(self._timers):
-            self._forget_timer(key)
+            self._cancel_timer(key)
 
-    def _release(self, key: K, again_s: float | None) -> None:
+    def _release(self, key: K, next_s: float | None) -> None:
         self._taken.discard(key)
-        if key in self._asked_again:
-            self._asked_again.discard(key)
+        if key in self._added_again:
+            self._added_again.discard(key)
             self.add(key)
-        elif again_s is not None:
-            self.add_later(key, again_s)
+        elif next_s is not None:
+            self.add_later(key, next_s)
 
     def _due(self, key: K) -> None:
         self._timers.pop(key, None)
         self.add(key)
 
-    def _forget_timer(self, key: K) -> None:
+    def _cancel_timer(self, key: K) -> None:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()

@@ -1,7 +1,8 @@
-"""The two Kubernetes Jobs of a job: its workers, one index each, and its learner."""
+"""The Kubernetes Jobs of a CollectorJob: its workers, one index each, and its learner."""
 
 from typing import Final
 
+from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
@@ -12,15 +13,9 @@ from rollfleet_operator.settings import Settings
 WORKER: Final = "worker"
 LEARNER: Final = "learner"
 
-EXIT_HOPELESS: Final = 2
-"""A worker's exit code when it would fail again in the same way."""
-
-EXIT_TERMINATED: Final = 143
-"""The exit code of a process that SIGTERM ended: somebody deleted the pod."""
-
 
 def workers(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest:
-    """The workers: an Indexed Job whose completions and parallelism are the number of workers."""
+    """Build the workers' Indexed Job. Its completions and parallelism are the number of workers."""
     spec = job.spec
     revision = workers_revision(job, source_digest)
     devices = {spec.resources.gpu.resource: str(spec.resources.gpu.count)} if spec.resources.gpu.count else {}
@@ -40,17 +35,17 @@ def workers(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
         "completions": spec.workers,
         "parallelism": spec.workers,
         "backoffLimitPerIndex": spec.failure.max_restarts_per_worker,
-        # One worker that is given up ends them all: a job with a part of its workers would collect other data.
+        # One worker that fails for good ends all of them: fewer workers would collect other data.
         "maxFailedIndexes": 0,
         "podFailurePolicy": {
-            "rules": [*_not_its_fault(WORKER), _on_exit("FailIndex", WORKER, EXIT_HOPELESS)],
+            "rules": [*_ignore_disruptions(WORKER), _on_exit("FailIndex", WORKER, EXIT_HOPELESS)],
         },
     }
     return manifest
 
 
 def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest | None:
-    """The learner: a Job of one pod; None: this job's learner is somewhere else."""
+    """Build the learner's Job of one pod; None: the learner runs elsewhere."""
     if job.spec.learner is None:
         return None
     revision = learner_revision(job, source_digest)
@@ -60,13 +55,13 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     manifest = _workload(job, Role.LEARNER, revision, template)
     manifest["spec"] |= {
         "backoffLimit": job.spec.failure.max_restarts_per_worker,
-        "podFailurePolicy": {"rules": _not_its_fault(container["name"])},
+        "podFailurePolicy": {"rules": _ignore_disruptions(container["name"])},
     }
     return manifest
 
 
 def queued(job: CollectorJob) -> bool:
-    """Whether Kueue decides when the job's pods start."""
+    """Return whether Kueue decides when the job's pods start."""
     return names.QUEUE_NAME in job.metadata.labels
 
 
@@ -84,8 +79,8 @@ def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) 
     }
 
 
-def _not_its_fault(container: str) -> list[Manifest]:
-    """What takes nothing from the restarts that a pod has: the cluster, or somebody, took it away."""
+def _ignore_disruptions(container: str) -> list[Manifest]:
+    """Return the rules for ends that do not count as restarts: the cluster, or a user, removed the pod."""
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         _on_exit("Ignore", container, EXIT_TERMINATED),

@@ -1,8 +1,8 @@
-"""Rollfleet: collects reinforcement-learning data with workers anywhere, and hands it to a learner that iterates.
+"""Rollfleet collects reinforcement-learning data with workers anywhere, for a learner that iterates over it.
 
 This package owns rollout, wire, weights and the learner's iterator. It must not import `rollfleet_operator`. Importing
-it does nothing: names are looked up when they are used, so that a program that needs no torch does not load it. No
-module may be called like a public name: it would hide it once it is imported.
+it loads nothing: a public name is imported at its first use, so that a program without torch runs fast. No module may
+have a public name: once imported, it would hide the name.
 """
 
 from importlib import import_module

@@ -1,75 +1,111 @@
 """Connects a learner to a job."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Unpack
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from rollfleet.collector import Collector
 from rollfleet.errors import JobInvalid
-from rollfleet.learner.options import LearnerOptions, check_learner_options, check_names, device_of
-from rollfleet.nats.open_link import open_link
+from rollfleet.learner.keywords import hints_names
+from rollfleet.learner.options import Device, Extends, LearnerOptions, device_of
+from rollfleet.nats.link import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.ranks import Rank
 
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
+    from rollfleet.schemes import WeightScheme
+
+
+@hints_names(caller="rollfleet.connect")
 def connect(
     job: str | CollectorJob | None = None,
     policy: Any = None,
     *,
+    # The server
     address: str | None = None,
     credentials: str | Path | None = None,
-    device: str | torch.device | None = None,
-    no_cuda_sync: bool = False,
     timeout_s: float = 60.0,
+    # The learner's processes
     rank: int = 0,
     ranks: int = 1,
-    **options: Unpack[LearnerOptions],
+    # Batches
+    split_trajs: bool = False,
+    postproc: "Callable[[TensorDict], Any] | None" = None,
+    replay_buffer: Extends | None = None,
+    acknowledge: str = "auto",
+    # Weights
+    weight_scheme: "WeightScheme | None" = None,
+    # Devices
+    device: Device | None = None,
+    no_cuda_sync: bool = False,
 ) -> Collector:
-    """Become the learner of a job: iterate over its batches, send its workers weights.
+    """Become the learner of a job: iterate over its batches, and send weights to its workers.
 
-    Whatever is not said by argument is read from the environment (`ROLLFLEET_JOB`, `ROLLFLEET_NATS_URL`,
-    `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. A learner that was
-    connected before is told that it was replaced. As the first process of a container it ends at SIGTERM from now on,
-    by SystemExit.
+    Arguments that are not given come from environment variables (`ROLLFLEET_JOB`, `ROLLFLEET_NATS_URL`,
+    `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. A learner that is
+    still connected raises `LearnerReplaced`. As the first process of a container, the program ends by SystemExit at
+    SIGTERM from now on.
 
-    Several processes of one learner, such as those of torch.distributed, share a job: each connects with its `rank`,
-    and each batch goes to one of them, worker `w`'s to rank `w % ranks`. Rank 0 alone sends weights, opens rounds and
-    completes the job; `update_policy_weights_`, `set_seed`, `pause` and `shutdown` of the others send nothing.
+    Several processes of one learner, such as those of torch.distributed, share a job. Each connects with its `rank`,
+    and gets the batches of the workers `w` with `w % ranks == rank`. Only rank 0 sends weights, opens rounds and
+    completes the job: `update_policy_weights_`, `set_seed`, `pause` and `shutdown` send nothing on other ranks.
+
+    Example:
+        >>> with rollfleet.connect("default/cartpole", policy) as collector:  # doctest: +SKIP
+        ...     for batch in collector:
+        ...         train(policy, batch)
 
     Args:
-        job: Its name, `namespace/name`, or the job itself. None: what the environment says.
-        policy: What `weights.interval` broadcasts: a module, or a dict or TensorDict of tensors. Its parameters and
-            buffers are named as in the workers' policy.
-        address: The NATS server's URL.
-        credentials: A NATS credentials file.
-        device: Where batches are put, while the learner trains. None: they stay in CPU memory.
-        no_cuda_sync: Do not wait until they are there.
-        timeout_s: How long to wait for NATS, and for the job to be there.
-        rank: Which of the learner's processes this is, from 0. It replaces the one of the same rank.
-        ranks: How many there are. All of a learner that had another number are replaced.
-        **options: `split_trajs`, `postproc`, `replay_buffer`, `weight_scheme`, `acknowledge`: see `Collector`.
+        job: The job's name, `namespace/name`, or the job itself. None: the name in the environment.
+        policy: The policy that `weights.interval` broadcasts: a module, or a dict or TensorDict of tensors. Parameters
+            and buffers have the names of the workers' policy. None: no policy.
+
+        address: URL of the NATS server. None: the address in the environment.
+        credentials: A NATS credentials file. None: the file in the environment, or no credentials.
+        timeout_s: How long to wait for NATS, and for the job to exist, in seconds.
+
+        rank: The rank of this process, from 0. It replaces an earlier process of the same rank.
+        ranks: The number of the learner's processes. It replaces all processes of a learner with another number.
+
+        split_trajs: Yield `split_trajectories(batch)`.
+        postproc: A function of each batch. The iterator yields its result.
+        replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
+            yields None.
+        acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once you call `ack()`.
+
+        weight_scheme: Which weights travel, and in which form. None: the scheme that the job names.
+
+        device: The device of batches; they are copied while the learner trains. None: they stay in CPU memory.
+        no_cuda_sync: Do not wait for copies to `device`.
 
     Returns:
-        An iterator over batches, TensorDict `[envs, T]`; also a context manager.
+        An iterator over batches, TensorDict `[envs, T]`, which is also a context manager.
 
     Raises:
         ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: No job can have that name, there is no such device, none for `no_cuda_sync`, no such rank, or there
-            are more ranks than workers.
-        JobNotFound: The job was not there in time.
+        JobInvalid: The job's name, a device or a rank is not valid, `no_cuda_sync` has no device, or there are more
+            ranks than workers.
+        JobNotFound: The job did not exist in time.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
-        TypeError: There is no such keyword.
+        TypeError: There is no such keyword. The message hints at the nearest one.
     """
-    check_names(options, LearnerOptions, "rollfleet.connect")
-    check_learner_options(options)
-    there = None if device is None else device_of(device, "device")
-    if no_cuda_sync and there is None:
-        raise JobInvalid("`no_cuda_sync` is about copies to `device`, and there is none; name a device, or remove it")
+    options: dict[str, Any] = {
+        "split_trajs": split_trajs,
+        "postproc": postproc,
+        "replay_buffer": replay_buffer,
+        "weight_scheme": weight_scheme,
+        "acknowledge": acknowledge,
+    }
+    LearnerOptions(**options)  # raises before anything is connected
+    batch_device = None if device is None else device_of(device, "device")
+    if no_cuda_sync and batch_device is None:
+        raise JobInvalid("`no_cuda_sync` is about copies to `device`; name a device, or remove it")
     try:
-        place = Rank(rank, ranks)
+        own_rank = Rank(rank, ranks)
     except ValueError as error:
         raise JobInvalid(str(error)) from error
     link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
@@ -77,10 +113,10 @@ def connect(
         known = link.call(read_job(link, timeout_s=timeout_s))
         if ranks > (workers := known.spec.workers):
             raise JobInvalid(
-                f"`ranks` is {ranks}, and {known.key} has {workers} worker{'s' * (workers > 1)}, each of which sends "
+                f"`ranks` is {ranks}, but {known.key} has {workers} worker{'s' * (workers > 1)}, and each worker sends "
                 f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
             )
-        transport = NatsTransport(link, known, device=there, no_cuda_sync=no_cuda_sync, rank=place)
+        transport = NatsTransport(link, known, device=batch_device, no_cuda_sync=no_cuda_sync, rank=own_rank)
         return Collector.over(transport, known, policy, **options)
     except BaseException:
         link.close()

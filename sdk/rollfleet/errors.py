@@ -2,26 +2,26 @@
 
 ```
 RollfleetError
-├── JobInvalid                the job says something that cannot be done (also a ValueError)
-│   ├── EnvironmentInvalid    an environment could not be made, or has a space that is not supported
-│   └── PolicyInvalid         a policy could not be made, or returned what cannot be used
-├── EnvironmentFailed         an environment raised, or its process died: it may work the next time
-├── JobNotFound               no such job on this NATS server
-├── JobEnded                  the job is over: nothing more will come
-├── ConnectionFailed          NATS could not be reached, or refused us
-├── JetStreamRefused          a stream or consumer could not be made (has the server's error code)
-├── NatsServerMissing         there is no nats-server program to embed
-├── KubectlMissing            there is no kubectl program to reach a cluster with
-├── KubectlFailed             kubectl, or the cluster behind it, refused (has kubectl's exit code)
-├── LearnerReplaced           a newer learner took this job over
-├── NoWeights                 the iterator would wait for ever: no weights were ever sent
-├── WeightMismatch            names, shapes or dtypes of weights differ (names the parameter)
-├── WorkerFailed              a worker gave up, with its own error
-├── RecordingDamaged          a recording has bytes that are not what was written (has the file and the offset)
+├── JobInvalid                a value of the job cannot be used (also a ValueError)
+│   ├── EnvironmentInvalid    an environment cannot be made, or has a space that is not supported
+│   └── PolicyInvalid         a policy cannot be made, or returned a value that does not fit the environment
+├── EnvironmentFailed         an environment raised an error, or its process died; a retry may work
+├── JobNotFound               this NATS server has no such job
+├── JobEnded                  the job is over; no more batches will come
+├── ConnectionFailed          NATS cannot be reached, or refused the credentials
+├── JetStreamRefused          JetStream refused a request (with the server's error code)
+├── NatsServerMissing         this machine has no nats-server program
+├── KubectlMissing            this machine has no kubectl program
+├── KubectlFailed             kubectl, or the cluster behind it, refused a request (with kubectl's exit code)
+├── LearnerReplaced           a newer learner took over this job
+├── NoWeights                 the iterator would wait forever: no weights were ever sent
+├── WeightMismatch            names, shapes or dtypes of weights differ (with the parameter's name)
+├── WorkerFailed              a worker gave up (with its own error)
+├── RecordingDamaged          bytes of a recording changed after they were written (with file and offset)
 ├── WireError
-│   ├── MessageCorrupt        bytes that are cut, flipped, or lie about themselves
-│   └── MessageTooLarge       a message over a bound (also raised before sending)
-└── Timeout                   something did not happen in time (also a TimeoutError)
+│   ├── MessageCorrupt        a message is cut, flipped or inconsistent
+│   └── MessageTooLarge       a message is over a limit (also raised before sending)
+└── Timeout                   an event did not happen in time (also a TimeoutError)
 ```
 """
 
@@ -29,27 +29,36 @@ from pathlib import Path
 
 
 class RollfleetError(Exception):
-    """Base of every error here: `except RollfleetError` catches them all and nothing else."""
+    """Base of every error that Rollfleet raises on purpose.
+
+    Example:
+        >>> import rollfleet
+        >>> try:
+        ...     rollfleet.Collector("CartPole-v1", frames_per_batch=8, total_frames=-1)
+        ... except rollfleet.RollfleetError as error:
+        ...     print(type(error).__name__, error)
+        JobInvalid total_frames: must be at least 0, got -1
+    """
 
 
 class JobInvalid(RollfleetError, ValueError):
-    """The job says something that cannot be done. The message tells where, what, and what to write instead."""
+    """A value of the job cannot be used. The message names the field, the value, and what to write instead."""
 
 
 class EnvironmentInvalid(JobInvalid):
-    """An environment could not be made, or has a space that is not supported."""
+    """An environment cannot be made, or has a space that is not supported."""
 
 
 class PolicyInvalid(JobInvalid):
-    """A policy could not be made, or returned something that does not fit the environment."""
+    """A policy cannot be made, or returned a value that does not fit the environment."""
 
 
 class EnvironmentFailed(RollfleetError):
-    """An environment in a process of its own raised, or that process died. The message names it."""
+    """An environment in a separate process raised an error, or that process died. The message names it."""
 
 
 class JobNotFound(RollfleetError):
-    """No job of that name is on this NATS server."""
+    """This NATS server has no job of that name."""
 
 
 class JobEnded(RollfleetError):
@@ -57,16 +66,16 @@ class JobEnded(RollfleetError):
 
 
 class ConnectionFailed(RollfleetError):
-    """NATS could not be reached, or refused the credentials."""
+    """NATS cannot be reached, or refused the credentials."""
 
 
 class JetStreamRefused(RollfleetError):
     """JetStream refused a request. The message is the server's.
 
     Attributes:
-        subject: What was asked.
-        error_code: JetStream's own number for the error.
-        description: Its words.
+        subject: The subject of the request.
+        error_code: JetStream's number of the error.
+        description: The server's message.
     """
 
     def __init__(self, subject: str, error_code: int, description: str) -> None:
@@ -77,15 +86,15 @@ class JetStreamRefused(RollfleetError):
 
 
 class NatsServerMissing(RollfleetError):
-    """There is no nats-server program on this machine."""
+    """This machine has no nats-server program."""
 
 
 class KubectlMissing(RollfleetError):
-    """There is no kubectl program on this machine."""
+    """This machine has no kubectl program."""
 
 
 class KubectlFailed(RollfleetError):
-    """kubectl, or the cluster behind it, refused. The message is kubectl's, and what to do where we know it.
+    """kubectl, or the cluster behind it, refused a request. The message is kubectl's, with advice where we have some.
 
     Attributes:
         code: kubectl's exit code.
@@ -97,19 +106,19 @@ class KubectlFailed(RollfleetError):
 
 
 class LearnerReplaced(RollfleetError):
-    """A newer learner connected to this job and took its batches over."""
+    """A newer learner connected to this job and took over its batches."""
 
 
 class NoWeights(RollfleetError):
-    """Nothing would ever come: workers wait for weights that nobody has sent."""
+    """No batch would ever come: workers wait for weights, and none were sent."""
 
 
 class WeightMismatch(RollfleetError, ValueError):
-    """Weights do not fit the module they are meant for. The message names the first parameter that differs."""
+    """Weights do not fit the module that they are for. The message names the first parameter that differs."""
 
 
 class WorkerFailed(RollfleetError):
-    """A worker gave up. The message holds the worker's own error.
+    """A worker gave up. The message has the worker's own error.
 
     Attributes:
         worker: Index of the worker in its job.
@@ -121,35 +130,33 @@ class WorkerFailed(RollfleetError):
 
 
 class RecordingDamaged(RollfleetError):
-    """A recording has bytes that are not what was written.
+    """Bytes of a recording changed after they were written.
 
     Attributes:
-        file: The segment.
-        offset: In that file, in bytes.
+        file: The segment of the recording.
+        offset: Position in that file, in bytes.
     """
 
     def __init__(self, file: Path, offset: int, why: str) -> None:
-        super().__init__(
-            f"{file} is damaged at byte {offset}: {why}; `Recording(..., skip_damaged=True)` passes it over"
-        )
+        super().__init__(f"{file} is damaged at byte {offset}: {why}; `Recording(..., skip_damaged=True)` skips it")
         self.file = file
         self.offset = offset
 
 
 class WireError(RollfleetError):
-    """Something about the bytes of a message."""
+    """The bytes of a message are not valid."""
 
 
 class MessageCorrupt(WireError):
-    """Bytes that are cut, flipped, of another format, or that lie about their length."""
+    """A message is cut, flipped, of another format, or its lengths are inconsistent."""
 
 
 class MessageTooLarge(WireError):
-    """A message over a bound.
+    """A message is over a limit.
 
     Attributes:
-        size_bytes: What the message has, or claims to have.
-        limit_bytes: What is allowed.
+        size_bytes: The size of the message, as measured or as claimed by it.
+        limit_bytes: The largest size allowed.
     """
 
     def __init__(self, size_bytes: int, limit_bytes: int, what: str = "message") -> None:
@@ -159,4 +166,4 @@ class MessageTooLarge(WireError):
 
 
 class Timeout(RollfleetError, TimeoutError):
-    """Something did not happen in time. The message tells what was waited for."""
+    """An event did not happen in time. The message names it."""

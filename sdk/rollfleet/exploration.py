@@ -1,4 +1,4 @@
-"""How a policy turns its distribution into an action, told to it by a context rather than by an argument."""
+"""The way a policy turns its distribution into an action, set by a context instead of an argument."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +12,20 @@ _current: ContextVar[Exploration] = ContextVar("rollfleet_exploration", default=
 
 
 def exploration() -> Exploration:
-    """What a policy is to do now; `Exploration.RANDOM` outside of `exploring`."""
+    """Return how policies act now; `Exploration.RANDOM` outside of `exploring`."""
     return _current.get()
 
 
 @contextmanager
 def exploring(how: Exploration) -> Iterator[None]:
-    """Policies called inside act as `how` says. Contexts nest; each thread and task has its own."""
+    """Make policies act in this way inside the block. Contexts nest; each thread and task has its own.
+
+    Example:
+        >>> from rollfleet.exploration import Exploration, exploration, exploring
+        >>> with exploring(Exploration.MEAN):
+        ...     print(exploration())
+        Mean
+    """
     token = _current.set(how)
     try:
         yield

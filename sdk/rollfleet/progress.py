@@ -1,4 +1,4 @@
-"""A learning curve: rows of numbers as CSV while it grows, a picture at the end."""
+"""A learning curve: a CSV file that grows by rows, and a picture at the end."""
 
 import csv
 from pathlib import Path
@@ -10,11 +10,20 @@ Number = float | int | None
 
 
 class LearningCurve:
-    """Writes one row at a time, so that nothing is lost when the learner dies.
+    """Writes a learning curve row by row, so that no row is lost when the learner dies.
+
+    Example:
+        >>> import tempfile
+        >>> from rollfleet import LearningCurve
+        >>> with tempfile.TemporaryDirectory() as folder, LearningCurve(folder, title="CartPole-v1") as curve:
+        ...     curve.add(frames=1024, mean_return=21.5)
+        ...     curve.add(frames=2048, mean_return=35.0)
+        ...     print(curve.save().name)
+        curve.png
 
     Args:
-        folder: Where `curve.csv` and `curve.png` go; it is made. An older curve there is replaced.
-        title: Of the picture.
+        folder: The folder of `curve.csv` and `curve.png`. It is created, and an older curve in it is replaced.
+        title: The title of the picture.
     """
 
     def __init__(self, folder: str | Path, *, title: str) -> None:
@@ -33,7 +42,7 @@ class LearningCurve:
         self._file.flush()
 
     def save(self) -> Path:
-        """Draw the picture; returns where it is."""
+        """Draw the picture. Returns its path."""
         picture = self._folder / "curve.png"
         draw(self._folder / "curve.csv", picture, title=self._title)
         return picture
@@ -43,24 +52,24 @@ class LearningCurve:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the curve."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the file."""
         self.close()
 
 
 def draw(curve: Path, picture: Path, *, title: str | None = None) -> None:
-    """Draw a CSV's mean return over its frames.
+    """Draw the mean return of a CSV file over its frames.
 
     Raises:
-        RollfleetError: The CSV has no rows with a mean return.
+        RollfleetError: No row of the file has a mean return.
     """
     with curve.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("mean_return")]
     if not rows:
-        raise RollfleetError(f"{curve}: no row has a mean return: no episode ended")
+        raise RollfleetError(f"{curve}: no row has a mean return, because no episode has ended")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")

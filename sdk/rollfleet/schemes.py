@@ -1,4 +1,7 @@
-"""Which weights travel, and in which form: the seam for whoever knows better than "all of them, as they are"."""
+"""The seam for the weights that a learner sends and their form: `WeightScheme`, with `Whole` and `Trained`.
+
+A job names a scheme by its entrypoint in `weights.scheme`; a new scheme needs no other change.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,61 +18,84 @@ from rollfleet_api.messages import Parameter
 
 
 class Layout(Protocol):
-    """The form of one policy's weights: a fixed number of bytes. `rollfleet.weights.layout.WeightLayout` is one."""
+    """The form of one policy's weights in a fixed number of bytes, such as `rollfleet.weights.layout.WeightLayout`."""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What lies in the bytes, for the other side to compare; none: nothing travels."""
+        """The parameters in the bytes, for the other side to compare; empty: no weights are sent."""
         ...
 
     @property
     def total_bytes(self) -> int:
-        """Size of a version."""
+        """The size of a version."""
         ...
 
     def snapshot(self, models: Mapping[str, State]) -> Snapshot:
-        """The bytes of the models as they are now."""
+        """Copy the models' current tensors into bytes."""
         ...
 
     def release(self, snapshot: Snapshot) -> None:
-        """This snapshot's bytes were sent."""
+        """Take back a snapshot whose bytes were sent."""
         ...
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
-        """Bytes, uint8 `[total_bytes]`, into the models, in place."""
+        """Copy bytes, uint8 `[total_bytes]`, into the models, in place."""
         ...
 
     def states(self, data: Tensor) -> dict[str, State]:
-        """The tensors that bytes hold."""
+        """Return the tensors in bytes, by model and name."""
         ...
 
     def check(self, parameters: tuple[Parameter, ...], *, theirs: str) -> None:
-        """Compare what the other side has.
+        """Compare the other side's parameters with this layout.
 
         Raises:
-            WeightMismatch: It differs; names the first parameter that does.
+            WeightMismatch: They differ; names the first difference.
         """
         ...
 
 
 class WeightScheme(Protocol):
-    """How a policy's weights travel. The learner and its workers must have the same."""
+    """Selects the weights that a learner sends, and their form. The learner and its workers must use the same scheme.
+
+    Example:
+        A scheme that sends one model of several, such as the actor of an `ActorCritic` without its critic:
+
+        >>> from torch import nn
+        >>> from rollfleet.weights.layout import WeightLayout, state_of
+        >>> class OnlyActor:
+        ...     def select(self, policy):
+        ...         return {"actor": state_of(policy.actor)}
+        ...     def layout(self, models):
+        ...         return WeightLayout(models)
+        >>> policy = nn.ModuleDict({"actor": nn.Linear(4, 2), "critic": nn.Linear(4, 1)})
+        >>> scheme: WeightScheme = OnlyActor()
+        >>> [parameter.name for parameter in scheme.layout(scheme.select(policy)).parameters]
+        ['weight', 'bias']
+    """
 
     def select(self, policy: Any) -> dict[str, State]:
-        """The tensors that travel, by model and name, as they are: nothing is copied."""
+        """Return the tensors to send, by model and name. Nothing is copied."""
         ...
 
     def layout(self, models: Mapping[str, State]) -> Layout:
-        """Their form."""
+        """Return the form of these tensors in bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All parameters and buffers, in their order.
+    """Sends all parameters and buffers, in their order.
 
     Attributes:
-        precision: `bfloat16` narrows float32 and float64 on the way.
+        precision: `bfloat16` narrows float32 and float64 on the wire.
+
+    Example:
+        >>> from rollfleet_api.job import Precision
+        >>> policy = nn.Linear(4, 2)
+        >>> scheme = Whole(Precision.BFLOAT16)
+        >>> [parameter.dtype for parameter in scheme.layout(scheme.select(policy)).parameters]
+        ['bfloat16', 'bfloat16']
     """
 
     precision: Precision = Precision.FLOAT32
@@ -85,10 +111,19 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Only what training changes: parameters that require a gradient, and buffers. What is frozen must be there.
+    """Sends only weights that training changes: parameters that require a gradient, and buffers.
+
+    Workers must already have the frozen parameters.
 
     Attributes:
         precision: See `Whole`.
+
+    Example:
+        >>> policy = nn.Linear(4, 2)
+        >>> policy.weight.requires_grad_(False) is policy.weight
+        True
+        >>> [name for state in Trained().select(policy).values() for name in state]
+        ['bias']
     """
 
     precision: Precision = Precision.FLOAT32
@@ -110,16 +145,16 @@ class Trained:
 
 
 def scheme_of(spec: WeightsSpec) -> WeightScheme:
-    """The scheme that a job names: `weights.scheme` is called with `weights.precision`.
+    """Return a job's scheme: `weights.scheme` is called with `weights.precision`.
 
     Raises:
-        JobInvalid: There is no such thing.
+        JobInvalid: The scheme cannot be loaded, or its call failed.
     """
     if spec.scheme is None:
         return Whole(spec.precision)
     try:
-        made: Any = load(spec.scheme)(spec.precision)
+        built: Any = load(spec.scheme)(spec.precision)
     except Exception as exc:
         raise JobInvalid(f"weights.scheme {spec.scheme!r}: {type(exc).__name__}: {exc}") from exc
-    scheme: WeightScheme = made
+    scheme: WeightScheme = built
     return scheme

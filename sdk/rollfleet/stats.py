@@ -1,4 +1,4 @@
-"""What happened to batches, in numbers."""
+"""Counters of a learner's batches."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,25 @@ from dataclasses import dataclass
 class Stats:
     """Counters since this learner connected.
 
+    Example:
+        >>> import rollfleet
+        >>> with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+        ...     batch = next(collector)
+        ...     stats = collector.stats()
+        >>> stats.frames, stats.batches, stats.repeated, stats.missed, stats.stale
+        (8, 1, 0, 0, 0)
+
     Attributes:
-        frames: Of the job, handed to this learner's loop or to one before it.
-        batches: The same.
-        bytes: That these had on the wire.
-        repeated: Batches that came, or were collected, a second time, and were dropped.
-        missed: Batches that were sent and never came: pushed out where the job says `whenFull: DropOldest`, or lost
+        frames: Frames of the job, yielded by this learner or an earlier one.
+        batches: Batches of the job, yielded by this learner or an earlier one.
+        bytes: Bytes on the wire of the batches that this learner yielded.
+        repeated: Batches dropped because they were delivered, or collected, a second time.
+        missed: Batches that were sent and never came: pushed out of the stream under `whenFull: DropOldest`, or lost
             with NATS's storage.
         stale: Batches dropped because their version or round was too old.
         corrupt: Batches dropped because they could not be read.
-        waited_for_room_s: Seconds that the workers, in their present lives, have waited for room for their batches.
-        waited_for_weights_s: Seconds that they have waited for weights, further behind than `weights.maxLag`.
+        waited_for_room_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
+        waited_for_weights_s: Seconds that they have waited for weights, more than `weights.maxLag` versions behind.
     """
 
     frames: int

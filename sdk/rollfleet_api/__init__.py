@@ -1,8 +1,8 @@
-"""What the SDK and the operator agree on: the job as a type, its names on NATS, and what a worker is told.
+"""The agreement between the SDK and the operator: the job as a type, its names on NATS and in a cluster, its messages.
 
-This package owns the words and their checks, and does nothing with them: no network, no processes, no clock. It must
-not import torch, numpy, gymnasium or kopf, nor the packages above it (`rollfleet`, `rollfleet_operator`); importing it
-has no effect and reads no environment variable.
+This package defines types and checks them, nothing more: no network, no processes, no clock. It must not import torch,
+numpy, gymnasium or kopf, nor the packages above it (`rollfleet`, `rollfleet_operator`). Importing it has no effect and
+reads no environment variable.
 """
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec, CollectorJobStatus

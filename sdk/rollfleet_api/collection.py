@@ -1,11 +1,11 @@
-"""How much is collected, and how it gets to the learner: the same on one machine and on a cluster."""
+"""The parts of a job about its data: how much is collected, and how it reaches the learner."""
 
 from enum import StrEnum
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from rollfleet_api.fields import MAX_COUNT, Entrypoint, Model, Quantity, refusal, rule
+from rollfleet_api.fields import MAX_COUNT, Entrypoint, Model, Quantity, Rule, refusal
 from rollfleet_api.quantity import parse_bytes
 
 MAX_FRAMES_PER_BATCH: Final = 2**31 - 1
@@ -15,14 +15,14 @@ MIN_DELIVERY_BYTES: Final = 2**20
 
 
 class Mode(StrEnum):
-    """How the workers' batches are gathered."""
+    """The way in which the workers' batches are gathered."""
 
     SYNC = "Sync"
     ASYNC = "Async"
 
 
 class Exploration(StrEnum):
-    """How an action is taken from the policy's distribution."""
+    """The way in which an action is taken from the policy's distribution."""
 
     RANDOM = "Random"
     MODE = "Mode"
@@ -31,7 +31,7 @@ class Exploration(StrEnum):
 
 
 class CatResults(StrEnum):
-    """How the workers' shares are put together in mode Sync."""
+    """The way in which the workers' fragments of a `Sync` batch are joined."""
 
     ENVS = "Envs"
     TIME = "Time"
@@ -39,75 +39,74 @@ class CatResults(StrEnum):
 
 
 class Precision(StrEnum):
-    """How weights are written on the wire."""
+    """The number format of weights in messages."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
 
 class Storage(StrEnum):
-    """Where the NATS server keeps batches."""
+    """The medium on which the NATS server keeps batches."""
 
     FILE = "File"
     MEMORY = "Memory"
 
 
 class WhenFull(StrEnum):
-    """What happens to a batch that finds the stream full."""
+    """The treatment of a batch when the stream is full."""
 
     BLOCK = "Block"
     DROP_OLDEST = "DropOldest"
 
 
-_WHOLE_TRAJECTORIES = (
-    "whole trajectories end by themselves, and `setTruncated` has nothing to mark in them; remove `setTruncated` or "
-    "`trajsPerBatch`"
-)
-_NO_SECOND_EPISODE = (
-    "with `resetWhenDone: false` an environment ends one episode a batch at most, so that `trajsPerBatch` may never be "
-    "reached, and `resetAtEachIter` would reset the others too; remove one of them"
-)
-
-
 class CollectSpec(Model):
-    """How much is collected, and how."""
+    """The amount of data, and the way in which it is collected.
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    "!has(self.setTruncated) || !self.setTruncated || self.trajsPerBatch == 0",
-                    _WHOLE_TRAJECTORIES,
-                    field=".setTruncated",
-                ),
-                rule(
-                    "!has(self.resetWhenDone) || self.resetWhenDone || "
-                    "(self.trajsPerBatch == 0 && !self.resetAtEachIter)",
-                    _NO_SECOND_EPISODE,
-                    field=".resetWhenDone",
-                ),
-            ]
-        }
+    Example:
+        >>> CollectSpec(frames_per_batch=2048).exploration.value
+        'Random'
+    """
+
+    RULES = (
+        Rule(
+            cel="!has(self.setTruncated) || !self.setTruncated || self.trajsPerBatch == 0",
+            message="whole trajectories have no cut frame for `setTruncated` to mark; remove `setTruncated` or "
+            "`trajsPerBatch`",
+            holds=lambda collect: not (collect.set_truncated and collect.trajs_per_batch),
+            field="setTruncated",
+        ),
+        Rule(
+            cel="!has(self.resetWhenDone) || self.resetWhenDone || (self.trajsPerBatch == 0 && !self.resetAtEachIter)",
+            message="with `resetWhenDone: false` an environment ends at most one episode in a batch: `trajsPerBatch` "
+            "may never be reached, and `resetAtEachIter` would also reset unfinished episodes; remove one of them",
+            holds=lambda collect: (
+                collect.reset_when_done or not (collect.trajs_per_batch or collect.reset_at_each_iter)
+            ),
+            field="resetWhenDone",
+        ),
     )
 
     frames_per_batch: int = Field(
         ge=1,
         le=MAX_FRAMES_PER_BATCH,
-        description="Frames of what the learner's iterator yields: from all workers together in mode `Sync`, from one "
+        description="Frames in each item of the learner's iterator: from all workers together in mode `Sync`, from one "
         "worker in mode `Async`. A multiple of `env.numEnvs`.",
         examples=[2048],
     )
     total_frames: int = Field(
-        default=0, ge=0, le=MAX_COUNT, description="Frames after which the job is complete; 0: it has no end."
+        default=0, ge=0, le=MAX_COUNT, description="Frames after which the job is complete; 0: it never completes."
     )
     seed: int = Field(
         default=0,
         ge=0,
         le=MAX_COUNT,
-        description="Seeds every environment, action space and torch generator of every worker, each differently.",
+        description="Seed of every environment, action space and torch generator. Each gets a different seed from it.",
     )
     init_random_frames: int = Field(
-        default=0, ge=0, le=MAX_COUNT, description="Frames at the job's beginning, of all workers, with random actions."
+        default=0,
+        ge=0,
+        le=MAX_COUNT,
+        description="Frames with random actions at the start of the job, from all workers together.",
     )
     max_frames_per_traj: int = Field(
         default=0, ge=0, le=MAX_COUNT, description="Frames after which an episode is truncated; 0: no limit."
@@ -115,73 +114,62 @@ class CollectSpec(Model):
     exploration: Exploration = Field(
         default=Exploration.RANDOM,
         strict=False,
-        description="How actions are taken from the policy's distribution: `Random` samples, `Mode` and `Mean` take "
-        "these, `Deterministic` takes the mode where there is one, else the mean.",
+        description="How actions are taken from the policy's distribution. `Random`: sample it. `Mode`, `Mean`: take "
+        "its mode or mean. `Deterministic`: take its mode if it has one, else its mean.",
     )
     set_truncated: bool = Field(
         default=False,
-        description="Mark the last frame of a batch as truncated where its episode goes on, for learners that look at "
-        "one batch alone.",
+        description="Mark the last frame of a batch as truncated if its episode continues, for learners that use each "
+        "batch on its own.",
     )
-    reset_at_each_iter: bool = Field(default=False, description="Begin new episodes in each batch.")
+    reset_at_each_iter: bool = Field(default=False, description="Start new episodes in each batch.")
     reset_when_done: bool = Field(
         default=True,
-        description="Begin a new episode where one has ended. Otherwise the environment waits for the next batch, and "
-        "what is left of its row is padding.",
+        description="Start a new episode when one ends. If false, the environment waits for the next batch, and the "
+        "rest of its row is padding.",
     )
-    step_count: bool = Field(default=False, description="Put `step_count` into the batch: frames since the reset.")
-    is_init: bool = Field(default=False, description="Put `is_init` into the batch: the first frame of an episode.")
+    step_count: bool = Field(default=False, description="Add `step_count` to the batch: frames since the reset.")
+    is_init: bool = Field(default=False, description="Add `is_init` to the batch: true in an episode's first frame.")
     trajs_per_batch: int = Field(
         default=0,
         ge=0,
         le=MAX_FRAMES_PER_BATCH,
-        description="Batches of so many whole trajectories from each worker, one in a row, padded, with a mask; 0: of "
-        "`framesPerBatch` frames.",
+        description="Whole trajectories in each worker's batch: one in each row, padded, with a mask. 0: batches have "
+        "`framesPerBatch` frames instead.",
     )
     cat_results: CatResults = Field(
         default=CatResults.ENVS,
         strict=False,
-        description="How the workers' shares of a `Sync` batch are put together: `Envs` one below the other, `Time` "
-        "one after the other, `Stack` along a new first dimension.",
+        description="How the workers' fragments of a `Sync` batch are joined. `Envs`: along the environments. `Time`: "
+        "along time. `Stack`: along a new first dimension.",
     )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        found = []
-        if self.set_truncated and self.trajs_per_batch:
-            found.append(("setTruncated", _WHOLE_TRAJECTORIES))
-        if not self.reset_when_done and (self.trajs_per_batch or self.reset_at_each_iter):
-            found.append(("resetWhenDone", _NO_SECOND_EPISODE))
-        if found:
-            raise refusal(*found)
-        return self
 
 
 class WeightsSpec(Model):
-    """How the policy's weights get from the learner to the workers."""
+    """The way of the policy's weights from the learner to the workers."""
 
     interval: int = Field(
         default=1,
         ge=0,
         le=MAX_COUNT,
-        description="The iterator broadcasts the weights after so many batches; 0: only when the learner says so.",
+        description="Broadcast the weights after this many batches; 0: only when the learner asks for it.",
     )
     max_lag: int | None = Field(
         default=None,
         ge=0,
         le=MAX_COUNT,
-        description="Versions that a batch may be behind the newest before it is dropped. "
-        "Default: twice the number of workers, and 2 more.",
+        description="The most versions between the newest weights and those of a batch; an older batch is dropped. "
+        "Default: twice the number of workers, plus 2.",
     )
     precision: Precision = Field(
         default=Precision.FLOAT32,
         strict=False,
-        description="How weights are written on the wire; `bfloat16` halves the bytes.",
+        description="The number format of weights in messages; `bfloat16` halves their size.",
     )
     scheme: Entrypoint | None = Field(
         default=None,
-        description="A `module:callable` that makes the `WeightScheme` of learner and workers from `precision`: which "
-        "weights travel, and in which form. Default: all of them, as they are.",
+        description="A `module:callable` that makes the `WeightScheme` of learner and workers from `precision`: it "
+        "selects the weights to send, and their form. Default: all weights, unchanged.",
         examples=["rollfleet.schemes:Trained"],
     )
 
@@ -193,46 +181,46 @@ def _stream_size(text: str) -> str:
 
 
 class DeliverySpec(Model):
-    """How batches get from the workers to the learner."""
+    """The way of batches from the workers to the learner."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    # `has` because the API server checks the default `{}` before it fills in what is below.
-                    "!has(self.maxBytes) || (type(self.maxBytes) == string "
-                    "? quantity(self.maxBytes).compareTo(quantity('1Mi')) >= 0 "
-                    f": self.maxBytes >= {MIN_DELIVERY_BYTES})",
-                    "the least is `1Mi`",
-                    field=".maxBytes",
-                )
-            ]
-        }
+    RULES = (
+        Rule(
+            # `has` because the API server checks the default `{}` before it fills in the fields below.
+            cel="!has(self.maxBytes) || (type(self.maxBytes) == string "
+            "? quantity(self.maxBytes).compareTo(quantity('1Mi')) >= 0 "
+            f": self.maxBytes >= {MIN_DELIVERY_BYTES})",
+            message="the least is `1Mi`",
+            field="maxBytes",  # in Python `_stream_size` checks it
+        ),
     )
 
     storage: Storage = Field(
         default=Storage.FILE,
         strict=False,
-        description="Where NATS keeps batches until the learner has them: `File` outlives NATS, `Memory` does not.",
+        description="Where NATS keeps batches until the learner takes them. `File`: on disk; they survive a restart of "
+        "NATS. `Memory`: they do not.",
     )
     max_bytes: Annotated[Quantity, AfterValidator(_stream_size)] = Field(
-        default="4Gi", description="Bytes of batches that NATS keeps for this job, as a quantity such as `4Gi`."
+        default="4Gi", description="The most bytes of batches that NATS keeps for this job: a quantity such as `4Gi`."
     )
     when_full: WhenFull = Field(
         default=WhenFull.BLOCK,
         strict=False,
-        description="What happens when `maxBytes` are used up: with `Block` the workers wait, with `DropOldest` the "
-        "oldest batch is dropped.",
+        description="What happens when `maxBytes` is reached. `Block`: workers wait. `DropOldest`: NATS drops the "
+        "oldest batch.",
     )
     max_batches_ahead: int = Field(
-        default=1, ge=1, le=1024, description="Batches of one worker that may wait for the learner before it waits too."
+        default=1,
+        ge=1,
+        le=1024,
+        description="Batches of one worker that may wait for the learner; then the worker waits as well.",
     )
     replicas: int = Field(
         default=1,
         ge=1,
         le=5,
-        description="NATS servers that each keep a copy of all that the job stores. Of 3, one may fail; more than 1 "
-        "need a NATS cluster of so many.",
+        description="NATS servers that each keep a copy of the job's data. With 3, one server may fail. More than 1 "
+        "needs a NATS cluster of at least that many servers.",
     )
 
     @property
@@ -242,11 +230,11 @@ class DeliverySpec(Model):
 
 
 class StragglersSpec(Model):
-    """What is done about workers that are slower than the others (mode `Sync` only)."""
+    """The treatment of workers that are slower than the others (mode `Sync` only)."""
 
     threshold: float = Field(
         default=1.0,
         gt=0,
         le=1,
-        description="The share of workers that closes a `Sync` batch; the rest stop at their next step. 1: all.",
+        description="Fraction of workers that completes a `Sync` batch. The others stop at their next step. 1: all.",
     )

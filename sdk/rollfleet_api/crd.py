@@ -1,8 +1,8 @@
-"""The CustomResourceDefinition of a CollectorJob, made from the models.
+"""The CustomResourceDefinition of a CollectorJob, generated from the models.
 
 `python -m rollfleet_api.crd crds/collectorjob.yaml` writes it; without a path it goes to standard output. Pydantic
-writes JSON Schema; the API server takes a subset of OpenAPI 3.0 that it calls structural, so references are put in
-place, and what the subset lacks is said in its own words.
+writes JSON Schema, but the API server accepts only "structural" OpenAPI 3.0. Therefore references are resolved, and
+keywords that OpenAPI lacks are translated.
 """
 
 import sys
@@ -38,7 +38,7 @@ _KEPT: Final = (
     "x-kubernetes-list-map-keys",
     "x-kubernetes-validations",
 )
-"""What is taken over as it is. Not `additionalProperties: false`: the API server refuses or prunes what it lacks."""
+"""Keywords that are copied. Not `additionalProperties: false`: the API server refuses or prunes unknown fields."""
 
 _COLUMNS: Final = (
     ("Mode", "string", ".spec.mode"),
@@ -54,7 +54,7 @@ _COLUMNS: Final = (
 
 
 def crd() -> Schema:
-    """The CustomResourceDefinition as plain data."""
+    """Return the CustomResourceDefinition as plain data."""
     group, version = API_VERSION.split("/")
     plural = f"{KIND.lower()}s"
     return {
@@ -69,7 +69,7 @@ def crd() -> Schema:
                 "listKind": f"{KIND}List",
                 "plural": plural,
                 "singular": KIND.lower(),
-                "shortNames": ["cj", "cjob"],  # kubectl reads `cj` as CronJobs, which had it first
+                "shortNames": ["cj", "cjob"],  # where `cj` means CronJobs to kubectl, `cjob` works
                 "categories": ["all"],
             },
             "versions": [
@@ -96,12 +96,12 @@ def crd() -> Schema:
 
 
 def crd_yaml() -> str:
-    """The CustomResourceDefinition as the text of `crds/collectorjob.yaml`."""
+    """Return the CustomResourceDefinition as the text of `crds/collectorjob.yaml`."""
     return _HEADER + yaml.safe_dump(crd(), sort_keys=False, width=120, allow_unicode=True)
 
 
 def main(arguments: list[str]) -> None:
-    """Write the CRD to the path that is given, or to standard output."""
+    """Write the CRD to the given path, or to standard output."""
     if arguments:
         Path(arguments[0]).write_text(crd_yaml(), encoding="utf-8")
     else:
@@ -112,7 +112,7 @@ def _root_schema() -> Schema:
     schema = cast(Schema, CollectorJob.model_json_schema(by_alias=True, mode="validation"))
     root = _structural(schema, cast(Schema, schema["$defs"]), defaults=True)
     properties = cast(Schema, root["properties"])
-    # The API server has its own schema of these three, and allows no other here.
+    # The API server has its own schemas of these three and allows no others here.
     properties["apiVersion"] = {"type": "string"}
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
@@ -121,37 +121,37 @@ def _root_schema() -> Schema:
 
 
 def _structural(schema: Schema, definitions: Schema, *, defaults: bool) -> Schema:
-    """The same schema as a structural one.
+    """Translate a schema of pydantic's into a structural one.
 
     Args:
-        schema: Of pydantic.
-        definitions: What its references point to.
-        defaults: Whether defaults are written; they are not in the status, which is not ours to fill in.
+        schema: The schema from pydantic.
+        definitions: The targets of its references.
+        defaults: Whether to write defaults. The status has none: the API server must not fill it in.
     """
     schema = _resolved(schema, definitions)
-    made: Schema = {key: schema[key] for key in _KEPT if key in schema}
-    if made.get("type") == "integer":
-        made["format"] = "int64"
+    result: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    if result.get("type") == "integer":
+        result["format"] = "int64"
     if "exclusiveMinimum" in schema:  # a number in JSON Schema, a flag in OpenAPI 3.0
-        made |= {"minimum": schema["exclusiveMinimum"], "exclusiveMinimum": True}
+        result |= {"minimum": schema["exclusiveMinimum"], "exclusiveMinimum": True}
     if "exclusiveMaximum" in schema:
-        made |= {"maximum": schema["exclusiveMaximum"], "exclusiveMaximum": True}
+        result |= {"maximum": schema["exclusiveMaximum"], "exclusiveMaximum": True}
     if defaults and schema.get("default") not in (None, {}, []):
-        # A part's own defaults are filled in below it: only the API server's `{}` makes it look there.
-        made["default"] = {} if "properties" in schema else schema["default"]
+        # The defaults of a part stand in its fields; `{}` makes the API server create the part and fill them in.
+        result["default"] = {} if "properties" in schema else schema["default"]
     if "properties" in schema:
-        made["properties"] = {
+        result["properties"] = {
             name: _structural(cast(Schema, part), definitions, defaults=defaults and name != "status")
             for name, part in cast(Schema, schema["properties"]).items()
         }
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            made[key] = _structural(cast(Schema, schema[key]), definitions, defaults=defaults)
-    return made
+            result[key] = _structural(cast(Schema, schema[key]), definitions, defaults=defaults)
+    return result
 
 
 def _resolved(schema: Schema, definitions: Schema) -> Schema:
-    """Without references, and without the null that stands for an optional field (in YAML it is just left out)."""
+    """Resolve references, and drop the null of optional fields (in YAML such a field is left out)."""
     if "$ref" in schema:
         target = cast(Schema, definitions[str(schema["$ref"]).rsplit("/", 1)[-1]])
         return _resolved({**target, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)

@@ -24,14 +24,14 @@ _SCALARS: Final = {
     ),
     "tag:yaml.org,2002:merge": (r"<<", "<"),
 }
-"""How plain scalars are read, with the characters that they begin with.
+"""The patterns of plain scalars, each with its possible first characters.
 
-PyYAML alone would read `1e-3` as text, `1:30` as ninety and `2026-01-01` as a date; kubectl does not.
+PyYAML's own patterns would read `1e-3` as text, `1:30` as ninety and `2026-01-01` as a date; kubectl does not.
 """
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with kubectl's reading of scalars, and no second value for a key."""
+    """PyYAML's safe loader, with kubectl's patterns for scalars. A repeated key is an error."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
 
@@ -66,11 +66,11 @@ class Document:
     """One YAML document, read as a job.
 
     Attributes:
-        data: What the YAML says.
-        job: The job; None where something is wrong with it.
-        problems: What is wrong with it, in the document's order.
-        origin: What the text is called in messages.
-        number: Its number in the text, from 1; 0 where it is alone.
+        data: The document's content.
+        job: The job; None if the document is invalid.
+        problems: The errors, in the document's order.
+        origin: The text's name in messages.
+        number: The document's number in the text, from 1; 0 if it is the only one.
         lines: The line (from 1) of each path in it.
     """
 
@@ -82,20 +82,20 @@ class Document:
     lines: Mapping[str, int]
 
     def where(self, path: str) -> str:
-        """File, line and document of a path, for messages: `job.yaml:12 (document 2)`."""
+        """Return file, line and document of a path, for messages: `job.yaml:12 (document 2)`."""
         place = f"{self.origin}:{_line(self.lines, path)}"
         return f"{place} (document {self.number})" if self.number else place
 
 
 def read_jobs(text: str, *, origin: str) -> list[CollectorJob]:
-    """The jobs in a text of one or several YAML documents (JSON is YAML too).
+    """Read the jobs of a text with one or several YAML documents (JSON is YAML too).
 
     Args:
-        text: The documents, separated by `---`. Empty ones are passed over.
-        origin: What to call the text in messages: a file's name.
+        text: The documents, separated by `---`. Empty ones are skipped.
+        origin: The text's name in messages, such as a file name.
 
     Raises:
-        JobErrors: With everything that is wrong in any document, each with its line.
+        JobErrors: With the errors of all documents, each with its line.
     """
     documents = read_documents(text, origin=origin)
     problems = [problem for document in documents for problem in document.problems]
@@ -105,10 +105,10 @@ def read_jobs(text: str, *, origin: str) -> list[CollectorJob]:
 
 
 def read_documents(text: str, *, origin: str) -> list[Document]:
-    """Like `read_jobs`, with the documents that are no valid jobs, too, and what is wrong with them.
+    """Read all documents of a text, valid or not.
 
     Raises:
-        JobErrors: If the text is no YAML, or holds nothing.
+        JobErrors: The text is not YAML, or is empty.
     """
     try:
         parts = list(_parts(text))
@@ -148,12 +148,12 @@ def _document(
 
 
 def _parts(text: str) -> Iterator[tuple[object, dict[str, int]]]:
-    """Each document that is not empty: its data, and the line (from 1) of each path in it."""
+    """Yield each document that is not empty: its data, and the line (from 1) of each path in it."""
     loader = _Loader(text)
     try:
         while loader.check_node():
             node = loader.get_node()
-            assert node is not None  # check_node() said that there is one
+            assert node is not None  # guaranteed by check_node()
             lines = dict(_lines(node, "", node.start_mark.line + 1, set()))
             data = loader.construct_document(node)
             if data is not None:
@@ -164,7 +164,7 @@ def _parts(text: str) -> Iterator[tuple[object, dict[str, int]]]:
 
 def _lines(node: yaml.Node, path: str, line: int, above: set[int]) -> Iterator[tuple[str, int]]:
     yield path, line
-    if id(node) in above:  # an alias to what it is in
+    if id(node) in above:  # an alias of a node that contains it
         return
     inside = above | {id(node)}
     if isinstance(node, yaml.MappingNode):
@@ -176,7 +176,7 @@ def _lines(node: yaml.Node, path: str, line: int, above: set[int]) -> Iterator[t
 
 
 def _line(lines: Mapping[str, int], path: str) -> int:
-    """The line of a path, or of the nearest thing above it that is there."""
+    """Return the line of a path, or of the nearest existing path above it."""
     while path not in lines:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return lines[path]
@@ -188,5 +188,5 @@ def _syntax_problem(error: Exception, origin: str) -> Problem:
         context = f" {error.context}" if error.context else ""
         return Problem("", f"not YAML: {error.problem}{context}", f"{origin}:{mark.line + 1}:{mark.column + 1}")
     if isinstance(error, RecursionError):
-        return Problem("", "not YAML that can be read: nested too deeply", origin)
+        return Problem("", "not readable YAML: nested too deeply", origin)
     return Problem("", f"not YAML: {' '.join(str(error).split())}", origin)

@@ -1,40 +1,109 @@
-"""What the models of a job are made of: their common settings, and the types of single fields.
+"""Building blocks of a job's models: their common settings, the types of single fields, rules between fields.
 
-Every type says three things in one place: what Python accepts, what a refusal tells the user, and what the CRD's schema
-says.
+Each type and each rule has one definition: what Python accepts, the error text, and the CRD's schema follow from it.
 """
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Annotated, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     JsonValue,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from rollfleet_api import quantity
 
 REFUSAL: Final = "rollfleet"
-"""The type of the pydantic errors that carry a message of ours."""
+"""The type of the pydantic errors that carry Rollfleet's own messages."""
 
 MAX_COUNT: Final = 2**53 - 1
-"""The largest count or seed: the largest whole number that every reader of JSON keeps exact."""
+"""The largest count or seed: the largest whole number that every JSON reader keeps exact."""
 
 MAX_DEPTH: Final = 64
-"""How deep a free-form value may nest; a value that holds itself (YAML aliases can) would never end."""
+"""The deepest nesting of a free-form value. A value that contains itself (YAML aliases can) would never end."""
+
+
+def refusal(*found: tuple[str, str]) -> PydanticCustomError:
+    """Make the error that a validator raises.
+
+    Args:
+        *found: Pairs of a path and a message. The path starts at the validated value, in YAML words; empty: the value.
+    """
+    text = "; ".join(f"{path}: {message}" if path else message for path, message in found)
+    return PydanticCustomError(REFUSAL, "{text}", {"text": text, "found": found})
+
+
+def child(path: str, part: str | int) -> str:
+    """Extend a path by a field or an item: `spec.env`, `wrappers[0]`, `limits[nvidia.com/gpu]`."""
+    if isinstance(part, int) or not re.fullmatch(r"[A-Za-z0-9_-]+", part):
+        return f"{path}[{part}]"
+    return f"{path}.{part}" if path else part
+
+
+# --- Models ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule between the fields of a model. Python and the API server both check it.
+
+    Attributes:
+        cel: The rule in CEL; `self` is the model.
+        message: What is wrong when the rule does not hold, and what to write instead.
+        holds: The same rule in Python, on the model; None: only the API server can check it, or a validator does.
+        field: The path of the field to blame, from the model, in YAML words; empty: the model.
+        message_cel: A CEL expression for a message with numbers; `message` is its fallback.
+
+    Example:
+        >>> rule = Rule(cel="self.low <= self.high", message="must not exceed `high`", holds=lambda m: m.low <= m.high)
+    """
+
+    cel: str
+    message: str
+    holds: Callable[[Any], bool] | None = None
+    field: str = ""
+    message_cel: str = ""
+
+    def schema(self) -> dict[str, JsonValue]:
+        """Return the rule as an entry of the CRD's `x-kubernetes-validations`."""
+        written: dict[str, JsonValue] = {"rule": self.cel, "message": self.message}
+        if self.message_cel:
+            written["messageExpression"] = self.message_cel
+        if self.field:
+            written["fieldPath"] = f".{self.field}"
+        return written
+
+
+def _add_rules(schema: dict[str, Any], model: type["Model"]) -> None:
+    if model.RULES:
+        schema["x-kubernetes-validations"] = [rule.schema() for rule in model.RULES]
 
 
 class Model(BaseModel):
-    """A part of a job: frozen, strict about types, no unknown fields; camelCase in YAML, snake_case in Python."""
+    """A part of a job: frozen, strictly typed, without unknown fields; camelCase in YAML, snake_case in Python.
+
+    Attributes:
+        RULES: The rules between the model's fields.
+
+    Example:
+        >>> class Range(Model):
+        ...     RULES = (Rule(cel="self.low <= self.high", message="...", holds=lambda m: m.low <= m.high),)
+        ...     low: int = 0
+        ...     high: int = 0
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -45,85 +114,83 @@ class Model(BaseModel):
         validate_by_alias=True,
         validate_default=False,
         allow_inf_nan=False,
+        json_schema_extra=_add_rules,
     )
 
+    RULES: ClassVar[tuple[Rule, ...]] = ()
 
-def refusal(*found: tuple[str, str]) -> PydanticCustomError:
-    """An error to raise in a validator, for one or several things that are wrong.
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        broken = [rule for rule in self.RULES if rule.holds is not None and not rule.holds(self)]
+        if broken:
+            raise refusal(*((rule.field, rule.message) for rule in broken))
+        return self
 
-    Args:
-        *found: Each the path from the validated value in YAML words (empty: the value itself), and the message.
+
+# --- Texts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    r"""An annotation: the text must match a regular expression, in Python as in the CRD.
+
+    The CRD gets a CEL rule rather than a `pattern`, because a rule can say what to write instead.
+
+    Attributes:
+        pattern: The regular expression for the whole text, as Python and Go read it.
+        max_length: The most characters.
+        expected: The error text: `expected ...`.
+        suggest: Returns a correction of a wrong text, or an empty text.
+
+    Example:
+        >>> Image = Annotated[str, Matching(r"^[^\s]+$", 1024, "expected an image name, e.g. `my-org/my-worker:1.0`")]
     """
-    text = "; ".join(f"{path}: {message}" if path else message for path, message in found)
-    return PydanticCustomError(REFUSAL, "{text}", {"text": text, "found": found})
 
+    pattern: str
+    max_length: int
+    expected: str
+    suggest: Callable[[str], str] | None = None
 
-def rule(cel: str, message: str, *, field: str = "", message_cel: str = "") -> dict[str, JsonValue]:
-    """A CEL rule for the CRD (an entry of `x-kubernetes-validations`).
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check the text after pydantic's own checks."""
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
 
-    Args:
-        cel: What must hold; `self` is the value that the rule is attached to.
-        message: What the API server tells where it does not hold.
-        field: The field that the error names, from `self`, such as `.collect.framesPerBatch`.
-        message_cel: A CEL expression of the message, for numbers in it; `message` is used where it fails.
-    """
-    written: dict[str, JsonValue] = {"rule": cel, "message": message}
-    if message_cel:
-        written["messageExpression"] = message_cel
-    if field:
-        written["fieldPath"] = field
-    return written
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Return the schema for the CRD."""
+        rule = Rule(cel=f"self.matches(r'{self.pattern}')", message=self.expected)
+        return {"type": "string", "maxLength": self.max_length, "x-kubernetes-validations": [rule.schema()]}
 
+    def matches(self, text: str) -> bool:
+        """Return whether a text is valid."""
+        return len(text) <= self.max_length and re.fullmatch(self.pattern, text) is not None
 
-def child(path: str, part: str | int) -> str:
-    """The path of a field or an item, from its parent's: `spec.env`, `wrappers[0]`, `limits[nvidia.com/gpu]`."""
-    if isinstance(part, int) or not re.fullmatch(r"[A-Za-z0-9_-]+", part):
-        return f"{path}[{part}]"
-    return f"{path}.{part}" if path else part
+    def _check(self, text: str) -> str:
+        if self.matches(text):
+            return text
+        suggestion = self.suggest(text) if self.suggest else ""
+        hint = f"; write `{suggestion}`" if suggestion else ""
+        raise refusal(("", f"{self.expected}, got `{text}`{hint}"))
 
-
-def matches(text: str, pattern: str, max_length: int) -> bool:
-    """Whether the text fits, as `matching_text` tells the API server."""
-    return len(text) <= max_length and re.fullmatch(pattern, text) is not None
-
-
-def matching_text(pattern: str, max_length: int, expected: str) -> WithJsonSchema:
-    """The CRD's schema of a text: a CEL rule and no `pattern`, because a rule can tell what to write instead."""
-    return WithJsonSchema(
-        {
-            "type": "string",
-            "maxLength": max_length,
-            "x-kubernetes-validations": [rule(f"self.matches(r'{pattern}')", expected)],
-        }
-    )
-
-
-# --- Entrypoints -----------------------------------------------------------------------------------------------------
 
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
-ENTRYPOINT_PATTERN: Final = rf"^{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}(\.{_IDENTIFIER})*$"
-MAX_ENTRYPOINT_LENGTH: Final = 512
-_EXPECTED_ENTRYPOINT: Final = "expected `module:callable`, e.g. "
+_ENTRYPOINT = rf"^{_IDENTIFIER}(\.{_IDENTIFIER})*:{_IDENTIFIER}(\.{_IDENTIFIER})*$"
 
 
-def _entrypoint(text: str) -> str:
-    if matches(text, ENTRYPOINT_PATTERN, MAX_ENTRYPOINT_LENGTH):
-        return text
-    hint = "`my_pkg.envs:make`"
-    dotted = re.fullmatch(rf"({_IDENTIFIER}(?:\.{_IDENTIFIER})*)\.({_IDENTIFIER})", text)
-    if dotted:
-        hint = f"`{dotted[1]}:{dotted[2]}`"
-    elif text.endswith("()") and re.fullmatch(ENTRYPOINT_PATTERN, text[:-2]):
-        hint = f"`{text[:-2]}`"
-    raise refusal(("", f"`{text}` is no entrypoint; {_EXPECTED_ENTRYPOINT}{hint}"))
+def _suggest_entrypoint(text: str) -> str:
+    if dotted := re.fullmatch(rf"({_IDENTIFIER}(?:\.{_IDENTIFIER})*)\.({_IDENTIFIER})", text):
+        return f"{dotted[1]}:{dotted[2]}"
+    return text[:-2] if text.endswith("()") and re.fullmatch(_ENTRYPOINT, text[:-2]) else ""
 
 
 Entrypoint = Annotated[
-    str,
-    AfterValidator(_entrypoint),
-    matching_text(ENTRYPOINT_PATTERN, MAX_ENTRYPOINT_LENGTH, f"{_EXPECTED_ENTRYPOINT}`my_pkg.envs:make`"),
+    str, Matching(_ENTRYPOINT, 512, "expected `module:callable`, e.g. `my_pkg.envs:make`", _suggest_entrypoint)
 ]
 """A `module:callable` that a worker imports."""
+
+Device = Annotated[
+    str, Matching(r"^(cpu|mps|cuda(:[0-9]{1,3})?)$", 16, "expected `cpu`, `cuda`, `cuda:<index>` or `mps`")
+]
+"""The name of a torch device."""
 
 # --- Quantities ------------------------------------------------------------------------------------------------------
 
@@ -157,7 +224,7 @@ Quantity = Annotated[
         }
     ),
 ]
-"""A Kubernetes quantity; a whole number in YAML is taken too, and kept as text."""
+"""A Kubernetes quantity. A whole number in YAML is accepted too, and kept as text."""
 
 # --- Free-form objects -----------------------------------------------------------------------------------------------
 
@@ -170,7 +237,7 @@ def _plain(value: object, path: str, depth: int) -> JsonValue:
             raise refusal((path, f"{value} cannot be written in JSON; use a finite number"))
         return value
     if depth >= MAX_DEPTH:
-        raise refusal((path, f"nested more than {MAX_DEPTH} levels deep, or holding itself"))
+        raise refusal((path, f"nested more than {MAX_DEPTH} levels deep, or contains itself"))
     if isinstance(value, list | tuple):
         return [_plain(item, child(path, index), depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
@@ -184,7 +251,7 @@ def _plain_object(value: Mapping[object, object], path: str, depth: int) -> dict
     plain: dict[str, JsonValue] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise refusal((path, f'the key {key!r} is no text; write it in quotes: "{key}"'))
+            raise refusal((path, f'the key {key!r} is not text; write it in quotes: "{key}"'))
         plain[key] = _plain(item, child(path, key), depth + 1)
     return plain
 
@@ -200,4 +267,4 @@ FreeForm = Annotated[
     PlainValidator(_free_form),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
-"""An object whose fields are the user's own: whatever JSON can hold. A copy, so that nobody changes it from outside."""
+"""An object with the user's own fields: any JSON. It is a deep copy of the input."""

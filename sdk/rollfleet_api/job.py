@@ -1,23 +1,13 @@
-"""The job as a type: `CollectorJob`, as a user writes it in YAML and as the CRD's schema says.
+"""The job as a type: `CollectorJob`, as users write it in YAML. The CRD is generated from it.
 
-Attributes are snake_case, YAML is camelCase. The parts are defined in `acting`, `collection`, `placement`, `metadata`
-and `status`; import them from here.
+Attributes are snake_case, YAML is camelCase. The parts are defined in `env`, `policy`, `collection`, `placement`,
+`metadata` and `status`; import them from here.
 """
 
 from typing import Final, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from rollfleet_api.acting import (
-    Activation,
-    Backend,
-    EnvSpec,
-    MlpSpec,
-    PolicySpec,
-    RandomSpec,
-    Vectorization,
-    WrapperSpec,
-)
 from rollfleet_api.collection import (
     CatResults,
     CollectSpec,
@@ -30,7 +20,8 @@ from rollfleet_api.collection import (
     WeightsSpec,
     WhenFull,
 )
-from rollfleet_api.fields import FreeForm, Model, refusal, rule
+from rollfleet_api.env import Backend, EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.fields import FreeForm, Model, Rule, refusal
 from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG, Metadata
 from rollfleet_api.placement import (
     MAX_WORKERS,
@@ -42,6 +33,7 @@ from rollfleet_api.placement import (
     ResourcesSpec,
     SourceSpec,
 )
+from rollfleet_api.policy import Activation, MlpSpec, PolicySpec, RandomSpec
 from rollfleet_api.status import CollectorJobStatus
 
 __all__ = [
@@ -82,19 +74,14 @@ API_VERSION: Final = "rollfleet.dev/v1alpha1"
 KIND: Final = "CollectorJob"
 
 SPARE_LAG: Final = 2
-"""Versions that a batch may lag besides those of the workers, where the user says nothing: broadcasts take time."""
+"""Versions added to the default `maxLag` besides two for each worker: broadcasts take time."""
 
 _FRAMES = "self.collect.framesPerBatch"
 _ENVS = "self.env.numEnvs"
 
-_FIXED_MODE = "the mode of a job is fixed: its learner waits for batches in one way; delete the job, and create it anew"
-_FIXED_STORAGE = "NATS cannot move what it keeps; delete the job, and create it anew"
-_FIXED_END = "the job is complete, and does nothing any more; delete it, and create it anew"
-_THRESHOLD_OF_SYNC = "only mode Sync waits for all workers; remove `stragglers`, or write `mode: Sync`"
-
 
 def frames_problem(frames_per_batch: int, num_envs: int) -> tuple[str, str] | None:
-    """What is wrong between the size of a batch and the environments: the path from the spec, and the message."""
+    """Return what is wrong with the batch size: the field's path in the spec and a message; None: nothing."""
     if frames_per_batch % num_envs == 0:
         return None
     envs = f"the {num_envs} environments of a worker (`env.numEnvs`)"
@@ -102,105 +89,116 @@ def frames_problem(frames_per_batch: int, num_envs: int) -> tuple[str, str] | No
     if not below:
         message = f"{frames_per_batch} is less than {envs}; write {num_envs} or more"
     else:
-        message = f"{frames_per_batch} is no multiple of {envs}; write {below} or {below + num_envs}"
+        message = f"{frames_per_batch} is not a multiple of {envs}; write {below} or {below + num_envs}"
     return ("collect.framesPerBatch", message)
 
 
 class CollectorJobSpec(Model):
-    """What a job is to do."""
+    """The desired state of a job."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    f"{_FRAMES} >= {_ENVS}",
-                    "must be at least `env.numEnvs`",
-                    field=".collect.framesPerBatch",
-                    message_cel="'%d is less than the %d environments of a worker (`env.numEnvs`); write %d or more'"
-                    f".format([{_FRAMES}, {_ENVS}, {_ENVS}])",
-                ),
-                rule(
-                    f"{_FRAMES} < {_ENVS} || {_FRAMES} % {_ENVS} == 0",
-                    "must be a multiple of `env.numEnvs`",
-                    field=".collect.framesPerBatch",
-                    message_cel="'%d is no multiple of the %d environments of a worker (`env.numEnvs`); write %d or %d'"
-                    f".format([{_FRAMES}, {_ENVS}, {_FRAMES} / {_ENVS} * {_ENVS}, "
-                    f"({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
-                ),
-                rule(
-                    "self.mode == 'Sync' || self.stragglers.threshold >= 1.0",
-                    _THRESHOLD_OF_SYNC,
-                    field=".stragglers.threshold",
-                ),
-                # `oldSelf` makes a rule one of changes: it is not asked when a job is created.
-                rule("self.mode == oldSelf.mode", _FIXED_MODE, field=".mode"),
-                rule("self.delivery.storage == oldSelf.delivery.storage", _FIXED_STORAGE, field=".delivery.storage"),
-            ]
-        }
+    RULES = (
+        # In Python `frames_problem` checks the first two.
+        Rule(
+            cel=f"{_FRAMES} >= {_ENVS}",
+            message="must be at least `env.numEnvs`",
+            field="collect.framesPerBatch",
+            message_cel="'%d is less than the %d environments of a worker (`env.numEnvs`); write %d or more'"
+            f".format([{_FRAMES}, {_ENVS}, {_ENVS}])",
+        ),
+        Rule(
+            cel=f"{_FRAMES} < {_ENVS} || {_FRAMES} % {_ENVS} == 0",
+            message="must be a multiple of `env.numEnvs`",
+            field="collect.framesPerBatch",
+            message_cel="'%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write %d or %d'"
+            f".format([{_FRAMES}, {_ENVS}, {_FRAMES} / {_ENVS} * {_ENVS}, ({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
+        ),
+        Rule(
+            cel="self.mode == 'Sync' || self.stragglers.threshold >= 1.0",
+            message="only mode `Sync` waits for all workers; remove `stragglers`, or write `mode: Sync`",
+            holds=lambda spec: spec.mode is Mode.SYNC or spec.stragglers.threshold >= 1,
+            field="stragglers.threshold",
+        ),
+        # A rule with `oldSelf` is about changes: it does not apply when a job is created.
+        Rule(
+            cel="self.mode == oldSelf.mode",
+            message="the mode of a job is fixed: its learner waits for batches in one way; delete and recreate the job",
+            field="mode",
+        ),
+        Rule(
+            cel="self.delivery.storage == oldSelf.delivery.storage",
+            message="NATS cannot move the batches that it keeps; delete and recreate the job",
+            field="delivery.storage",
+        ),
     )
 
     workers: int = Field(
         default=1,
         ge=1,
         le=MAX_WORKERS,
-        description="How many workers collect. With `autoscale` the operator goes on from there.",
+        description="Number of workers. With `autoscale` it is the number at the start.",
     )
     autoscale: AutoscaleSpec | None = Field(
-        default=None, description="Has the operator choose `workers`. Default: nobody but whoever writes it does."
+        default=None, description="Let the operator set `workers`. Default: off; `workers` stays as you set it."
     )
     mode: Mode = Field(
         default=Mode.ASYNC,
         strict=False,
-        description="How batches are gathered. `Sync`: every worker collects a part on the same version of the "
-        "weights, and the iterator yields the parts together. `Async`: each worker's are yielded as they come.",
+        description="How batches are gathered. `Sync`: each batch has a fragment of every worker, all collected with "
+        "the same version of the weights. `Async`: each batch comes from one worker, as soon as it is complete.",
     )
     env: EnvSpec = Field(description="The environments of each worker.", examples=["{id: CartPole-v1}"])
-    policy: PolicySpec = Field(description="What the workers act by.", examples=["{mlp: {}}"])
+    policy: PolicySpec = Field(description="The policy that workers run.", examples=["{mlp: {}}"])
     source: SourceSpec | None = Field(default=None, description="Python files for the workers.")
-    collect: CollectSpec = Field(description="How much is collected, and how.", examples=["{framesPerBatch: 2048}"])
-    weights: WeightsSpec = Field(default=WeightsSpec(), description="How weights get to the workers.")
-    delivery: DeliverySpec = Field(default=DeliverySpec(), description="How batches get to the learner.")
-    stragglers: StragglersSpec = Field(default=StragglersSpec(), description="What is done about slow workers.")
-    resources: ResourcesSpec = Field(default=ResourcesSpec(), description="What each worker asks for.")
-    image: Image | None = Field(default=None, description="The workers' container image. Default: the chart's.")
+    collect: CollectSpec = Field(
+        description="The amount of data, and how it is collected.", examples=["{framesPerBatch: 2048}"]
+    )
+    weights: WeightsSpec = Field(default=WeightsSpec(), description="How weights reach the workers.")
+    delivery: DeliverySpec = Field(default=DeliverySpec(), description="How batches reach the learner.")
+    stragglers: StragglersSpec = Field(
+        default=StragglersSpec(), description="How mode `Sync` treats workers that are slower than the others."
+    )
+    resources: ResourcesSpec = Field(default=ResourcesSpec(), description="The resources of each worker.")
+    image: Image | None = Field(
+        default=None, description="The container image of workers and learner. Default: the chart's worker image."
+    )
     template: FreeForm = Field(
         default={},
-        description="Laid over the workers' pod template: tolerations, node selectors, resource claims, volumes.",
+        description="Changes to the workers' pod template: tolerations, node selectors, resource claims, volumes.",
     )
-    learner: LearnerSpec | None = Field(default=None, description="The trainer, where it is to be a pod of the job.")
-    suspend: bool = Field(default=False, description="Stops the workers and frees what they use, until it is false.")
-    failure: FailureSpec = Field(default=FailureSpec(), description="What is made of workers in trouble.")
+    learner: LearnerSpec | None = Field(
+        default=None, description="The trainer as a pod of the job. Default: the trainer runs elsewhere."
+    )
+    suspend: bool = Field(default=False, description="Stop the workers and free their resources, until it is false.")
+    failure: FailureSpec = Field(
+        default=FailureSpec(), description="How workers that fail, hang or fall silent are treated."
+    )
     ttl_seconds_after_finished: int | None = Field(
         default=None,
         ge=0,
         le=2**31 - 1,
-        description="Seconds after its end, well or not, when the job is deleted. Default: never.",
+        description="Delete the job this many seconds after its end, with success or not. Default: never.",
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        wrong = frames_problem(self.collect.frames_per_batch, self.env.num_envs)
-        found = [wrong] if wrong else []
-        if self.mode is not Mode.SYNC and self.stragglers.threshold < 1:
-            found.append(("stragglers.threshold", _THRESHOLD_OF_SYNC))
-        if found:
-            raise refusal(*found)
+    def _check_frames(self) -> Self:
+        if problem := frames_problem(self.collect.frames_per_batch, self.env.num_envs):
+            raise refusal(problem)
         return self
 
     @property
     def steps_per_batch(self) -> int:
-        """T, the steps that each worker's environments take for one batch, where all workers take part."""
+        """T, the steps of each environment for one batch when all workers take part."""
         return self.steps_among(self.workers)
 
     @property
     def weights_max_lag(self) -> int:
-        """`weights.max_lag` with its default worked out: versions that a batch may be behind."""
+        """`weights.max_lag`, or its default: the most versions between the newest weights and those of a batch."""
         return self.max_lag_among(self.workers)
 
     def steps_among(self, workers: int) -> int:
-        """T with so many workers.
+        """Return T for a number of workers.
 
-        In Sync mode `collect.frames_per_batch` is split over them and rounded up; in Async mode it is one worker's.
+        In mode Sync the workers share `collect.frames_per_batch`, rounded up; in mode Async it is one worker's.
         """
         frames = self.collect.frames_per_batch
         if self.mode is Mode.SYNC:
@@ -208,46 +206,42 @@ class CollectorJobSpec(Model):
         return frames // self.env.num_envs
 
     def max_lag_among(self, workers: int) -> int:
-        """Versions that a batch may be behind with so many workers, unless the job says it."""
+        """Return the most versions that a batch may be behind, for a number of workers."""
         return 2 * workers + SPARE_LAG if self.weights.max_lag is None else self.weights.max_lag
 
 
 class CollectorJob(Model):
     """A set of workers that collect reinforcement-learning data for one learner."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "x-kubernetes-validations": [
-                rule(
-                    f"size(self.metadata.name) <= {MAX_NAME_LENGTH}",
-                    f"the name is too long: {NAME_TOO_LONG}",
-                ),
-                rule(
-                    f"self.metadata.name.matches(r'{DNS_LABEL_PATTERN}')",
-                    "the name may only hold a-z, 0-9 and `-`, and must begin and end with a letter or digit",
-                ),
-                rule(
-                    "!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase != 'Complete' "
-                    "|| self.spec == oldSelf.spec",
-                    _FIXED_END,
-                ),
-            ]
-        }
+    RULES = (
+        # In Python `Metadata` checks the name.
+        Rule(cel=f"size(self.metadata.name) <= {MAX_NAME_LENGTH}", message=f"the name is too long: {NAME_TOO_LONG}"),
+        Rule(
+            cel=f"self.metadata.name.matches(r'{DNS_LABEL_PATTERN}')",
+            message="the name may only hold a-z, 0-9 and `-`, and must begin and end with a letter or digit",
+        ),
+        Rule(
+            cel="!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase != 'Complete' "
+            "|| self.spec == oldSelf.spec",
+            message="the job is complete and cannot be changed; delete and recreate it",
+        ),
     )
 
     api_version: Literal["rollfleet.dev/v1alpha1"] = Field(default=API_VERSION, description="`rollfleet.dev/v1alpha1`.")
     kind: Literal["CollectorJob"] = Field(default=KIND, description="`CollectorJob`.")
-    metadata: Metadata = Field(description="The job's name, and what Kubernetes keeps.", examples=["{name: cartpole}"])
-    spec: CollectorJobSpec = Field(description="What the job is to do.")
-    status: CollectorJobStatus | None = Field(default=None, description="The observed state, written by the operator.")
+    metadata: Metadata = Field(description="The job's name, labels and annotations.", examples=["{name: cartpole}"])
+    spec: CollectorJobSpec = Field(description="The desired state of the job.")
+    status: CollectorJobStatus | None = Field(
+        default=None, description="The observed state of the job, written by the operator."
+    )
 
     @property
     def key(self) -> str:
-        """`namespace/name`: what tells jobs apart."""
+        """`namespace/name`, unique in a cluster."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     def dump(self) -> dict[str, object]:
-        """The job as plain data for YAML or JSON, in camelCase and without what is default anyway.
+        """Return the job as plain data for YAML or JSON, in camelCase and without fields that have their defaults.
 
         `CollectorJob.model_validate(job.dump()) == job` holds for every job.
         """

@@ -1,7 +1,7 @@
-"""The small messages of a job: JSON, typed, checked field by field on arrival.
+"""The small messages of a job: JSON with types, each field checked on arrival.
 
-Batches and weights travel as raw bytes (see `rollfleet.wire.codec` and `rollfleet.weights.layout`); what describes
-them is here. Whatever can read NATS can read these: `nats sub 'rollfleet.default.cartpole.>'`.
+Batches and weights travel as raw bytes (see `rollfleet.wire.codec` and `rollfleet.weights.layout`); their descriptions
+are here. Any NATS client can read these messages: `nats sub 'rollfleet.default.cartpole.>'`.
 """
 
 import json
@@ -22,11 +22,11 @@ M = TypeVar("M")
 
 
 class MessageInvalid(ValueError):
-    """A message that does not say what its type requires."""
+    """A message that does not have its type."""
 
 
 class LearnerPhase(StrEnum):
-    """What the learner wants of the workers."""
+    """The learner's order to the workers."""
 
     RUN = "Run"
     PAUSE = "Pause"
@@ -34,7 +34,7 @@ class LearnerPhase(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """What a worker is doing."""
+    """The present activity of a worker."""
 
     STARTING = "Starting"
     WAITING_FOR_WEIGHTS = "WaitingForWeights"
@@ -49,23 +49,23 @@ class WorkerState(StrEnum):
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What the learner wants done now. The newest one holds; a worker that joins late reads it first.
+    """The learner's orders. The newest one is valid; a worker that joins late reads it first.
 
     Attributes:
-        session: Grows with each learner that takes the job.
-        phase: Go on; collect nothing until told to go on; or leave: the job is complete.
-        round: In sync mode, each worker collects one batch for each round. Always 0 in async mode.
-        closed: Rounds up to this one need no more frames: who still collects for it stops at its next step.
-        version: Collect with this version of the weights, or a newer one. 0: the policy has no weights, or nobody has
-            sent any yet.
-        some: The same for single workers, where they were sent a newer one: worker and version.
-        random_actions: Act at random: the first frames of a job that asks for some.
-        seed: What seeds come from since the learner said so; None: it has said nothing.
-        seeding: How often this learner has said so. Who sees a new one begins its environments anew.
-        origin: Added to workers' incarnations where ids and seeds come from them: a run that was restored counts on.
-        steps: In sync mode, T of this round, which follows the number of its workers; 0: what the job says.
-        own_weights: The learner has no policy, and sends weights only when told: until there are some, a policy that a
-            factory has made acts on its own.
+        session: Number of the learner; each learner that takes over the job has a greater one.
+        phase: Collect; pause until the next order; or leave, because the job is complete.
+        round: The current round: each worker collects one batch for each round. Always 0 in async mode.
+        closed: Rounds up to this one need no more frames: a worker that collects for one stops at its next step.
+        version: The oldest version of the weights to collect with; 0: the policy has no weights, or none were sent.
+        some: Pairs of a worker and a version: workers that were sent a newer version than the others.
+        random_actions: Whether to take random actions (the first `init_random_frames` of a job).
+        seed: The seed that the learner set; None: it has set none.
+        seeding: Number of times that this learner has set the seed. On a new number workers recreate their episodes.
+        origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
+            continues the count.
+        steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
+        own_weights: The learner has no policy and sends weights only on request: until then, workers use the policy as
+            its factory made it.
     """
 
     session: Count
@@ -81,11 +81,19 @@ class Control:
     steps: Count = 0
     own_weights: bool = False
 
+    def version_for(self, worker: int) -> int:
+        """Return the lowest version of the weights that a worker may collect with."""
+        return max(self.version, dict(self.some).get(worker, 0))
+
+    def is_newer_than(self, other: Self) -> bool:
+        """Return whether this message replaces another one: a later session, round or version, in this order."""
+        return (self.session, self.round, self.version) > (other.session, other.round, other.version)
+
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A worker's lease: which incarnation holds it. An earlier one is void."""
+    """A worker's lease: the incarnation that holds it. Leases of earlier incarnations are void."""
 
     incarnation: Annotated[int, Field(ge=0, le=2**15 - 1)]
     host: str
@@ -95,13 +103,13 @@ class Lease:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMeta:
-    """What a batch says of itself, besides its tensors and its identity.
+    """The description of a batch, besides its tensors and its identity.
 
     Attributes:
-        session: The learner's session whose control asked for it.
-        round: The round that it belongs to (0 in async mode).
-        version: The version that acted in every frame.
-        frames: Frames in it.
+        session: Session of the learner that asked for it.
+        round: Its round (0 in async mode).
+        version: Version of the weights in every frame.
+        frames: Number of frames.
     """
 
     session: Count
@@ -113,7 +121,7 @@ class BatchMeta:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One tensor of a model, as it lies in a version's bytes."""
+    """One tensor of a model in a version's bytes."""
 
     model: str
     name: str
@@ -124,14 +132,14 @@ class Parameter:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A complete version: written after its bytes, so that no reader sees half of one.
+    """A complete version of the weights. It is published after the bytes, so that no reader sees an incomplete version.
 
     Attributes:
-        session: The learner's. A later session's version is newer, whatever its number: a learner that was replaced
-            may not know it yet.
-        version: The learner's number for it, from 1.
-        parameters: What lies in the bytes, in this order, each at a multiple of 16 bytes.
-        total_bytes: Size of all chunks together.
+        session: The learner's session. A later session's version is newer, whatever its number: the next learner may
+            not know the numbers of the last one.
+        version: Number of the version, from 1.
+        parameters: The tensors in the bytes, in this order, each at a multiple of 16 bytes.
+        total_bytes: Size of all chunks.
         chunk_bytes: Size of each chunk but the last.
         checksum: xxh3 (64 bit) of all bytes, in hexadecimal.
     """
@@ -155,19 +163,19 @@ class WorkerStatus:
     """A worker's heartbeat, once a second and whenever its state or version changes.
 
     Attributes:
-        version: The version that it has applied; 0: none yet.
+        version: The version of the weights in use; 0: none yet.
         frames: Frames collected by this incarnation.
-        batches: Batches handed to NATS by this incarnation.
-        frames_per_second: Over the last batch.
-        mean_return: Of its last 100 episodes; None: no episode has ended yet.
-        error: The error that ended it, when `state` is Failed.
-        fatal: True: starting it again would fail in the same way.
-        in_step_s: For how many seconds it has been in the present step of its environments, by its own clock that only
-            goes forward; 0: in none. A step that hangs shows here.
-        waited_for_room_s: For how many seconds this incarnation has waited until there was room for its batches, and
-            NATS had them.
-        waited_for_weights_s: For how many seconds it has waited for weights that were new enough.
-        time_s: Its clock, seconds since the epoch.
+        batches: Batches published by this incarnation.
+        frames_per_second: Frames per second in the last batch.
+        mean_return: Mean return of its last 100 episodes; None: no episode has ended yet.
+        error: The error that ended the worker, if `state` is Failed.
+        fatal: Whether a restart would fail in the same way.
+        in_step_s: Seconds since the start of the present environment step, on a monotonic clock; 0: between steps. It
+            shows a step that hangs.
+        waited_for_room_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
+            batches.
+        waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
+        time_s: The sender's clock: seconds since the epoch.
     """
 
     worker: Index
@@ -187,7 +195,7 @@ class WorkerStatus:
 
     @classmethod
     def starting(cls, worker: int, incarnation: int) -> Self:
-        """Of a worker that has done nothing yet; whoever sends it sets the time."""
+        """Return the heartbeat of a worker that has done nothing yet; the sender sets the time."""
         return cls(
             worker=worker,
             incarnation=incarnation,
@@ -207,15 +215,15 @@ class LearnerStatus:
     """The learner's heartbeat, once a second.
 
     Attributes:
-        version: The newest version that it has published; 0: none yet.
-        applied_version: The lowest version that a worker which is there has applied.
-        frames: Frames handed to the learner's loop.
-        batches: Batches handed to the learner's loop.
-        dropped: Batches that were collected and not handed over: too old, repeated, pushed out of a full stream, lost.
-        mean_return: Of the last 100 episodes; None: no episode has ended yet.
-        lag: Versions between the newest and the one that acted in the last batch.
-        waited_s: For how many seconds of this session its loop has waited for data; None: it does not tell.
-        time_s: Its clock, seconds since the epoch.
+        version: The newest published version; 0: none yet.
+        applied_version: The oldest version that a present worker uses.
+        frames: Frames returned to the learner's loop.
+        batches: Batches returned to the learner's loop.
+        dropped: Batches that were collected but not returned: too old, repeated, dropped from a full stream, lost.
+        mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
+        lag: Versions between the newest one and that of the last batch.
+        waited_s: Seconds of this session that its loop has waited for data; None: unknown.
+        time_s: The sender's clock: seconds since the epoch.
     """
 
     session: Count
@@ -233,20 +241,20 @@ class LearnerStatus:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStatus:
-    """What rank 0 of a learner must know of another rank: once a second, and with each batch.
+    """The heartbeat of a learner's rank to rank 0: once a second, and with each batch.
 
     Attributes:
-        rank: Which one.
-        ranks: Of how many.
-        life: Unlike that of any other process.
-        session: Of rank 0, whose control message it follows; 0: it has heard none.
-        round: The last round of that session that its loop was handed, or cannot be waited for; 0: none.
-        enough: The last round of that session that may be closed as far as this rank goes; 0: none.
-        frames: Handed to its loop.
-        batches: Handed to its loop.
-        dropped: Batches dropped, for whatever reason.
-        restored: Frames that were handed to it in an earlier life, where it was told of them.
-        left: It needs nothing any more.
+        rank: The rank.
+        ranks: Number of ranks.
+        life: Unique id of the process.
+        session: Session of rank 0 whose control it follows; 0: it has received none.
+        round: The last round of that session that its loop got, or that was given up; 0: none.
+        enough: The last round of that session for which this rank needs no more fragments; 0: none.
+        frames: Frames returned to its loop.
+        batches: Batches returned to its loop.
+        dropped: Batches dropped, for any reason.
+        restored: Frames returned to its loop before it was restored.
+        left: Whether it has left and needs no more batches.
     """
 
     rank: Index
@@ -263,19 +271,24 @@ class RankStatus:
 
 
 def pack(message: Any) -> bytes:
-    """A message as JSON. What is no Unicode in a text, such as a part of an odd file name, becomes `?`."""
+    """Encode a message as JSON. Text that is not valid Unicode, such as parts of odd file names, becomes `?`.
+
+    Example:
+        >>> unpack(Lease, pack(Lease(incarnation=1, host="pod-0", pid=7))).host
+        'pod-0'
+    """
     text = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")
 
 
 def unpack(kind: type[M], data: bytes | memoryview) -> M:
-    """A message of the given type.
+    """Decode and check a message of the given type.
 
     Raises:
-        MessageInvalid: The bytes are no JSON, or not of that type. The text names the field.
+        MessageInvalid: The bytes are not JSON, or not of that type. The text names the field.
     """
     if len(data) > MAX_MESSAGE_BYTES:
-        raise MessageInvalid(f"{kind.__name__} of {len(data)} bytes is over {MAX_MESSAGE_BYTES} bytes")
+        raise MessageInvalid(f"{kind.__name__} of {len(data)} bytes exceeds {MAX_MESSAGE_BYTES} bytes")
     try:
         message: M = _adapter(kind).validate_json(bytes(data))  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""What a job is called, and what Kubernetes keeps beside that.
+"""The metadata of a job: its name, its labels, and the fields that Kubernetes adds.
 
-A job's name goes into NATS subjects (one token each for namespace and name) and into the names of what the operator
-makes.
+A job's name becomes part of NATS subjects (one token each for namespace and name) and of the names of its Kubernetes
+objects.
 """
 
 import re
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from rollfleet_api.fields import FreeForm, Model, refusal
 
 MAX_LABEL_LENGTH: Final = 63
-"""Characters of a DNS label (RFC 1123), and so of a pod's host name."""
+"""The most characters of a DNS label (RFC 1123), and therefore of a pod's host name."""
 
 WORKER_JOB_INFIX: Final = "-workers-"
 TEMPLATE_HASH_LENGTH: Final = 8
@@ -21,14 +21,14 @@ MAX_WORKER_INDEX_DIGITS: Final = 5
 MAX_NAME_LENGTH: Final = (
     MAX_LABEL_LENGTH - len(WORKER_JOB_INFIX) - TEMPLATE_HASH_LENGTH - len("-") - MAX_WORKER_INDEX_DIGITS
 )
-"""Characters of a job's name, 40: a worker's host is `<name>-workers-<8 hex digits>-<index of up to 5 digits>`."""
+"""The most characters of a job's name (40). A worker's host: `<name>-workers-<8 hex digits>-<up to 5 digits>`."""
 
 DNS_LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 NAME_TOO_LONG: Final = (
     f"at most {MAX_NAME_LENGTH} characters: workers' host names are "
     f"`<name>{WORKER_JOB_INFIX}<{TEMPLATE_HASH_LENGTH} hex digits>-<index of up to {MAX_WORKER_INDEX_DIGITS} digits>`, "
-    f"and a host name has {MAX_LABEL_LENGTH} at most"
+    f"and a host name has at most {MAX_LABEL_LENGTH}"
 )
 
 
@@ -48,7 +48,7 @@ def _name(text: str) -> str:
 
 
 def _namespace(text: str) -> str:
-    return _dns_label(text, MAX_LABEL_LENGTH, f"a namespace has at most {MAX_LABEL_LENGTH}")
+    return _dns_label(text, MAX_LABEL_LENGTH, f"a namespace has at most {MAX_LABEL_LENGTH} characters")
 
 
 JobName = Annotated[
@@ -67,21 +67,23 @@ Namespace = Annotated[
 
 
 class Metadata(Model):
-    """Kubernetes' metadata of a job. All but the first four fields are the API server's."""
+    """Kubernetes' metadata of a job. All but the first four fields belong to the API server."""
 
     name: JobName = Field(description="The job's name: a DNS label.", examples=["cartpole"])
     namespace: Namespace = Field(default="default", description="The Kubernetes namespace.")
-    labels: dict[str, str] = Field(default={}, description="Labels, for selecting.")
-    annotations: dict[str, str] = Field(default={}, description="Notes of people and tools.")
+    labels: dict[str, str] = Field(default={}, description="Labels, for selectors.")
+    annotations: dict[str, str] = Field(default={}, description="Annotations of users and tools.")
 
-    uid: str | None = Field(default=None, description="Unique over the cluster's life.")
-    generation: int | None = Field(default=None, description="Counts the changes of the spec.")
-    resource_version: str | None = Field(default=None, description="Changes with every write.")
-    creation_timestamp: str | None = Field(default=None, description="When it was created (RFC 3339).")
-    deletion_timestamp: str | None = Field(default=None, description="When its deletion was asked for (RFC 3339).")
-    deletion_grace_period_seconds: int | None = Field(default=None, description="Seconds until deletion is forced.")
-    generate_name: str | None = Field(default=None, description="The prefix that the API server made the name from.")
+    uid: str | None = Field(default=None, description="Unique id in the cluster, never used again.")
+    generation: int | None = Field(default=None, description="Number of changes of the spec.")
+    resource_version: str | None = Field(default=None, description="Version of the object; changes with every write.")
+    creation_timestamp: str | None = Field(default=None, description="Creation time (RFC 3339).")
+    deletion_timestamp: str | None = Field(default=None, description="Time of the deletion request (RFC 3339).")
+    deletion_grace_period_seconds: int | None = Field(default=None, description="Seconds until the deletion is forced.")
+    generate_name: str | None = Field(
+        default=None, description="The prefix from which the API server generated the name."
+    )
     self_link: str | None = Field(default=None, description="Unused since Kubernetes 1.20.")
-    finalizers: list[str] = Field(default=[], description="Who must agree before it is deleted.")
-    owner_references: list[FreeForm] = Field(default=[], description="What is deleted together with this job's owner.")
-    managed_fields: list[FreeForm] = Field(default=[], description="Which tool wrote which field.")
+    finalizers: list[str] = Field(default=[], description="Controllers that must agree to the deletion.")
+    owner_references: list[FreeForm] = Field(default=[], description="The job's owners; it is deleted with them.")
+    managed_fields: list[FreeForm] = Field(default=[], description="The fields that each tool has written.")

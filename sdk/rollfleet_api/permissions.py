@@ -1,7 +1,7 @@
-"""What each role of a job may publish and subscribe: the least that its program needs, and nothing of another job.
+"""The NATS permissions of each role of a job: the least that its program needs, and none for other jobs.
 
-The local runner writes these into its server's configuration; an operator signs them into identities. One table, so
-that what works on one machine works on a cluster.
+A local run writes them into its server's configuration; the operator signs them into credentials. Both use this
+table: a job that may run on one machine may run on a cluster.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rollfleet_api.subjects import Subjects
 
 
 class Role(StrEnum):
-    """Who connects."""
+    """The role of a process that connects to NATS."""
 
     WORKER = "worker"
     LEARNER = "learner"
@@ -19,19 +19,29 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Subjects that may be published and subscribed; everything else is refused."""
+    """The subjects that a role may publish to and subscribe to; all others are refused.
+
+    Attributes:
+        publish: Subjects to publish to.
+        subscribe: Subjects to subscribe to.
+    """
 
     publish: list[str]
     subscribe: list[str]
 
 
 def inbox_prefix(subjects: Subjects, role: Role) -> str:
-    """Where replies to this role go: no other job can listen there."""
+    """Return the prefix of the role's inboxes, on which no other job may listen."""
     return f"_INBOX.{subjects.namespace}.{subjects.job}.{role}"
 
 
 def permissions(subjects: Subjects, role: Role) -> Permissions:
-    """What a role of a job may do."""
+    """Return the permissions of a role.
+
+    Example:
+        >>> "rollfleet.default.cartpole.control" in permissions(Subjects.parse("cartpole"), Role.WORKER).subscribe
+        True
+    """
     inbox = f"{inbox_prefix(subjects, role)}.>"
     direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}.>"
     if role is Role.WORKER:
@@ -51,7 +61,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 f"{subjects.prefix}.taken.*",
             ],
         )
-    queue = subjects.batches_stream  # each rank of a learner has a consumer of its own
+    queue = subjects.batches_stream  # each rank of a learner has its own consumer
     return Permissions(
         publish=[
             subjects.control,
@@ -69,7 +79,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}.*",
             f"$JS.ACK.{queue}.*.>",
         ],
-        # Control is for the other ranks, and like what workers publish for evaluators and recorders, which have the
-        # learner's credentials.
+        # Control is for other ranks. Evaluators and recorders have the learner's credentials: they need control and
+        # batches too.
         subscribe=[inbox, subjects.spec, subjects.workers, subjects.control, subjects.ranks, *subjects.batch_subjects],
     )

@@ -1,16 +1,16 @@
 """Kubernetes quantities: amounts such as `4Gi` of bytes or `500m` of a CPU.
 
-Signs are left out: nothing in a job can be negative. Source: "Quantity" in the Kubernetes API reference.
+Signs are not accepted: no quantity of a job can be negative. Source: "Quantity" in the Kubernetes API reference.
 """
 
 import re
 from decimal import ROUND_CEILING, Decimal
 
 PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$"
-"""What a quantity looks like, as Python, Rust and Go read regular expressions."""
+"""The regular expression of a quantity, for Python, Rust and Go."""
 
 MAX_LENGTH = 32
-"""Characters of a quantity; keeps the number small enough to compute with."""
+"""The most characters of a quantity; keeps the number small enough to compute with."""
 
 _FACTORS = {
     "n": Decimal("1e-9"),
@@ -24,14 +24,14 @@ _SLOPPY = re.compile(r"^([0-9.]+)\s*([kmgtpe])i?b?(ytes)?$", re.IGNORECASE)
 
 
 def parse_quantity(text: str) -> Decimal:
-    """The amount that a quantity stands for.
+    """Parse a quantity into its amount.
 
     Raises:
-        ValueError: If it is no quantity. The message says what to write instead.
+        ValueError: The text is not a quantity. The message says what to write instead.
     """
     match = re.match(PATTERN, text) if len(text) <= MAX_LENGTH and not text.endswith("\n") else None
     if match is None:
-        raise ValueError(f"`{text}` is no quantity; write {_suggestion(text)}")
+        raise ValueError(f"`{text}` is not a quantity; write {_suggestion(text)}")
     number, suffix = Decimal(match[1]), match[3] or ""
     if suffix in _FACTORS:
         return number * _FACTORS[suffix]
@@ -39,10 +39,14 @@ def parse_quantity(text: str) -> Decimal:
 
 
 def parse_bytes(text: str) -> int:
-    """The whole number of bytes that a quantity stands for, rounded up.
+    """Parse a quantity into a whole number of bytes, rounded up.
 
     Raises:
-        ValueError: If it is no quantity.
+        ValueError: The text is not a quantity.
+
+    Example:
+        >>> parse_bytes("4Ki")
+        4096
     """
     return int(parse_quantity(text).to_integral_value(rounding=ROUND_CEILING))
 

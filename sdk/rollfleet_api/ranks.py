@@ -1,4 +1,4 @@
-"""Which of a learner's processes this is, and which workers' batches are its own."""
+"""The ranks of a learner that runs in several processes, and the workers of each rank."""
 
 import re
 from dataclasses import dataclass
@@ -10,50 +10,54 @@ _CONSUMER = re.compile(rf"{LEARNER}-(0|[1-9][0-9]*)-of-([1-9][0-9]*)")
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One of the processes of a learner. Worker `w`'s batches go to rank `w % ranks`.
+    """One process of a learner. The batches of worker `w` go to rank `w % ranks`.
 
     Attributes:
-        rank: Its number, from 0. Rank 0 alone tells workers what to do, and sends them weights.
-        ranks: How many there are.
+        rank: Number of the process, from 0. Only rank 0 controls workers and sends them weights.
+        ranks: Number of processes.
 
     Raises:
-        ValueError: There is no such rank; says what to write.
+        ValueError: The rank does not exist; the message says what to write.
+
+    Example:
+        >>> Rank(1, 4).has(5)
+        True
     """
 
     rank: int = 0
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what is no rank."""
+        """Refuse an invalid rank."""
         for name in ("rank", "ranks"):
             if type(value := getattr(self, name)) is not int:
                 raise ValueError(f"`{name}` is a whole number, not {value!r}: write `{name}=int(...)`")
         if self.ranks < 1:
-            raise ValueError(f"`ranks` says how many processes the learner has: 1 or more, not {self.ranks}")
+            raise ValueError(f"`ranks` is the learner's number of processes: 1 or more, not {self.ranks}")
         if not 0 <= self.rank < self.ranks:
             numbers = "0" if self.ranks == 1 else f"one of 0 to {self.ranks - 1}"
             raise ValueError(
-                f"`rank` is {numbers} where `ranks` is {self.ranks}, not {self.rank}: under torch.distributed write "
+                f"`rank` is {numbers} when `ranks` is {self.ranks}, not {self.rank}: under torch.distributed write "
                 f"`rank=dist.get_rank(), ranks=dist.get_world_size()`"
             )
 
     @property
     def leads(self) -> bool:
-        """Whether workers hear of this one."""
+        """Whether this rank controls the workers."""
         return self.rank == 0
 
     def has(self, worker: int) -> bool:
-        """Whether the batches of this worker are its own."""
+        """Return whether this rank gets the batches of a worker."""
         return worker % self.ranks == self.rank
 
     @property
     def consumer(self) -> str:
-        """Name of its durable consumer."""
+        """Name of the rank's durable consumer."""
         return LEARNER if self.ranks == 1 else f"{LEARNER}-{self.rank}-of-{self.ranks}"
 
     @classmethod
     def of_consumer(cls, name: str) -> "Rank | None":
-        """The inverse of `consumer`; None: it is no learner's."""
+        """Parse a consumer's name, the inverse of `consumer`; None: another program's consumer."""
         if name == LEARNER:
             return cls()
         if not (found := _CONSUMER.fullmatch(name)):
@@ -62,13 +66,13 @@ class Rank:
         return cls(rank, ranks) if ranks > 1 and rank < ranks else None
 
     def filters(self, subjects: Subjects, workers: int) -> list[str]:
-        """Where its workers publish, of the first so many; none: it takes whatever comes."""
+        """Return the subjects of the rank's workers, out of the first `workers`; empty: the rank gets all batches."""
         if self.ranks == 1:
             return []
         return [subjects.batches_of(worker) for worker in range(self.rank, max(workers, self.ranks), self.ranks)]
 
     def __str__(self) -> str:
-        """In words."""
+        """Return the rank in words."""
         return "the only rank" if self.ranks == 1 else f"rank {self.rank} of {self.ranks}"
 
 

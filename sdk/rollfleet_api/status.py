@@ -1,6 +1,6 @@
-"""What the operator tells about a job. Output only: nothing is decided by it.
+"""The status of a job, written by the operator. It is output only: nothing is decided by it.
 
-Unknown fields are ignored here, unlike in the spec, because a newer operator may tell more than this version knows.
+Unknown fields are ignored, unlike in the spec: a newer operator may write more than this version knows.
 """
 
 from enum import StrEnum
@@ -21,7 +21,7 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """What a condition is about."""
+    """The aspect of a job that a condition describes."""
 
     READY = "Ready"
     PROGRESSING = "Progressing"
@@ -49,47 +49,49 @@ class Condition(StatusModel):
     """One aspect of the job's state, as Kubernetes writes it."""
 
     # Not `ConditionType`: other controllers (Kueue, for one) may add conditions of their own.
-    type: str = Field(max_length=316, description="What it is about, e.g. `Ready`.")
+    type: str = Field(max_length=316, description="The aspect of the job, e.g. `Ready`.")
     status: ConditionStatus = Field(strict=False, description="Whether it holds.")
-    reason: str = Field(default="", max_length=1024, description="Why, in one CamelCase word.")
-    message: str = Field(default="", max_length=32_768, description="Why, for people.")
+    reason: str = Field(default="", max_length=1024, description="The reason in one CamelCase word.")
+    message: str = Field(default="", max_length=32_768, description="The reason in a sentence.")
     last_transition_time: str | None = Field(default=None, description="When `status` last changed (RFC 3339).")
-    observed_generation: int | None = Field(default=None, description="The spec's generation that it tells about.")
+    observed_generation: int | None = Field(default=None, description="Generation of the spec that it describes.")
 
 
 class WorkersStatus(StatusModel):
     """The job's workers."""
 
-    desired: int = Field(default=0, ge=0, description="Workers that there should be.")
-    ready: int = Field(default=0, ge=0, description="Workers that run and report.")
+    desired: int = Field(default=0, ge=0, description="Number of workers that should run.")
+    ready: int = Field(default=0, ge=0, description="Number of workers that run and send heartbeats.")
 
 
 class BatchesStatus(StatusModel):
-    """What became of the batches."""
+    """Counts of batches."""
 
     delivered: int = Field(default=0, ge=0, description="Batches that the learner has taken.")
-    dropped: int = Field(default=0, ge=0, description="Batches that were too old, or pushed out of a full stream.")
+    dropped: int = Field(default=0, ge=0, description="Batches that were too old, or dropped from a full stream.")
 
 
 class CollectorJobStatus(StatusModel):
     """The observed state of a job."""
 
-    observed_generation: int | None = Field(default=None, description="The spec's generation that this tells about.")
-    phase: Phase | None = Field(default=None, strict=False, description="The state in one word.")
+    observed_generation: int | None = Field(default=None, description="Generation of the spec that it describes.")
+    phase: Phase | None = Field(default=None, strict=False, description="The job's state in one word.")
     conditions: list[Condition] = Field(
         default=[],
-        description=f"The state in detail, for `kubectl wait`: {', '.join(ConditionType)}.",
+        description=f"The job's state in detail, for `kubectl wait`: {', '.join(ConditionType)}.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     workers: WorkersStatus = Field(default=WorkersStatus(), description="The job's workers.")
     selector: str | None = Field(default=None, description="The label selector of the workers' pods, for autoscalers.")
-    gpus: int = Field(default=0, ge=0, description="GPUs that the workers have been given, all together.")
+    gpus: int = Field(default=0, ge=0, description="GPUs in use by the running workers.")
     frames: int = Field(default=0, ge=0, description="Frames that the learner has taken.")
-    frames_per_second: float = Field(default=0.0, ge=0, description="Frames a second, over the last half minute.")
+    frames_per_second: float = Field(default=0.0, ge=0, description="Frames per second over the last 30 seconds.")
     published_version: int | None = Field(default=None, description="The newest version of the weights.")
-    applied_version: int | None = Field(default=None, description="The oldest version that a worker still acts by.")
-    batches: BatchesStatus = Field(default=BatchesStatus(), description="What became of the batches.")
-    restarts: int = Field(default=0, ge=0, description="Restarts of workers, all together.")
-    start_time: str | None = Field(default=None, description="When the workers were first started (RFC 3339).")
-    completion_time: str | None = Field(default=None, description="When the job ended, well or not (RFC 3339).")
-    last_error: str | None = Field(default=None, description="The last error of a worker, with the worker's index.")
+    applied_version: int | None = Field(default=None, description="The oldest version that a worker still uses.")
+    batches: BatchesStatus = Field(default=BatchesStatus(), description="Counts of batches.")
+    restarts: int = Field(default=0, ge=0, description="Restarts of all workers.")
+    start_time: str | None = Field(default=None, description="Time of the workers' first start (RFC 3339).")
+    completion_time: str | None = Field(
+        default=None, description="Time of the job's end, successful or not (RFC 3339)."
+    )
+    last_error: str | None = Field(default=None, description="The newest error of a worker, with the worker's index.")

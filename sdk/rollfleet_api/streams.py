@@ -1,13 +1,20 @@
 """A job's two JetStream streams and a learner's consumers, as NATS's own API takes them (durations in nanoseconds).
 
-The batches stream is a work queue that refuses what does not fit: the refusal is the backpressure. Besides `maxBytes`
-it holds at most `maxBatchesAhead` messages a subject, and chunk `i` of every batch of worker `w` has one subject: so a
-worker may be that many batches ahead of the learner, by the server's own count, whoever restarts. The state stream
-keeps the last message of each subject, for whoever joins late.
+The batches stream is a work queue that refuses messages that do not fit: the refusal is the backpressure. Besides
+`maxBytes` it holds at most `maxBatchesAhead` messages a subject. Chunk `i` of every batch of worker `w` has one
+subject, so the server itself counts how many batches a worker is ahead of the learner, whichever process restarts. The
+state stream keeps the last message of each subject, for processes that join late.
+
+`provisioning` and `deprovisioning` plan the requests that create, update and delete the streams. They do no I/O: the
+SDK and the operator each send the requests with their own client, and hand the replies back.
 """
 
-from typing import NotRequired, TypedDict
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, Self, TypeAlias, TypedDict
 
+from rollfleet_api.jetstream import EXPECTED_SEQUENCE, NO_CAPACITY, NOT_FOUND, TOO_FEW_SERVERS, JetStreamCode
 from rollfleet_api.job import CollectorJob, Storage, WhenFull
 from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Subjects
@@ -16,10 +23,11 @@ SECOND_NS = 1_000_000_000
 DUPLICATE_WINDOW_NS = 120 * SECOND_NS
 ACK_WAIT_NS = 30 * SECOND_NS
 OWNER = "rollfleet.dev/learner"  # in the metadata of a learner's consumer
+API = "$JS.API."  # the subjects of JetStream's API begin with it
 
 
 class StreamConfiguration(TypedDict):
-    """What both of our streams say; the fields of NATS's own stream configuration."""
+    """The configuration of either stream; the fields of NATS's own stream configuration."""
 
     name: str
     subjects: list[str]
@@ -46,8 +54,156 @@ class ConsumerConfiguration(TypedDict):
     metadata: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request to NATS.
+
+    Attributes:
+        subject: The subject to send it to.
+        data: Its payload.
+        headers: Its headers.
+    """
+
+    subject: str
+    data: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The server's reply to a request.
+
+    Attributes:
+        data: Its payload: JSON, or a stored message.
+        error_code: JetStream's error code; 0: the request was accepted.
+        description: JetStream's description of the error.
+        status: The error's HTTP-like code; 503: JetStream is starting up.
+    """
+
+    data: bytes
+    error_code: int = 0
+    description: str = ""
+    status: int = 0
+
+    @classmethod
+    def parse(cls, request: Request, data: bytes) -> Self:
+        """Read a reply. A stored message (`DIRECT.GET`) is no JSON of JetStream's and is kept as it is."""
+        answer: Any = None if request.subject.startswith(f"{API}DIRECT.GET.") else json.loads(data)
+        error = answer.get("error") if isinstance(answer, dict) else None
+        if not isinstance(error, dict):
+            return cls(data=data)
+        return cls(
+            data=data,
+            error_code=int(error.get("err_code") or -1),
+            description=str(error.get("description") or "no reason given"),
+            status=int(error.get("code") or 0),
+        )
+
+
+class RequestRefused(Exception):
+    """NATS refused a request of a plan.
+
+    Attributes:
+        subject: The subject of the request, without the prefix of JetStream's API.
+        error_code: JetStream's error code.
+        description: The server's reason, and how to fix it where that is known.
+    """
+
+    def __init__(self, request: Request, reply: Reply, advice: str = "") -> None:
+        self.subject = request.subject.removeprefix(API)
+        self.error_code, self.description = reply.error_code, f"{reply.description}{advice}"
+        super().__init__(f"NATS refused {self.subject}: {self.description} (error {self.error_code})")
+
+
+Plan: TypeAlias = Generator[Request, Reply, None]
+"""Requests in their order; each wants its reply before the next one is known."""
+
+
+def provisioning(job: CollectorJob, kept: Mapping[str, bytes]) -> Plan:
+    """Plan the requests that create a job's streams or update them, and publish the job.
+
+    Args:
+        job: The job.
+        kept: Messages of the job's state by subject. They are stored again where NATS has lost its state. The job
+            itself is published last: processes that join wait for it, and then find everything else.
+
+    Raises:
+        RequestRefused: NATS refused a stream or a message.
+
+    Example:
+        >>> plan = provisioning(job, {})  # doctest: +SKIP
+        >>> next(plan).subject  # doctest: +SKIP
+        '$JS.API.STREAM.UPDATE.rollfleet_default_cartpole_state'
+    """
+    subjects = subjects_of(job)
+    created = yield from _update_or_create(job, state_stream(job))
+    read_spec = Request(subject=f"{API}DIRECT.GET.{subjects.state_stream}.{subjects.spec}")
+    stored = b"" if created else (yield read_spec).data
+    if not stored:  # the state is new, or was not restored to its end
+        for subject, data in kept.items():
+            yield from _store_if_missing(subject, data)
+    yield from _update_or_create(job, batches_stream(job))
+    spec = json.dumps(job.dump()).encode()
+    if stored != spec:  # else subscribers would take it for a change
+        yield from _ask(Request(subject=subjects.spec, data=spec))
+
+
+def deprovisioning(subjects: Subjects) -> Plan:
+    """Plan the requests that delete a job's streams and all their messages.
+
+    The state goes first: a learner that loses its consumer looks for the state, to tell a deleted job from a successor.
+
+    Raises:
+        RequestRefused: NATS refused one of them.
+    """
+    for stream in (subjects.state_stream, subjects.batches_stream):
+        yield from _ask(Request(subject=f"{API}STREAM.DELETE.{stream}"), accept=NOT_FOUND)
+
+
+def _ask(request: Request, *, accept: tuple[int, ...] = (), advice: Mapping[int, str] | None = None) -> Plan:
+    reply = yield request
+    if reply.error_code and reply.error_code not in accept:
+        raise RequestRefused(request, reply, (advice or {}).get(reply.error_code, ""))
+
+
+def _update_or_create(job: CollectorJob, stream: StreamConfiguration) -> Generator[Request, Reply, bool]:
+    """Return whether the stream was created. In this order: creating an existing stream would reserve space twice."""
+    data, advice = json.dumps(stream).encode(), _advice(job)
+    update = Request(subject=f"{API}STREAM.UPDATE.{stream['name']}", data=data)
+    reply = yield update
+    if reply.error_code == JetStreamCode.STREAM_NOT_FOUND:
+        yield from _ask(Request(subject=f"{API}STREAM.CREATE.{stream['name']}", data=data), advice=advice)
+        return True
+    if reply.error_code:
+        raise RequestRefused(update, reply, advice.get(reply.error_code, ""))
+    return False
+
+
+def _store_if_missing(subject: str, data: bytes) -> Plan:
+    """Leave an existing message alone: it is newer."""
+    request = Request(subject=subject, data=data, headers={EXPECTED_SEQUENCE: "0"})
+    yield from _ask(request, accept=(JetStreamCode.WRONG_LAST_SEQUENCE,))
+
+
+def _advice(job: CollectorJob) -> dict[int, str]:
+    """How to fix a job whose stream NATS refused: the end of an error's text, by error code."""
+    delivery = job.spec.delivery
+    too_large = (
+        f"; the job stores up to `delivery.maxBytes: {delivery.max_bytes}` in `delivery.storage: {delivery.storage}`: "
+        "lower it, or give NATS more (`max_file_store`, `max_memory_store`, or the account's limits)"
+    )
+    advice: dict[int, str] = dict.fromkeys(NO_CAPACITY, too_large)
+    if delivery.replicas > 1:
+        too_few = (
+            f"; `delivery.replicas: {delivery.replicas}` needs a NATS cluster of that many servers with free space: "
+            "lower it, or add servers"
+        )
+        advice |= dict.fromkeys(TOO_FEW_SERVERS, too_few)
+    return advice
+
+
 def batches_stream(job: CollectorJob) -> StreamConfiguration:
-    """The work queue of a job."""
+    """The work queue of a job's batches."""
     subjects, delivery = subjects_of(job), job.spec.delivery
     block = delivery.when_full is WhenFull.BLOCK
     return StreamConfiguration(
@@ -66,7 +222,7 @@ def batches_stream(job: CollectorJob) -> StreamConfiguration:
 
 
 def state_stream(job: CollectorJob) -> StreamConfiguration:
-    """The stream that keeps the last word on everything else."""
+    """The stream that keeps the last message of each other subject."""
     subjects = subjects_of(job)
     return StreamConfiguration(
         name=subjects.state_stream,
@@ -83,40 +239,14 @@ def state_stream(job: CollectorJob) -> StreamConfiguration:
     )
 
 
-_NO_ROOM = (10002, 10023, 10028, 10047)  # JetStream's error codes: of the account or the server, in memory or on disk
-_TOO_FEW_SERVERS = (10005, 10074)
-
-
-def what_to_write(job: CollectorJob, error_code: int) -> str:
-    """What to change where NATS has refused one of the streams, as the end of a message; empty: nothing is known.
-
-    Args:
-        job: The job.
-        error_code: JetStream's.
-    """
-    delivery = job.spec.delivery
-    if error_code in _TOO_FEW_SERVERS and delivery.replicas > 1:
-        return (
-            f"; `delivery.replicas: {delivery.replicas}` needs a NATS cluster with so many servers that have room: "
-            "write less there, or add servers"
-        )
-    if error_code in _NO_ROOM:
-        return (
-            f"; the job keeps up to `delivery.maxBytes: {delivery.max_bytes}` in "
-            f"`delivery.storage: {delivery.storage}`: write less there, or give NATS more (`max_file_store`, "
-            "`max_memory_store`, or the account's limits)"
-        )
-    return ""
-
-
 def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int) -> ConsumerConfiguration:
-    """The consumer that a learner makes anew when it connects: what was not acknowledged comes again.
+    """The consumer that a learner recreates when it connects: unacknowledged messages are delivered again.
 
     Args:
-        subjects: Of the job.
-        rank: Which of the learner's processes makes it. Consumers of a work queue must have nothing in common.
-        owner: Who makes it, unlike everybody else: so that a learner sees whether it is still its own.
-        workers: From how many workers batches may come, where there is more than one rank.
+        subjects: The job's subjects.
+        rank: The rank of the learner's process. Consumers of a work queue must not overlap.
+        owner: Unique id of the process: by it a learner sees whether the consumer is still its own.
+        workers: Number of workers that batches may come from; matters with more than one rank.
     """
     consumer = ConsumerConfiguration(
         durable_name=rank.consumer,

@@ -1,4 +1,4 @@
-"""What is wrong with a job, for people: where, what, and what to write instead."""
+"""The errors of a job, for people: where, what is wrong, and what to write instead."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ from rollfleet_api.fields import REFUSAL, Model, child
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec, frames_problem
 
 MAX_QUOTED: Final = 60
-"""Characters of a wrong text that a message repeats."""
+"""The most characters of a wrong text in a message."""
 
 _EXPECTED: Final = {
     "int_type": "a whole number",
@@ -35,12 +35,12 @@ _EXPECTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One error in a job.
 
     Attributes:
-        path: The field in YAML words, such as `spec.collect.framesPerBatch`; empty: the document as a whole.
-        message: What is wrong, and what to write instead.
-        where: The file, and the line where it is known; empty: unknown.
+        path: The field in YAML words, such as `spec.collect.framesPerBatch`; empty: the whole document.
+        message: The error, and what to write instead.
+        where: The file, and the line if known; empty: unknown.
     """
 
     path: str
@@ -48,32 +48,38 @@ class Problem:
     where: str = ""
 
     def __str__(self) -> str:
-        """The problem as one line."""
+        """Return the problem as one line."""
         return ": ".join(part for part in (self.where, self.path, self.message) if part)
 
 
 class JobErrors(ValueError):
-    """One or several things that are wrong with a job, or with a file of jobs.
+    """One or several errors in a job, or in a file of jobs.
 
     Attributes:
-        problems: All that was found, in the order of the document.
+        problems: All of them, in the order of the document.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """An error of these problems; its text has one a line."""
+        """Combine problems; the text has one line for each."""
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 
 def parse_job(data: object, *, origin: str = "") -> CollectorJob:
-    """The job that plain data (of YAML or JSON) describes.
+    """Parse a job from plain data (of YAML or JSON).
 
     Args:
-        data: What a YAML or JSON parser made: mappings, lists, text, numbers. Fields have their YAML names.
-        origin: Where the data comes from, for messages.
+        data: The output of a YAML or JSON parser: mappings, lists, text, numbers. Fields have their YAML names.
+        origin: The source of the data, for messages.
 
     Raises:
-        JobErrors: With everything that is wrong.
+        JobErrors: With all errors.
+
+    Example:
+        >>> parse_job({"kind": "CollectorJob"})
+        Traceback (most recent call last):
+        rollfleet_api.validation.JobErrors: apiVersion: missing; write `apiVersion: rollfleet.dev/v1alpha1`
+        kind: expected `CollectorJob`, got the text "Pod"; write `kind: CollectorJob`
     """
     found = list(_kind_problems(data))
     if not found:
@@ -86,18 +92,18 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
 
 
 def explain(error: ValidationError, model: type[Model], *, path: str = "") -> list[Problem]:
-    """What pydantic found wrong, in our words.
+    """Translate pydantic's errors.
 
     Args:
-        error: What validating `model` raised.
+        error: The error of validating `model`.
         model: The model that was validated.
-        path: The path of the validated value, where it is a part of something.
+        path: The path of the validated value in the document.
     """
     return [problem for detail in error.errors(include_url=False) for problem in _problems(detail, model, path)]
 
 
 def _kind_problems(data: object) -> Iterator[Problem]:
-    """What shows that the data is no job at all; to look at its fields would only add noise."""
+    """Yield what shows that the data is not a job at all; errors of its fields would be noise."""
     if not isinstance(data, Mapping):
         yield Problem("", f"expected a mapping with apiVersion, kind, metadata and spec, got {_describe(data)}")
         return
@@ -109,7 +115,7 @@ def _kind_problems(data: object) -> Iterator[Problem]:
 
 
 def _frames_problems(data: object) -> Iterator[Problem]:
-    """What is wrong between `framesPerBatch` and `numEnvs`, where errors elsewhere kept the models from looking."""
+    """Check `framesPerBatch` against `numEnvs` even if errors elsewhere kept the models from it."""
     spec = data.get("spec") if isinstance(data, Mapping) else None
     env, collect = (spec.get("env"), spec.get("collect")) if isinstance(spec, Mapping) else (None, None)
     if isinstance(env, Mapping) and isinstance(collect, Mapping):
@@ -219,8 +225,8 @@ def _unknown(name: str, owner: type[Model] | None) -> str:
         return f"did you mean `{plain[near[0]]}`?"
     homes = [path for path, known in _fields(CollectorJobSpec, "spec") if known == to_camel(name)]
     if len(homes) == 1:
-        return f"it belongs into `{homes[0]}`"
-    return f"known here: {', '.join(names)}" if names else "nothing can be set here; remove it"
+        return f"it belongs to `{homes[0]}`"
+    return f"the fields here are {', '.join(names)}" if names else "this part has no fields; remove it"
 
 
 # --- Looking into the models -----------------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ def _field(model: type[Model] | None, alias: str) -> FieldInfo | None:
 
 
 def _fields(model: type[Model], path: str) -> Iterator[tuple[str, str]]:
-    """Each field below a model: the path of its owner, and its name."""
+    """Yield each field below a model: the path of its model, and its name."""
     for field in model.model_fields.values():
         name = str(field.alias)
         yield path, name
@@ -246,7 +252,7 @@ def _fields(model: type[Model], path: str) -> Iterator[tuple[str, str]]:
 
 
 def _model_at(model: type[Model], location: list[int | str]) -> type[Model] | None:
-    """The model that owns what is at a location; None inside free-form parts."""
+    """Return the model at a location; None inside free-form parts."""
     found: type[Model] | None = model
     for part in location:
         if isinstance(part, str):
@@ -270,7 +276,7 @@ def _choices(field: FieldInfo | None) -> list[str]:
 
 
 def _flat(annotation: object) -> Iterator[object]:
-    """The classes in an annotation: of `list[Annotated[A, ...]] | None` it is `A`, and NoneType."""
+    """Yield the classes in an annotation: of `list[Annotated[A, ...]] | None` they are `A` and NoneType."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _flat(get_args(annotation)[0])

@@ -25,8 +25,8 @@ RULES = [
         {"env": ENV | {"num_envs": 2}},
         "spec.env.num_envs: unknown field `num_envs`; did you mean `numEnvs`? (fields are written in camelCase)",
     ),
-    ({"framesPerBatch": 2}, "spec.framesPerBatch: unknown field `framesPerBatch`; it belongs into `spec.collect`"),
-    ({"source": {"x": 1, "configMap": "a"}}, "spec.source.x: unknown field `x`; known here: configMap"),
+    ({"framesPerBatch": 2}, "spec.framesPerBatch: unknown field `framesPerBatch`; it belongs to `spec.collect`"),
+    ({"source": {"x": 1, "configMap": "a"}}, "spec.source.x: unknown field `x`; the fields here are configMap"),
     (
         {"env": ENV | {"numEnvs": 100}},
         "spec.collect.framesPerBatch: 64 is less than the 100 environments of a worker (`env.numEnvs`); "
@@ -34,12 +34,12 @@ RULES = [
     ),
     (
         {"env": ENV | {"numEnvs": 24}},
-        "spec.collect.framesPerBatch: 64 is no multiple of the 24 environments of a worker (`env.numEnvs`); "
+        "spec.collect.framesPerBatch: 64 is not a multiple of the 24 environments of a worker (`env.numEnvs`); "
         "write 48 or 72",
     ),
     (
         {"env": {}},
-        "spec.env: no environment is named; write either `id` (a registered environment, e.g. `CartPole-v1`) "
+        "spec.env: the environment is missing; write either `id` (a registered environment, e.g. `CartPole-v1`) "
         "or `entrypoint` (e.g. `my_pkg.envs:make`)",
     ),
     (
@@ -49,16 +49,16 @@ RULES = [
     ),
     (
         {"env": {"entrypoint": "make my env"}},
-        "spec.env.entrypoint: `make my env` is no entrypoint; expected `module:callable`, e.g. `my_pkg.envs:make`",
+        "spec.env.entrypoint: expected `module:callable`, e.g. `my_pkg.envs:make`, got `make my env`",
     ),
     (
         {"env": {"entrypoint": "my_envs.cart.make"}},
-        "spec.env.entrypoint: `my_envs.cart.make` is no entrypoint; expected `module:callable`, e.g. "
-        "`my_envs.cart:make`",
+        "spec.env.entrypoint: expected `module:callable`, e.g. `my_pkg.envs:make`, got `my_envs.cart.make`; "
+        "write `my_envs.cart:make`",
     ),
     (
         {"env": ENV | {"vectorization": "Native", "wrappers": [{"entrypoint": "a:b"}]}},
-        "spec.env.wrappers: wrappers wrap single environments, and `vectorization: Native` has none; "
+        "spec.env.wrappers: wrappers wrap single environments, which `vectorization: Native` does not have; "
         "remove `wrappers`, or write `vectorization: Sync` or `Async`",
     ),
     (
@@ -73,21 +73,24 @@ RULES = [
         {"env": ENV | {"kwargs": {"a": {"b": float("nan")}}}},
         "spec.env.kwargs.a.b: nan cannot be written in JSON; use a finite number",
     ),
-    ({"env": ENV | {"kwargs": {"a": [{1: 2}]}}}, 'spec.env.kwargs.a[0]: the key 1 is no text; write it in quotes: "1"'),
+    (
+        {"env": ENV | {"kwargs": {"a": [{1: 2}]}}},
+        'spec.env.kwargs.a[0]: the key 1 is not text; write it in quotes: "1"',
+    ),
     (
         {"policy": {}},
-        "spec.policy: no policy is named; "
+        "spec.policy: a job has one policy; "
         "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`",
     ),
     (
         {"policy": {"mlp": {}, "random": {}}},
-        "spec.policy: `mlp` and `random` are given; "
+        "spec.policy: a job has one policy; "
         "write exactly one of `entrypoint: my_pkg.policy:make`, `mlp: {}` and `random: {}`",
     ),
-    ({"policy": {"mlp": {}, "kwargs": {}}}, "spec.policy.kwargs: `kwargs` are for `entrypoint` alone; remove them"),
+    ({"policy": {"mlp": {}, "kwargs": {}}}, "spec.policy.kwargs: `kwargs` need an `entrypoint`; remove them"),
     (
         {"policy": {"mlp": {}, "device": "gpu"}},
-        "spec.policy.device: `gpu` is no device; expected `cpu`, `cuda`, `cuda:<index>` or `mps`",
+        "spec.policy.device: expected `cpu`, `cuda`, `cuda:<index>` or `mps`, got `gpu`",
     ),
     ({"policy": {"mlp": {"hidden": [0]}}}, "spec.policy.mlp.hidden[0]: must be at least 1, got 0"),
     (
@@ -97,7 +100,7 @@ RULES = [
     ({"collect": {}}, "spec.collect.framesPerBatch: missing; write e.g. `framesPerBatch: 2048`"),
     (
         {"delivery": {"maxBytes": "4GB"}},
-        "spec.delivery.maxBytes: `4GB` is no quantity; write `4Gi` (powers of 1024) or `4G` (powers of 1000)",
+        "spec.delivery.maxBytes: `4GB` is not a quantity; write `4Gi` (powers of 1024) or `4G` (powers of 1000)",
     ),
     ({"delivery": {"maxBytes": "4k"}}, "spec.delivery.maxBytes: `4k` is 4000 bytes; the least is `1Mi`"),
     (
@@ -107,7 +110,7 @@ RULES = [
     ({"stragglers": {"threshold": 0}}, "spec.stragglers.threshold: must be more than 0.0, got 0"),
     (
         {"stragglers": {"threshold": 0.5}},
-        "spec.stragglers.threshold: only mode Sync waits for all workers; remove `stragglers`, or write `mode: Sync`",
+        "spec.stragglers.threshold: only mode `Sync` waits for all workers; remove `stragglers`, or write `mode: Sync`",
     ),
     ({"image": "a b"}, "spec.image: expected the name of an image, e.g. `my-org/my-worker:1.0`, got `a b`"),
 ]

@@ -1,4 +1,4 @@
-"""docs/fields.md tells what the models say."""
+"""docs/fields.md agrees with the models."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path: Path, capsys: py
     assert (tmp_path / "fields.md").read_text() == capsys.readouterr().out == PAGE
 
 
-def test_fields_tell_their_values_defaults_and_rules() -> None:
+def test_fields_show_their_values_defaults_and_rules() -> None:
     rows = {cells[1]: cells for line in PAGE.splitlines() if len(cells := re.split(r" ?(?<!\\)\| ?", line)) == 6}
     assert rows["`numEnvs`"][3] == "whole number, from 1 to 65536"
     assert rows["`threshold`"][3:5] == ["number, above 0 to 1", "`1.0`"]

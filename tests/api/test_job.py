@@ -138,7 +138,7 @@ def test_free_form_parts_are_copies() -> None:
     assert env.kwargs == {"sizes": [1]}
 
 
-def test_what_a_cluster_adds_is_accepted() -> None:
+def test_fields_that_a_cluster_adds_are_accepted() -> None:
     data = job_data()
     data["metadata"] = {
         "name": "cartpole",

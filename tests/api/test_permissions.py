@@ -120,7 +120,7 @@ OF_THE_WHOLE_SERVER = [
 ]
 
 
-def test_worker_may_send_batches_claim_its_place_and_read_weights(server: "Server") -> None:
+def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "Server") -> None:
     async def go() -> None:
         server.provision()
         async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
@@ -141,7 +141,7 @@ def test_worker_may_send_batches_claim_its_place_and_read_weights(server: "Serve
     asyncio.run(go())
 
 
-def test_worker_may_publish_nothing_that_is_the_learners_or_the_operators(server: "Server") -> None:
+def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
     async def go() -> None:
         server.provision()
         forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
@@ -217,7 +217,7 @@ def test_role_of_one_job_reaches_nothing_of_another(server: "Server", role: Role
     asyncio.run(go())
 
 
-def test_what_was_refused_did_not_happen(server: "Server") -> None:
+def test_refused_change_has_no_effect(server: "Server") -> None:
     async def go() -> None:
         server.provision()
         async with guest(server, None) as admin, guest(server, Role.LEARNER) as learner:
@@ -231,7 +231,7 @@ def test_what_was_refused_did_not_happen(server: "Server") -> None:
     asyncio.run(go())
 
 
-def test_nobody_connects_without_a_password(server: "Server") -> None:
+def test_no_client_connects_without_a_password(server: "Server") -> None:
     async def go() -> None:
         for url in (f"nats://{server.host_port}", f"nats://worker:wrong@{server.host_port}"):
             client = Client()

@@ -61,13 +61,13 @@ def test_job_is_read_back_from_each_of_its_subjects(subjects: Subjects) -> None:
     ["", "rollfleet", "rollfleet.a", "rollfleet.a.b", "other.a.b.spec", "rollfleet.*.b.spec", "rollfleet.a.>.x", ">"],
 )
 def test_subject_of_no_job_is_refused(subject: str) -> None:
-    with pytest.raises(ValueError, match=r"no subject of a job|names no job"):
+    with pytest.raises(ValueError, match=r"is not a subject of a job|is not the name of a job"):
         job_of(subject)
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a/b/c", "a.b", "*", ">", "a/*", "a b", "A", "a_b", "-a", "a" * 64])
 def test_name_that_would_reach_into_other_subjects_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match="names no job"):
+    with pytest.raises(ValueError, match="is not the name of a job"):
         Subjects.parse(key)
 
 
@@ -86,7 +86,7 @@ def test_two_jobs_share_no_subject_stream_or_inbox(one: Subjects, other: Subject
 
 @given(jobs, jobs)
 @example(Subjects(namespace="a-b", job="a"), Subjects(namespace="a", job="b-a"))
-def test_permissions_of_one_job_reach_nothing_of_another(one: Subjects, other: Subjects) -> None:
+def test_permissions_of_one_job_match_no_subject_of_another(one: Subjects, other: Subjects) -> None:
     assume(one != other)
     theirs = [*used(other), *(f"{inbox_prefix(other, role)}.x" for role in Role)]
     for role in Role:
@@ -127,7 +127,7 @@ def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subject
         ),
     ],
 )
-def test_role_reaches_what_its_program_uses_and_nothing_else(
+def test_role_has_the_permissions_that_its_program_uses_and_no_others(
     role: Role, published: set[str], subscribed: set[str]
 ) -> None:
     allowed = permissions(SUBJECTS, role)
@@ -146,7 +146,7 @@ def test_role_reaches_what_its_program_uses_and_nothing_else(
 
 
 @pytest.mark.parametrize("role", Role)
-def test_role_may_read_every_last_word_and_listen_to_its_own_inbox_only(role: Role) -> None:
+def test_role_may_read_all_last_messages_and_only_its_own_inbox(role: Role) -> None:
     allowed = permissions(SUBJECTS, role)
     for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weight_chunk(3, 2), SUBJECTS.lease(0)):
         assert [p for p in allowed.publish if matches(p, direct_get(SUBJECTS, subject))]
@@ -155,7 +155,7 @@ def test_role_may_read_every_last_word_and_listen_to_its_own_inbox_only(role: Ro
     assert not [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, other)}.abc.1")]
 
 
-def test_version_is_not_written_over_the_one_before_it() -> None:
+def test_version_does_not_overwrite_the_previous_one() -> None:
     chunks = [SUBJECTS.weight_chunk(version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
     assert len(set(chunks)) == WEIGHT_SLOTS
     assert all(one != following for one, following in pairwise(chunks))

@@ -1,4 +1,4 @@
-"""What a user is told about a job that cannot be: where, what is wrong, and what to write instead."""
+"""Errors of invalid jobs: where, what is wrong, and what to write instead."""
 
 import pytest
 from tests.api.job_data import ENV, RULES, job_data
@@ -14,11 +14,11 @@ def messages(data: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("spec", "message"), RULES, ids=[message.split(";")[0][:70] for _, message in RULES])
-def test_wrong_spec_is_told_with_what_to_write(spec: dict[str, object], message: str) -> None:
+def test_wrong_spec_is_reported_with_what_to_write(spec: dict[str, object], message: str) -> None:
     assert messages(job_data(**spec)) == [message]
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     data = job_data(workers="two", mode="sync", env=ENV | {"numEnvs": 3, "numEnv": 1})
     assert [line.split(":")[0] for line in messages(data)] == [
         "spec.workers",
@@ -76,7 +76,7 @@ def test_longest_name_and_long_namespace_are_accepted() -> None:
         (None, ["expected a mapping with apiVersion, kind, metadata and spec, got nothing (null)"]),
     ],
 )
-def test_other_kinds_are_told_apart_without_noise(data: object, expected: list[str]) -> None:
+def test_other_kinds_are_refused_without_errors_of_fields(data: object, expected: list[str]) -> None:
     assert messages(data) == expected
 
 
@@ -134,18 +134,18 @@ def test_second_job_of_the_same_name_is_refused() -> None:
         ("a: !!python/object/apply:os.getcwd []", "job.yaml:1:4: not YAML: could not determine a constructor"),
         ("a: *b", "job.yaml:1:4: not YAML: found undefined alias"),
         ("a: \x00", "job.yaml: not YAML: unacceptable character"),
-        ("[" * 5000, "job.yaml: not YAML that can be read: nested too deeply"),
+        ("[" * 5000, "job.yaml: not readable YAML: nested too deeply"),
         ("", "job.yaml: empty; expected a CollectorJob"),
         ("---\n# nothing\n", "job.yaml: empty; expected a CollectorJob"),
     ],
 )
-def test_text_that_is_no_yaml_is_told_with_its_place(text: str, expected: str) -> None:
+def test_invalid_yaml_is_reported_with_its_place(text: str, expected: str) -> None:
     assert read_messages(text).startswith(expected)
 
 
-def test_value_that_holds_itself_ends_in_a_message() -> None:
+def test_value_that_contains_itself_is_refused() -> None:
     text = TEXT.replace("{id: CartPole-v1}", "{id: CartPole-v1, kwargs: &k {me: *k}}")
-    assert "holding itself" in read_messages(text)
+    assert "contains itself" in read_messages(text)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def results(repository: Path, folder: Path, *only: str) -> dict[str, Any]:
     return written
 
 
+@pytest.mark.slow
 def test_contenders_take_turns_and_all_of_them_have_figures_for_each_round(repository: Path, tmp_path: Path) -> None:
     written = results(repository, tmp_path, "cartpole-1:by_hand.list_numpy", "cartpole-1:rollfleet_here.mlp")
     assert written["machine"]["cores"] >= 1
@@ -39,6 +40,7 @@ def test_contenders_take_turns_and_all_of_them_have_figures_for_each_round(repos
         assert min(figures["frames/s"]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contender", ["processes_async", "nats_async"])
 def test_workers_are_measured_while_weights_go_out_after_each_batch(
     repository: Path, tmp_path: Path, contender: str
@@ -49,6 +51,7 @@ def test_workers_are_measured_while_weights_go_out_after_each_batch(
     assert min(figures["worker MB"]) > 0
 
 
+@pytest.mark.slow
 def test_a_contender_that_cannot_run_is_reported_and_the_others_are_measured(repository: Path, tmp_path: Path) -> None:
     file, chosen = tmp_path / "results.json", "imports:imports.rollfleet_api,imports:imports.torchrl"
     done = run(repository, "peers.py", "--quick", "--only", chosen, "--json", str(file), "--peer-python", "/bin/false")
@@ -58,6 +61,7 @@ def test_a_contender_that_cannot_run_is_reported_and_the_others_are_measured(rep
     assert contenders["imports.rollfleet_api"]["import s"]
 
 
+@pytest.mark.slow
 def test_large_batches_are_measured_beside_plain_clients_with_and_without_jetstream(repository: Path) -> None:
     done = run(repository, "delivery.py", "--quick")
     assert done.returncode == 0, done.stderr
@@ -119,6 +123,7 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     assert (docs / "images" / "bench-scaling.svg").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_what_a_frame_costs_is_told_for_each_part(repository: Path, tmp_path: Path) -> None:
     written = results(repository, tmp_path, "scaling-bytes-64:rollfleet_two.nats_async")
     figures = written["cases"]["scaling-bytes-64"]["contenders"]["rollfleet_two.nats_async"]

@@ -1,4 +1,4 @@
-"""A learner that learns nothing: it takes batches, sends weights, and says how far it is; for tests of the rest."""
+"""A learner that does not learn: it takes batches, sends weights and prints its progress."""
 
 import time
 

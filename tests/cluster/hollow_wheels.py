@@ -76,14 +76,14 @@ def hollow(library: Path) -> bytes:
         if kind != "A" and "@" not in name:  # A: the name of a version; one @: what only older programs ask for
             versions[version].append(name)
     with tempfile.TemporaryDirectory() as scratch:
-        code, script, made = Path(scratch, "code.s"), Path(scratch, "versions"), Path(scratch, library.name)
+        code, script, created = Path(scratch, "code.s"), Path(scratch, "versions"), Path(scratch, library.name)
         names = [name for each in versions.values() for name in each]
         code.write_text("".join(f".globl {name}\n{name}:\n" for name in names) + "xor %eax, %eax\nret\n")
         nodes = [f"{version} {{ global: {'; '.join(each)}; }};\n" for version, each in versions.items() if version]
         script.write_text("".join(nodes))
-        link = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{library.name}", "-o", str(made), str(code)]
+        link = ["gcc", "-shared", "-nostdlib", f"-Wl,-soname,{library.name}", "-o", str(created), str(code)]
         subprocess.run([*link, f"-Wl,--version-script={script}"] if nodes else link, check=True)
-        return made.read_bytes()
+        return created.read_bytes()
 
 
 if __name__ == "__main__":

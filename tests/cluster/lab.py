@@ -139,7 +139,7 @@ class Lab:
         return next((each for each in found if each["type"] == kind), {})
 
     def logs(self, role: str) -> str:
-        """What the pods of a role said."""
+        """What the pods of a role result."""
         return self.kubectl("logs", f"--selector=rollfleet.dev/role={role}", "--tail=-1")
 
     def remove(self) -> None:

@@ -7,10 +7,10 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
-def test_what_was_installed_answers(release: "Release") -> None:
+def test_installation_answers(release: "Release") -> None:
     assert "Phase:          Succeeded" in release.helm("test")
 
 

@@ -13,7 +13,7 @@ from tests.cluster.lab import Lab, counting_job, run
 if TYPE_CHECKING:
     from tests.cluster.lab import Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NAME = "counting"
 MADE = "jobs,secrets,serviceaccounts,networkpolicies,pods"
@@ -107,10 +107,10 @@ def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: 
     lab.wait_for_workers(NAME, 2)
     after = running.collects()
     assert after["publishedVersion"] > before["publishedVersion"]
-    said = re.search(r"connected at version (\d+) and (\d+) frames", lab.logs("learner"))
-    assert said
-    assert int(said[1]) >= before["publishedVersion"]
-    assert int(said[2]) >= before["frames"]
+    result = re.search(r"connected at version (\d+) and (\d+) frames", lab.logs("learner"))
+    assert result
+    assert int(result[1]) >= before["publishedVersion"]
+    assert int(result[2]) >= before["frames"]
 
 
 def test_another_image_or_template_brings_other_workers_to_the_same_learner(running: Running) -> None:
@@ -131,7 +131,7 @@ def test_another_image_or_template_brings_other_workers_to_the_same_learner(runn
         assert pod["metadata"]["annotations"]["changed"] == "true"
 
 
-def test_an_image_that_nobody_has_is_told_and_the_right_one_mends_it(running: Running) -> None:
+def test_missing_image_is_reported_and_a_correct_one_fixes_the_job(running: Running) -> None:
     lab, right = running.lab, running.lab.release.worker_image
     running.patch(image=f"{right}-absent")
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded", "--timeout=120s")

@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 ALL_ITS_FRAMES = 2_000_000  # more than any of these tests sees
 
@@ -35,9 +35,7 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(
     assert names(lab) == workers, "neither was noticed by a worker"
 
 
-def test_a_job_goes_on_with_the_same_workers_after_nats_lost_what_it_had_in_memory(
-    lab: "Lab", release: "Release", counting: dict[str, Any]
-) -> None:
+def test_workers_continue_after_nats_lost_its_memory(lab: "Lab", release: "Release", counting: dict[str, Any]) -> None:
     counting["spec"]["delivery"]["storage"] = "Memory"
     lab.apply(counting)
     before = lab.wait_for_frames("counting", more_than=10_000)

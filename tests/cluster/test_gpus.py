@@ -1,4 +1,4 @@
-"""Pods ask for GPUs, and who gets none is told why. The node has four, which need be no more than a number."""
+"""Pods request GPUs, and a pod without one reports why. The node has four (perhaps only as a number)."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 from tests.cluster.lab import run
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 RESOURCE = "nvidia.com/gpu"
 ASKED_S = 30  # within which a user is to know that a pod will find no node
@@ -43,7 +43,7 @@ def four_gpus(lab: "Lab") -> None:
 
 
 @pytest.mark.usefixtures("four_gpus")
-def test_four_workers_take_four_gpus_and_a_fifth_is_told_that_there_is_none(lab: "Lab") -> None:
+def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: "Lab") -> None:
     lab.apply(gpu_job(workers=4, count=1))
     lab.wait_for_workers("gpus", 4)
     assert lab.status("gpus")["gpus"] == 4
@@ -67,7 +67,7 @@ def test_four_workers_take_four_gpus_and_a_fifth_is_told_that_there_is_none(lab:
 
 
 @pytest.mark.usefixtures("four_gpus")
-def test_nine_gpus_on_a_pod_are_refused_in_words(lab: "Lab") -> None:
+def test_nine_gpus_on_a_pod_are_refused_with_a_reason(lab: "Lab") -> None:
     lab.apply(gpu_job(workers=1, count=9))
     lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
     told = lab.condition("gpus", "Degraded")

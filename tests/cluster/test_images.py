@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 LOOK = """
 import importlib.util, json, os, shutil
@@ -33,7 +33,7 @@ def seen(kubectl: Callable[..., str], pod: str) -> dict[str, Any]:
     return found
 
 
-def test_programs_run_as_nobody_and_find_nothing_to_write_or_build_with(
+def test_programs_run_unprivileged_without_write_access_or_build_tools(
     release: "Release", lab: "Lab", counting: dict[str, Any]
 ) -> None:
     del counting["spec"]["learner"]  # it has the workers' image

@@ -1,4 +1,4 @@
-"""What an uninstall leaves: the definition of CollectorJobs, and so the jobs, as `crds.keep` says; nothing else."""
+"""An uninstall leaves the definition of CollectorJobs, and with it the jobs (`crds.keep`), and nothing else."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ from tests.cluster.lab import run
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 DEFINITION = "customresourcedefinition.apiextensions.k8s.io/collectorjobs.rollfleet.dev"
 # What the cluster makes by itself in every namespace, and what it forgets by itself.
@@ -41,7 +41,7 @@ def test_an_uninstall_leaves_the_definition_and_the_jobs_which_go_without_an_ope
         assert all_of(release.namespace) == set()
         assert cluster_wide() == {DEFINITION}
         assert lab.get("collectorjob", "counting")["spec"]["workers"] == 2
-        assert len(lab.pods("worker")) == 2, "nobody ended them"
+        assert len(lab.pods("worker")) == 2, "they were stopped"
 
         lab.kubectl("delete", "collectorjob/counting", "--timeout=60s")
         lab.kubectl("wait", "--for=delete", "pods", "--all", "--timeout=120s")
@@ -51,7 +51,7 @@ def test_an_uninstall_leaves_the_definition_and_the_jobs_which_go_without_an_ope
         release.install()
 
 
-def test_what_is_installed_again_takes_the_jobs_over(release: "Release", lab: "Lab", counting: dict[str, Any]) -> None:
+def test_new_installation_takes_over_the_jobs(release: "Release", lab: "Lab", counting: dict[str, Any]) -> None:
     counting["spec"]["suspend"] = True
     lab.apply(counting)
     lab.kubectl("wait", "collectorjob/counting", "--for=condition=Suspended", "--timeout=60s")

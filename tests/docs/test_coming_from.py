@@ -1,5 +1,6 @@
-"""Every block of ours on the pages for those who come from elsewhere is run."""
+"""Every code block of Rollfleet on the pages for users of other libraries runs."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollfleet.learner.options import Options
+from rollfleet import Collector
 
 PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "slurm.md"]
 BIN = Path(sys.executable).parent
@@ -31,7 +32,7 @@ def run(command: list[str], folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(6))
-def test_each_block_for_those_who_come_from_torchrl_runs(number: int, repository: Path, tmp_path: Path) -> None:
+def test_each_block_for_users_of_torchrl_runs(number: int, repository: Path, tmp_path: Path) -> None:
     ours = blocks(page(repository, "coming-from-torchrl.md"), "python")
     assert len(ours) == 6
     (tmp_path / "block.py").write_text(ours[number])
@@ -39,7 +40,7 @@ def test_each_block_for_those_who_come_from_torchrl_runs(number: int, repository
 
 
 @pytest.mark.slow
-def test_job_and_learner_for_those_who_come_from_ray_run_by_their_command(repository: Path, tmp_path: Path) -> None:
+def test_job_and_learner_for_users_of_ray_run_by_their_command(repository: Path, tmp_path: Path) -> None:
     text = page(repository, "coming-from-ray.md")
     (job,), (learner,), (command,) = (blocks(text, language) for language in ("yaml", "python", "bash"))
     (tmp_path / "job.yaml").write_text(job)
@@ -47,24 +48,24 @@ def test_job_and_learner_for_those_who_come_from_ray_run_by_their_command(reposi
     assert re.search(r"^8192 \{0: \d+, 1: \d+\} \d+$", run(["bash", "-ec", command], tmp_path), re.MULTILINE)
 
 
-def test_each_block_that_is_not_ours_says_whose_it_is(repository: Path) -> None:
+def test_each_block_of_another_library_names_it(repository: Path) -> None:
     for name in PAGES:
         assert all(block.startswith("# TorchRL") for block in blocks(page(repository, name), "py")), name
 
 
-def test_a_shell_takes_the_scripts_for_slurm(repository: Path) -> None:
+def test_the_scripts_for_slurm_are_valid_shell(repository: Path) -> None:
     scripts = blocks(page(repository, "slurm.md"), "bash")
     assert any("#SBATCH" in script for script in scripts)
     for script in scripts:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def test_every_keyword_is_on_the_page_for_those_who_come_from_torchrl(repository: Path) -> None:
+def test_every_keyword_is_on_the_page_for_users_of_torchrl(repository: Path) -> None:
     text = page(repository, "coming-from-torchrl.md")
-    # TorchRL has nothing like these.
+    # TorchRL has no counterpart of these.
     elsewhere = {"acknowledge", "precision", "max_batches_ahead", "backend"}
     elsewhere |= {"max_restarts_per_worker", "suspect_after_s"}
-    missing = [name for name in Options.__annotations__ if not re.search(rf"\b{name}\b", text)]
+    missing = [name for name in inspect.signature(Collector).parameters if not re.search(rf"\b{name}\b", text)]
     assert set(missing) <= elsewhere, missing
 
 
@@ -82,15 +83,15 @@ remote_configs shutdown preemptive_threshold filter_warnings_subprocess
 """
 
 
-def test_everything_that_torchrls_collectors_take_is_on_the_page_for_those_who_come_from_there(
+def test_every_name_of_torchrls_collectors_is_on_the_page(
     repository: Path,
 ) -> None:
     text = page(repository, "coming-from-torchrl.md")
-    told = [line for line in text.splitlines() if line.startswith(("| ", "###"))]
-    assert [name for name in THEIRS.split() if not re.search(rf"\b{name}\b", "\n".join(told))] == []
+    rows = [line for line in text.splitlines() if line.startswith(("| ", "###"))]
+    assert [name for name in THEIRS.split() if not re.search(rf"\b{name}\b", "\n".join(rows))] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_link_leads_somewhere(name: str, repository: Path) -> None:
+def test_every_link_leads_to_a_file(name: str, repository: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page(repository, name)):
         assert (repository / "docs" / link).exists(), link

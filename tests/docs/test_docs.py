@@ -1,4 +1,4 @@
-"""What the pages of docs show is right: their jobs are valid, their links lead somewhere, their commands exist."""
+"""The pages of docs are correct: their jobs are valid, their links lead to files, their commands exist."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ COMMANDS = typer.main.get_command(app)
 
 @pytest.fixture
 def pages(repository: Path) -> dict[Path, str]:
-    """The text of each page."""
+    """Read the text of each page."""
     return {path: path.read_text() for path in [*(repository / "docs").rglob("*.md"), repository / "README.md"]}
 
 
@@ -26,7 +26,7 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
 
 
-def test_every_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
+def test_every_shown_job_is_valid(pages: dict[Path, str]) -> None:
     shown = {
         f"{path.name}: {each['metadata']['name']}": text
         for path, page in pages.items()
@@ -39,7 +39,7 @@ def test_every_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
         assert read_jobs(text, origin=origin)
 
 
-def test_every_part_of_a_job_that_is_shown_is_valid(pages: dict[Path, str]) -> None:
+def test_every_shown_part_of_a_job_is_valid(pages: dict[Path, str]) -> None:
     smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
     shown = {
         f"{path.name}: {text}": smallest | part["spec"]
@@ -77,7 +77,7 @@ def test_every_page_is_in_the_navigation_of_the_site(repository: Path) -> None:
     assert sorted(named) == sorted(written)
 
 
-def test_every_command_of_ours_that_is_shown_exists(pages: dict[Path, str]) -> None:
+def test_every_shown_command_of_rollfleet_exists(pages: dict[Path, str]) -> None:
     assert isinstance(COMMANDS, typer.core.TyperGroup)
     shown = {
         (path.name, *found)
@@ -89,5 +89,5 @@ def test_every_command_of_ours_that_is_shown_exists(pages: dict[Path, str]) -> N
     for name, command, rest in shown:
         assert command in COMMANDS.commands, f"{name}: {command}"
         options = {option for each in COMMANDS.commands[command].params for option in each.opts}
-        said = {word.partition("=")[0] for word in rest.split(" -- ")[0].split() if word.startswith("--")}
-        assert said <= options, f"{name}: {command}{rest}"
+        used = {word.partition("=")[0] for word in rest.split(" -- ")[0].split() if word.startswith("--")}
+        assert used <= options, f"{name}: {command}{rest}"

@@ -1,4 +1,4 @@
-"""Every command and code block of the README, run as a reader would."""
+"""Every command and code block of the README runs."""
 
 import os
 import re
@@ -25,12 +25,12 @@ def shell(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_no_block_is_of_a_kind_that_nobody_runs(repository: Path) -> None:
+def test_every_block_is_of_a_kind_that_tests_run(repository: Path) -> None:
     kinds = re.findall(r"^```(\w+)$", (repository / "README.md").read_text(), re.MULTILINE)
     assert set(kinds) == {"bash", "yaml", "python"}
 
 
-def test_the_two_commands_lead_and_are_targets_of_the_makefile(repository: Path) -> None:
+def test_the_first_two_commands_are_targets_of_the_makefile(repository: Path) -> None:
     commands = blocks(repository, "bash")
     assert commands[:2] == ["make demo\n", "make test\n"]
     assert "rollfleet run examples/cartpole/job.yaml" in shell("make --dry-run demo", repository)
@@ -53,7 +53,7 @@ def test_the_collector_without_a_job_runs(repository: Path, tmp_path: Path) -> N
     assert shell("python collector.py", tmp_path).count("torch.Size([8, 128])") == 10
 
 
-def test_every_link_leads_somewhere(repository: Path) -> None:
+def test_every_link_leads_to_a_file(repository: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (repository / "README.md").read_text())
     assert len(links) > 5
     for link in links:

@@ -1,4 +1,4 @@
-"""Fleets that tests break."""
+"""Fleets of processes that tests break."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes what lies in `programs/` importable, here and in the processes of a fleet."""
+    """Make the modules in `programs/` importable, here and in the processes of a fleet."""
     monkeypatch.syspath_prepend(str(PROGRAMS))
     assert str(PROGRAMS) in sys.path
     return PROGRAMS
@@ -21,11 +21,11 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start_fleet(tmp_path: Path, programs: Path) -> Iterator[Callable[..., Fleet]]:
-    """Starts a job whose parts can be broken; all of it ends after the test."""
+    """Start jobs whose parts can be broken; they end after the test."""
     fleets: list[Fleet] = []
 
-    def start(**said: Any) -> Fleet:
-        fleets.append(Fleet(tmp_path, **said))
+    def start(**options: Any) -> Fleet:
+        fleets.append(Fleet(tmp_path, **options))
         return fleets[-1]
 
     yield start

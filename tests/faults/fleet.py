@@ -1,4 +1,4 @@
-"""A job on one machine whose parts can be killed, cut off, and started again."""
+"""A job on one machine whose parts can be killed, cut off, and restarted."""
 
 import asyncio
 import json
@@ -23,28 +23,28 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_bytes
 from rollfleet.nats.state_backup import StateBackup
 from rollfleet.nats.streams import provision
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
 
 SUBJECTS = Subjects(namespace="default", job="test")
-PIECE = 1 << 14  # bytes that the proxy passes on at once
+PIECE = 1 << 14  # bytes that the proxy forwards at once
 
 
 class Proxy:
-    """Stands between clients and one server, and does to their connections what networks do.
+    """A proxy between clients and one server that imitates a faulty network.
 
     Attributes:
-        delay_s: How long each piece is held back.
-        bytes_per_s: How much passes in each direction of each connection; None: all.
-        connections: That there ever were.
+        delay_s: Delay of each piece.
+        bytes_per_s: Bandwidth in each direction of each connection; None: unlimited.
+        connections: Number of connections so far.
     """
 
     def __init__(self, target: str) -> None:
         self._host, self._target_port = target.rpartition(":")[0], int(target.rpartition(":")[2])
-        self._passing = threading.Event()  # a connection keeps the one that it began with
+        self._passing = threading.Event()  # a connection keeps its first event
         self._passing.set()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lock = threading.Lock()
@@ -66,7 +66,7 @@ class Proxy:
             each.close()
 
     def half_close(self) -> None:
-        """End the direction towards the clients of all connections: they may go on to speak."""
+        """Close the direction towards the clients of all connections; the other one stays open."""
         with self._lock:
             pairs = set(self._pairs)
         for client, _ in pairs:
@@ -74,22 +74,22 @@ class Proxy:
                 client.shutdown(socket.SHUT_WR)
 
     def stall(self) -> None:
-        """Let nothing pass, and tell nobody."""
+        """Forward nothing, without closing connections."""
         self._passing.clear()
 
     def stall_for_good(self) -> None:
-        """Let nothing pass on what is open now; new connections are well."""
+        """Forward nothing on open connections; new connections work."""
         self._passing.clear()
         self._passing = threading.Event()
         self._passing.set()
 
     def heal(self) -> None:
-        """Let all pass, at once."""
+        """Forward everything at once."""
         self.delay_s, self.bytes_per_s = 0.0, None
         self._passing.set()
 
     def close(self) -> None:
-        """End."""
+        """Close the proxy and its connections."""
         self._listener.close()
         self.heal()
         self.cut()
@@ -135,16 +135,17 @@ class Proxy:
 
 
 class Fleet:
-    """A job of real processes over a real nats-server, each side through a proxy of its own.
+    """A job of real processes over a real nats-server, each side through its own proxy.
 
     Args:
-        folder: Where everything is written.
-        max_payload: Of the nats-server.
-        spec: Of the job, in camelCase.
+        folder: The folder of all files.
+        max_payload: The nats-server's `max_payload`.
+        spec: The job's spec, in camelCase.
 
     Attributes:
-        proxies: By who is behind them.
-        workers, learner: The processes.
+        proxies: The proxies by role.
+        workers: The worker processes by index.
+        learner: The learner process.
     """
 
     def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
@@ -172,7 +173,7 @@ class Fleet:
     # --- processes ---
 
     def start_worker(self, index: int) -> None:
-        """Start a worker, or its next life."""
+        """Start a worker, or its next incarnation."""
         self.workers[index] = self._start("work", Role.WORKER, index)
 
     def start_learner(self) -> None:
@@ -180,21 +181,21 @@ class Fleet:
         self.learner = self._start("learn", Role.LEARNER)
 
     def kill_nats(self) -> None:
-        """SIGKILL."""
+        """Kill NATS with SIGKILL."""
         self._nats.child.kill(signal.SIGKILL)
         self._loop.run(self._nats.child.wait())
 
     def start_nats(self, *, lose: bool = False) -> None:
-        """On the same port; `lose`: without what it had on disk."""
+        """Start NATS on the same port; `lose`: without its storage."""
         if lose:
             shutil.rmtree(self._folder / "jetstream", ignore_errors=True)
         self._loop.run(self._nats.start_again())
 
     def nats_stores(self) -> bool:
-        """Whether NATS says that it has stored what it is given: the job, once more."""
-        said = json.dumps(self.job.dump()).encode()
+        """Return whether NATS confirms that it has stored a message: the job, once more."""
+        spec = json.dumps(self.job.dump()).encode()
         try:
-            self._link.call(self._link.js.publish(self._link.subjects.spec, said), timeout_s=2)
+            self._link.call(self._link.js.publish(self._link.subjects.spec, spec), timeout_s=2)
         except (NatsError, Timeout):
             return False
         return True
@@ -211,41 +212,41 @@ class Fleet:
         self._loop.run(self._nats.child.stop(2.0))
         self._loop.close()
 
-    # --- what was written down ---
+    # --- the processes' logs ---
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """All that was written down of a kind, in its order."""
-        said = []
+        """Return all logged events of a kind, in order."""
+        events = []
         for log in sorted(self._folder.glob("*.log")):
-            lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-            said += [line for line in lines if line["event"] == kind]
-        return sorted(said, key=lambda each: each["s"])
+            logged = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+            events += [line for line in logged if line["event"] == kind]
+        return sorted(events, key=lambda each: each["s"])
 
     def words(self) -> str:
-        """The last words of all processes, and the last that was written down of them."""
-        said = [f"{each.name} (pid {each.pid}): {each.exitcode}" for each in self._all]
+        """Describe all processes with their last output."""
+        lines = [f"{each.name} (pid {each.pid}): {each.exitcode}" for each in self._all]
         try:
-            said += self._link.call(self._stored(), timeout_s=10)
+            lines += self._link.call(self._stored(), timeout_s=10)
         except Exception as error:  # it is about a failure: NATS may be away
-            said.append(f"NATS: {error!r}")
+            lines.append(f"NATS: {error!r}")
         for file in sorted(self._folder.glob("*.log*")):
-            said += [f"--- {file.name}", *(line[:300] for line in file.read_text().splitlines()[-8:])]
-        return "\n".join(said)
+            lines += [f"--- {file.name}", *(line[:300] for line in file.read_text().splitlines()[-8:])]
+        return "\n".join(lines)
 
     async def _stored(self) -> list[str]:
-        """What NATS has of the job."""
+        """Describe the messages that NATS has stored."""
         subjects = self._link.subjects
         asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
-        said = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
+        lines = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
         held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
         reader = await self._link.js.consumer_info(subjects.batches_stream, subjects.learner_consumer)
-        return [*said, f"held: {held.state}", f"read: {reader}"]
+        return [*lines, f"held: {held.state}", f"read: {reader}"]
 
-    def wait_for(self, what: Callable[[], bool], said: str, timeout_s: float = 60.0) -> None:
-        """Wait until something is so."""
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+        """Wait until the condition is true."""
         until = time.monotonic() + timeout_s
-        while not what():
-            assert time.monotonic() < until, f"{said}: not within {timeout_s:g} s\n{self.words()}"
+        while not condition():
+            assert time.monotonic() < until, f"{what}: not within {timeout_s:g} s\n{self.words()}"
             crashed = [each.name for each in self._all if each.exitcode in (1, 2)]
             assert not crashed, f"{crashed} crashed\n{self.words()}"
             time.sleep(0.02)

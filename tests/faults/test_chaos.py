@@ -1,6 +1,6 @@
-"""Random schedules of faults, each reproducible by its number: nothing is lost, and nothing comes twice.
+"""Random schedules of faults, each reproducible by its number: no batch is lost, and none comes twice.
 
-`make test` runs a few of them, `make chaos` many: `ROLLFLEET_CHAOS=17` is number 17 alone, `0-199` all up to 199.
+`make test` runs a few of them, `make chaos` many: `ROLLFLEET_CHAOS=17` runs number 17 only, `0-199` all up to 199.
 """
 
 import os
@@ -44,7 +44,7 @@ FAULTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that breaks, `after_s` the one before it, for `lasts_s`; `worker`: which, where it is about one."""
+    """One fault, `after_s` after the previous one, for `lasts_s`; `worker`: the index of its worker."""
 
     after_s: float
     kind: str
@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What a seed stands for."""
+    """The job and the faults of a seed."""
 
     spec: dict[str, Any]
     max_payload: int
@@ -62,12 +62,12 @@ class Schedule:
 
     @property
     def loses_storage(self) -> bool:
-        """Whether NATS ever comes back with nothing."""
+        """Whether NATS loses its storage at a restart."""
         return bool(self.spec["delivery"]["storage"] == "Memory")
 
 
 def schedule(seed: int) -> Schedule:
-    """The schedule of this number."""
+    """Make the schedule of a seed."""
     chance = random.Random(seed)
     sync, workers = chance.random() < 0.4, chance.randint(2, 3)
     spec = {
@@ -96,16 +96,16 @@ def schedule(seed: int) -> Schedule:
 
 
 class Breaking:
-    """Carries a schedule out."""
+    """Carries out a schedule."""
 
     def __init__(self, fleet: "Fleet", schedule: Schedule) -> None:
         self._fleet, self._schedule = fleet, schedule
         self._undo: list[tuple[float, Callable[[], None]]] = []
         self._down: set[str] = set()
-        self.lost_at: list[float] = []  # when NATS had lost all that it stored
+        self.lost_at: list[float] = []  # times at which NATS lost its storage
 
     def run(self) -> None:
-        """Break and mend, to the end of the schedule."""
+        """Break and repair parts, to the end of the schedule."""
         for fault in self._schedule.faults:
             self._pass(fault.after_s)
             self._break(fault)
@@ -133,7 +133,7 @@ class Breaking:
             if name in self._down:
                 return
             if verb == "clock":
-                process = self._process(name)  # the signal would end one that has not begun
+                process = self._process(name)  # the signal would end a process that has not begun
                 fleet.wait_for(lambda: any(each["pid"] == process.pid for each in fleet.events("began")), "it begins")
                 process.send(signal.SIGUSR1)
                 return
@@ -190,9 +190,10 @@ def numbers() -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", numbers())
-def test_whatever_breaks_nothing_is_lost_and_nothing_comes_twice(seed: int, start_fleet: StartFleet) -> None:
+def test_random_faults_lose_no_batch_and_duplicate_none(seed: int, start_fleet: StartFleet) -> None:
     plan = schedule(seed)
     assert len(plan.faults) >= 3
     fleet = start_fleet(max_payload=plan.max_payload, **plan.spec)
@@ -205,18 +206,18 @@ def test_whatever_breaks_nothing_is_lost_and_nothing_comes_twice(seed: int, star
     healed_s = time.monotonic()
     workers = plan.spec["workers"]
 
-    def goes_on() -> bool:
+    def continues() -> bool:
         since = [each for each in fleet.events("handed over") if each["s"] > healed_s]
-        heard = {share["identity"].split(".")[0] for each in since for share in each["shares"]}
-        alive = {process.pid for process in fleet.workers.values()}  # what is heard may be of the life before
-        return len(since) >= 5 and len(heard) == workers and alive <= {each["pid"] for each in fleet.events("stored")}
+        seen = {fragment["identity"].split(".")[0] for each in since for fragment in each["fragments"]}
+        alive = {process.pid for process in fleet.workers.values()}  # events may be of an earlier incarnation
+        return len(since) >= 5 and len(seen) == workers and alive <= {each["pid"] for each in fleet.events("stored")}
 
-    fleet.wait_for(goes_on, "batches of every worker after all was mended", RECOVERS_WITHIN_S)
+    fleet.wait_for(continues, "batches of every worker after all repairs", RECOVERS_WITHIN_S)
     for process in fleet.workers.values():
         process.terminate()
     for process in fleet.workers.values():
         process.join(30)
         assert process.exitcode == 143, fleet.words()
     if plan.spec["mode"] == "Async":
-        fleet.wait_for(lambda: not missing(fleet, breaking.lost_at), "what was acknowledged to workers", 60.0)
+        fleet.wait_for(lambda: not missing(fleet, breaking.lost_at), "the batches that NATS confirmed", 60.0)
     check(fleet)

@@ -1,4 +1,4 @@
-"""NATS's disk fills: the job waits, and goes on once there is room again."""
+"""NATS's disk is full: the job waits, and continues when there is space again."""
 
 import os
 import subprocess
@@ -25,13 +25,13 @@ DISK_BYTES = 64 << 20
 
 
 class Disk:
-    """A file system of its own for what NATS stores."""
+    """A separate file system for NATS's storage."""
 
     def __init__(self, folder: Path) -> None:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        """Leave not a byte."""
+        """Fill the disk to the last byte."""
         with self._filler.open("ab", buffering=0) as file:
             for size in (1 << 20, 1 << 12, 1):
                 try:
@@ -40,14 +40,14 @@ class Disk:
                 except OSError:
                     continue
 
-    def make_room(self) -> None:
-        """Take away what fills it."""
+    def free(self) -> None:
+        """Free the space again."""
         self._filler.unlink()
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """The disk of the fleet's nats-server."""
+    """Mount a disk for the fleet's nats-server."""
     folder = tmp_path / "jetstream"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
@@ -61,7 +61,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_a_full_disk_holds_the_job_up_and_loses_nothing(
+def test_a_full_disk_pauses_the_job_and_loses_no_batch(
     mode: str, disk: Disk, start_fleet: "Callable[..., Fleet]"
 ) -> None:
     fleet = start_fleet(mode=mode, **SPEC)
@@ -71,22 +71,22 @@ def test_a_full_disk_holds_the_job_up_and_loses_nothing(
     fleet.wait_for(lambda: len(fleet.events("handed over")) >= 3, "the first batches", 120.0)
     disk.fill()
     fleet.wait_for(lambda: not fleet.nats_stores(), "NATS notices that its disk is full")
-    disk.make_room()
-    fleet.kill_nats()  # a nats-server that has found its disk full answers nothing more until it is started again
+    disk.free()
+    fleet.kill_nats()  # a nats-server with a full disk answers nothing until it is restarted
     fleet.start_nats()
     again_s = time.monotonic()
 
-    def goes_on() -> bool:
+    def continues() -> bool:
         since = [each for each in fleet.events("handed over") if each["s"] > again_s]
-        heard = {share["identity"].split(".")[0] for each in since for share in each["shares"]}
-        return len(since) >= 5 and len(heard) == 2
+        workers_seen = {fragment["identity"].split(".")[0] for each in since for fragment in each["fragments"]}
+        return len(since) >= 5 and len(workers_seen) == 2
 
-    fleet.wait_for(goes_on, "batches of every worker", 120.0)
+    fleet.wait_for(continues, "batches of every worker", 120.0)
     for process in fleet.workers.values():
         process.terminate()
     for process in fleet.workers.values():
         process.join(30)
         assert process.exitcode == 143, fleet.words()
     if mode == "Async":
-        fleet.wait_for(lambda: not missing(fleet, []), "what was acknowledged to workers")
+        fleet.wait_for(lambda: not missing(fleet, []), "the batches that NATS confirmed")
     check(fleet)

@@ -1,10 +1,10 @@
-"""Feeds the wire's decoders whatever libFuzzer comes up with: they raise errors of ours, and nothing else.
+"""Feeds inputs of libFuzzer to the decoders of the wire: they raise Rollfleet's errors only.
 
 `pip install atheris; python tests/fuzz/decoders.py -max_total_time=3600 -max_len=4096 FOLDER tests/fuzz/corpus`: what
 is new goes into FOLDER. `--seeds FOLDER` writes messages to begin with. `make test` feeds them what the corpus holds,
 and changes of it.
 
-Checksums are made right: a hostile peer sends right ones, and no fuzzer would come past them.
+Checksums are corrected: a hostile peer sends right ones, and no fuzzer would find them.
 """
 
 import struct
@@ -17,13 +17,13 @@ from typing import Any
 
 try:
     atheris: Any = import_module("atheris")
-except ImportError:  # whoever only imports `one` does without
+except ImportError:  # not needed to import `one`
     atheris = None
 
 
 @contextmanager
 def instrumented() -> Iterator[None]:
-    """What is imported here tells libFuzzer where it has been."""
+    """Instrument the modules that are imported in this context: libFuzzer follows their coverage."""
     if atheris is None:
         yield
     else:
@@ -38,11 +38,11 @@ with instrumented():
 
     from rollfleet.data.batch import join, to_batch
     from rollfleet.errors import WireError
-    from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, Identity, split
+    from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, Identity, cut
     from rollfleet.wire.codec import Key, decode, encode
     from rollfleet.wire.fragment_message import unpack_fragment
     from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
-    from rollfleet.wire.weight_chunks import split as split_weights
+    from rollfleet.wire.weight_chunks import cut as cut_weights
     from rollfleet_api.job import API_VERSION, KIND, CollectorJob
     from rollfleet_api.messages import (
         BatchMeta,
@@ -71,7 +71,7 @@ MESSAGES: dict[bytes, type[Any]] = {
 
 
 def one(data: bytes) -> None:
-    """One input: its first byte says which decoder gets the rest."""
+    """Decode one input: its first byte selects the decoder of the rest."""
     which, rest = data[:1], data[1:]
     with suppress(WireError, MessageInvalid):
         if which == b"0":
@@ -108,10 +108,10 @@ def _sealed_chunk(chunk: bytes) -> bytes:
 
 
 def write_seeds(folder: Path) -> None:
-    """Messages that are well."""
+    """Write valid messages."""
     folder.mkdir(exist_ok=True)
     encoded = encode(b'{"session":1}', {("steps", "reward"): torch.ones(2, 3), ("final", "done"): torch.zeros(2) > 0})
-    whole: dict[Key, torch.Tensor] = {
+    unfolded: dict[Key, torch.Tensor] = {
         ("steps", "observation"): torch.ones(1, 2, 1),
         ("final", "observation"): torch.ones(1, 1),
     }
@@ -127,11 +127,12 @@ def write_seeds(folder: Path) -> None:
     )
     seeds = {
         "codec": b"0" + b"".join(encoded.parts),
-        "fragment": b"1" + _fragment(whole),
+        "fragment": b"1" + _fragment(unfolded),
         "stacks": b"1" + _fragment(stacks[0]),
         "stacks_last": b"1" + _fragment(stacks[1]),
-        "chunk": b"2" + next(split(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256)),
-        "weights": b"3" + next(split_weights(manifest, data)),
+        "chunk": b"2"
+        + b"".join(next(cut(encoded, Identity(worker=1, incarnation=0, sequence=2), max_chunk_bytes=256))),
+        "weights": b"3" + b"".join(next(cut_weights(manifest, data))),
         "manifest": b"4" + pack(manifest),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),
         "heartbeat": b"6" + pack(WorkerStatus.starting(0, 1)),
@@ -146,7 +147,7 @@ def write_seeds(folder: Path) -> None:
 
 
 def _stacks(*, last: bool) -> dict[Key, torch.Tensor]:
-    """Two frames of two images each, of which they share one."""
+    """Make two frames of two images each, with one image in common."""
     return {
         ("folded images", "observation"): torch.arange(9, dtype=torch.uint8).view(3, 3),
         ("folded begins", "observation"): torch.tensor([[True, False]]),
@@ -156,7 +157,7 @@ def _stacks(*, last: bool) -> dict[Key, torch.Tensor]:
 
 
 def _fragment(observations: dict[Key, torch.Tensor]) -> bytes:
-    """A batch of one environment and two frames."""
+    """Make a batch of one environment and two frames."""
     flags = torch.zeros(1, 2, 1, dtype=torch.bool)
     others: dict[Key, torch.Tensor] = {
         ("steps", "action"): torch.zeros(1, 2, dtype=torch.int64),

@@ -1,4 +1,4 @@
-"""What the fuzzer has kept, and changes of it: decoders raise errors of ours, and nothing else."""
+"""The fuzzer's corpus, and changes of it: decoders raise Rollfleet's errors only."""
 
 from pathlib import Path
 
@@ -27,8 +27,8 @@ CORPUS = Path(__file__).parent / "corpus"
 DECODERS = {*MESSAGES, b"0", b"1", b"2", b"3", b"j"}
 
 kept = st.sampled_from(sorted(CORPUS.iterdir())).map(Path.read_bytes)
-places, bytes_, more = st.integers(0, 1 << 12), st.binary(max_size=9), st.sampled_from([0, 0, 0, 1, 5])
-changes = st.lists(st.tuples(places, bytes_, more), max_size=6)
+offsets, bytes_, more = st.integers(0, 1 << 12), st.binary(max_size=9), st.sampled_from([0, 0, 0, 1, 5])
+changes = st.lists(st.tuples(offsets, bytes_, more), max_size=6)
 PARTS = [
     *(
         ("steps", *key)
@@ -66,12 +66,12 @@ def test_the_corpus_has_something_for_each_decoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["fragment", "stacks", "stacks_last"])
-def test_the_seeds_are_batches_that_are_well(name: str) -> None:
+def test_the_seeds_are_valid_batches(name: str) -> None:
     message = bytearray((CORPUS / name).read_bytes()[1:])
     assert to_batch(unpack_fragment(message)[1]).shape == (1, 2)
 
 
-def test_what_was_kept_ends_in_errors_of_ours() -> None:
+def test_the_corpus_ends_in_rollfleets_errors() -> None:
     for file in sorted(CORPUS.iterdir()):
         try:
             one(file.read_bytes())
@@ -81,20 +81,22 @@ def test_what_was_kept_ends_in_errors_of_ours() -> None:
 
 @given(kept, changes)
 @settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_what_was_kept_and_changed_ends_in_errors_of_ours(data: bytes, changes: list[tuple[int, bytes, int]]) -> None:
+def test_changed_inputs_of_the_corpus_end_in_rollfleets_errors(
+    data: bytes, changes: list[tuple[int, bytes, int]]
+) -> None:
     changed = bytearray(data)
-    for place, instead, more in changes:
-        at = 1 + place % len(changed)
+    for offset, instead, more in changes:
+        at = 1 + offset % len(changed)
         changed[at : at + len(instead) + more] = instead
     one(bytes(changed))
 
 
 @given(st.sampled_from(["fragment", "stacks", "stacks_last"]), st.sampled_from(DTYPES), tensors, st.booleans())
 @settings(deadline=None, max_examples=500, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_a_batch_of_whatever_tensors_ends_in_errors_of_ours(
+def test_a_batch_of_arbitrary_tensors_ends_in_rollfleets_errors(
     name: str, dtype: torch.dtype, instead: dict[Key, torch.Tensor], leave: bool
 ) -> None:
-    meta, whole = decode(bytearray((CORPUS / name).read_bytes()[1:]))
-    whole |= {key: whole[key].to(dtype) for key in OBSERVED & whole.keys()}
-    sent = {key: whole[key] for key in whole.keys() - instead.keys()} if leave else dict(whole) | instead
+    meta, tensors = decode(bytearray((CORPUS / name).read_bytes()[1:]))
+    tensors |= {key: tensors[key].to(dtype) for key in OBSERVED & tensors.keys()}
+    sent = {key: tensors[key] for key in tensors.keys() - instead.keys()} if leave else dict(tensors) | instead
     one(b"1" + b"".join(encode(meta, sent).parts))

@@ -1,8 +1,8 @@
-"""Imports TorchRL, a dependency of tests alone."""
+"""Import TorchRL, a dependency of tests only."""
 
 import warnings
 
-# 0.14 warns of its own classes when they are defined, and of functions that it calls itself.
+# 0.14 warns about its own classes when they are defined, and about functions that it calls itself.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torchrl.collectors

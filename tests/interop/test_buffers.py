@@ -1,4 +1,4 @@
-"""Our batches in TorchRL's replay buffers, samplers and transforms."""
+"""Rollfleet's batches in TorchRL's replay buffers, samplers and transforms."""
 
 from itertools import islice
 from typing import Any
@@ -42,7 +42,7 @@ def test_torchrls_buffer_is_filled_by_the_keyword(in_the_background: bool) -> No
         assert torch.equal(stored[key], value), key
 
 
-def test_slices_that_torchrl_samples_are_pieces_of_one_trajectory() -> None:
+def test_slices_sampled_by_torchrl_are_pieces_of_one_trajectory() -> None:
     sampler = data.SliceSampler(slice_len=8, traj_key=TRAJECTORY, strict_length=True, cache_values=False)
     frames = buffer(sampler=sampler)
     with rollfleet.Collector("CartPole-v1", replay_buffer=frames, total_frames=800, **OPTIONS) as collector:

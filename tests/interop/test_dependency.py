@@ -5,7 +5,7 @@ FOLDERS = ("sdk", "operator", "examples")
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a file imports, at its top or inside a function."""
+    """Return the packages that a file imports, at its top or inside a function."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -15,7 +15,7 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def test_nothing_that_we_ship_imports_torchrl(repository: Path) -> None:
+def test_no_shipped_file_imports_torchrl(repository: Path) -> None:
     files = [path for folder in FOLDERS for path in (repository / folder).rglob("*.py")]
     assert len(files) > 50
     assert [path for path in files if "torchrl" in imported(path)] == []

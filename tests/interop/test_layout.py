@@ -1,4 +1,4 @@
-"""Our batches and those of TorchRL's own collector: the same keys, shapes and dtypes."""
+"""Rollfleet's batches have the keys, shapes and dtypes of those of TorchRL's own collector."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ import rollfleet
 from rollfleet.data.splitting import split_trajectories
 
 FRAMES, ENVS = 60, 3
-VERSION = ("collector", "policy_version")  # TorchRL has it when asked, and then calls it ("policy_version",)
+VERSION = ("collector", "policy_version")  # TorchRL has it on request, and calls it ("policy_version",)
 
 Layout = dict[Any, tuple[tuple[int, ...], torch.dtype]]
 
@@ -45,7 +45,7 @@ class Camera(gymnasium.Env[Any, Any]):
 
 
 class Levers(Camera):
-    """The same, with several choices at once."""
+    """The same, with multidimensional actions."""
 
     action_space: Any = MultiDiscrete([3, 4])
 
@@ -91,7 +91,7 @@ def counted_cartpole() -> Any:
     ],
     ids=["CartPole", "Pendulum", "Dict", "MultiDiscrete", "step_count and is_init"],
 )
-def test_keys_shapes_and_dtypes_are_those_of_torchrls_collector(
+def test_keys_shapes_and_dtypes_equal_torchrls_collector(
     make: Callable[[], Any], env: Any, keywords: dict[str, Any]
 ) -> None:
     expected, found = theirs(make), ours(env, **keywords)
@@ -102,7 +102,7 @@ def test_keys_shapes_and_dtypes_are_those_of_torchrls_collector(
     assert mine == layout(expected)
 
 
-def test_one_environment_is_a_row_of_its_own_where_torchrl_has_none() -> None:
+def test_one_environment_is_a_row_unlike_in_torchrl() -> None:
     expected, found = theirs(cartpole, num_envs=1), ours("CartPole-v1", num_envs=1)
     mine = layout(found[0])
     del mine[VERSION]
@@ -118,7 +118,7 @@ def actor_and_value() -> TensorDictSequential:
     return TensorDictSequential(actor, modules.ValueOperator(nn.Linear(4, 1), in_keys=["observation"]))
 
 
-def test_torchrls_own_actor_puts_the_same_into_both_batches() -> None:
+def test_torchrls_own_actor_adds_the_same_keys_to_both_batches() -> None:
     expected, found = layout(theirs(cartpole, actor_and_value())), layout(ours("CartPole-v1", actor_and_value()))
     del found[VERSION]
     assert found == expected
@@ -126,7 +126,7 @@ def test_torchrls_own_actor_puts_the_same_into_both_batches() -> None:
 
 
 @pytest.mark.parametrize("how", ["random", "mode"])
-def test_torchrls_own_actor_explores_as_our_keyword_says(how: str) -> None:
+def test_exploration_applies_to_torchrls_own_actor(how: str) -> None:
     policy = actor_and_value()
     batch = ours("CartPole-v1", policy, exploration=how)
     most_likely = batch["logits"].argmax(-1)
@@ -144,5 +144,8 @@ def test_trajectories_are_split_as_torchrl_splits_them() -> None:
     assert torch.equal(mask, expected["collector", "mask"])
     for key, value in expected.items(True, True):
         assert torch.equal(found[key][mask], value[mask]), key
-        if key != ("collector", "traj_ids"):  # ours is -1 in what is padding, theirs 0: the first trajectory's
+        if key != (
+            "collector",
+            "traj_ids",
+        ):  # padding is -1 here, 0 in TorchRL
             assert torch.equal(found[key], value), key

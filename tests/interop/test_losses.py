@@ -1,4 +1,4 @@
-"""TorchRL's losses train on our batches, as they are."""
+"""TorchRL's losses train on Rollfleet's batches without conversion."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -20,7 +20,7 @@ import rollfleet
 
 
 class Target(gymnasium.Env[Any, Any]):
-    """Rewards the action that is named in the observation: as good as solved within a few updates."""
+    """Rewards the action that the observation names: nearly solved after a few updates."""
 
     observation_space = Box(-1.0, 1.0, (2,))
 
@@ -100,8 +100,8 @@ def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor(place: dict[st
     assert rewards[-1] > -0.15, rewards
 
 
-def test_gae_is_what_the_flags_say_at_ends_cuts_and_boundaries_of_a_batch() -> None:
-    """By hand: a terminated step has no value behind it, a truncated one and the last of a row have."""
+def test_gae_follows_the_flags_at_ends_cuts_and_boundaries_of_a_batch() -> None:
+    """By hand: a truncated step and the last of a row have a value behind them, a terminated step does not."""
     options: Any = {"num_envs": 2, "frames_per_batch": 100, "max_frames_per_traj": 5, "seed": 3}
     with rollfleet.Collector(lambda: Target("discrete"), **options) as collector:
         batch = next(collector)
@@ -165,8 +165,8 @@ def test_sac_learns_from_batches_of_a_torchrl_actor_with_bounded_actions() -> No
     assert rewards[-1] > -0.4, rewards
 
 
-def test_our_own_policy_gives_what_ppos_loss_reads() -> None:
-    """The log-probabilities of `ActorCritic` are those that TorchRL computes of the same logits."""
+def test_the_mlp_policy_provides_the_inputs_of_the_ppo_loss() -> None:
+    """TorchRL computes the log-probabilities of `ActorCritic` from the same logits."""
     env = Target("discrete")
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
     head = TensorDictModule(policy.actor, in_keys=["observation"], out_keys=["logits"])
@@ -175,7 +175,7 @@ def test_our_own_policy_gives_what_ppos_loss_reads() -> None:
     loss = objectives.ClipPPOLoss(actor, critic)
     with rollfleet.Collector(lambda: Target("discrete"), policy, num_envs=2, frames_per_batch=64) as collector:
         batch = next(collector)
-    # GAE cannot do with `state_value` at the root alone, of TorchRL's batches neither: shifted=True, or without it.
+    # GAE needs more than `state_value` at the root, also for TorchRL's batches: shifted=True, or leave it out.
     with torch.no_grad():
         GAE(gamma=0.9, lmbda=0.9, value_network=critic, shifted=True)(batch.copy())
         batch = GAE(gamma=0.9, lmbda=0.9, value_network=critic)(batch.exclude("state_value"))

@@ -1,4 +1,4 @@
-"""A learning curve on disk: its rows outlive the learner, its picture can be drawn at any time."""
+"""A learning curve on disk: its rows survive the learner, and its picture can be drawn at any time."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def png_size(picture: Path) -> tuple[int, int]:
-    """Width and height in pixels, as the file's own header tells them."""
+    """Return width and height in pixels, from the file's header."""
     data = picture.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert data[12:16] == b"IHDR"
@@ -69,7 +69,7 @@ def test_older_curve_is_replaced(tmp_path: Path) -> None:
     assert [row["frames"] for row in rows(tmp_path)] == ["2"]
 
 
-def test_column_that_was_not_there_at_first_is_refused(tmp_path: Path) -> None:
+def test_a_column_missing_in_the_first_row_is_refused(tmp_path: Path) -> None:
     with LearningCurve(tmp_path, title="a") as curve:
         curve.add(frames=1, mean_return=0.0)
         with pytest.raises(ValueError, match="loss"):
@@ -77,7 +77,7 @@ def test_column_that_was_not_there_at_first_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("returns", [[], [None], [None, None]], ids=str)
-def test_curve_without_a_mean_return_has_no_picture_but_says_so(tmp_path: Path, returns: list[None]) -> None:
+def test_a_curve_without_a_mean_return_raises_instead_of_a_picture(tmp_path: Path, returns: list[None]) -> None:
     with LearningCurve(tmp_path, title="a") as curve:
         for value in returns:
             curve.add(frames=1, mean_return=value)

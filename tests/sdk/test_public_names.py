@@ -27,7 +27,7 @@ def test_the_public_names_are_these() -> None:
     ]
 
 
-def test_every_public_name_is_what_its_home_defines_even_when_all_modules_are_imported() -> None:
+def test_no_imported_module_hides_a_public_name() -> None:
     for module in pkgutil.walk_packages(rollfleet.__path__, "rollfleet."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -35,7 +35,7 @@ def test_every_public_name_is_what_its_home_defines_even_when_all_modules_are_im
         assert type(getattr(rollfleet, name)).__name__ != "module", f"a module hides rollfleet.{name}"
 
 
-def test_every_error_of_ours_is_drawn_in_one_tree() -> None:
+def test_every_error_is_drawn_in_one_tree() -> None:
     def below(error: type[BaseException]) -> list[type[BaseException]]:
         return [error, *(other for child in error.__subclasses__() for other in below(child))]
 

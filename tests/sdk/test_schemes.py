@@ -1,4 +1,4 @@
-"""How weights travel, replaceable: what a scheme of one's own must do, and what ours do."""
+"""Weight schemes: the built-in ones, and a user's own."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_whole_sends_every_parameter_and_buffer() -> None:
     assert set(Whole().select(policy)["policy"]) == set(policy.state_dict())
 
 
-def test_trained_sends_what_requires_a_gradient_and_loads_it_beside_what_is_frozen() -> None:
+def test_trained_sends_only_trainable_weights_and_keeps_frozen_ones() -> None:
     learner, worker = frozen_body(), frozen_body()
     theirs, ours = Trained().select(learner), Trained().select(worker)
     assert set(theirs["policy"]) == {"1.weight", "1.bias"}
@@ -58,7 +58,7 @@ def test_a_job_names_a_scheme() -> None:
         scheme_of(WeightsSpec(scheme="rollfleet.schemes:Nothing"))
 
 
-def test_a_collector_asks_the_scheme_that_it_is_given() -> None:
+def test_a_collector_uses_the_given_scheme() -> None:
     class Counting(Whole):
         selected = 0
 
@@ -71,7 +71,7 @@ def test_a_collector_asks_the_scheme_that_it_is_given() -> None:
     assert Counting.selected
 
 
-def test_models_of_a_policy_are_told_apart_by_name() -> None:
+def test_models_of_a_policy_are_distinguished_by_name() -> None:
     policy = TwoModels()
     assert {name: set(state) for name, state in models_of(policy).items()} == {
         "body": {"weight", "bias"},
@@ -87,7 +87,7 @@ def test_models_of_a_policy_are_told_apart_by_name() -> None:
         named_states(None, "head")
 
 
-def test_one_model_is_updated_and_the_other_stays_as_it_was_sent() -> None:
+def test_one_model_is_updated_and_the_other_is_unchanged() -> None:
     policy = TwoModels()
     with Collector("CartPole-v1", policy, frames_per_batch=4, weights_interval=0) as collector:
         next(collector)
@@ -97,5 +97,5 @@ def test_one_model_is_updated_and_the_other_stays_as_it_was_sent() -> None:
         next(collector)
         assert torch.equal(policy.models["head"].weight, new.weight)
         assert torch.equal(policy.models["body"].weight, body)
-        with pytest.raises(WeightMismatch, match="there is no model 'tail'; the policy's are body, head"):
+        with pytest.raises(WeightMismatch, match="the policy has no model 'tail'; it has body, head"):
             collector.update_policy_weights_(new, model_id="tail")

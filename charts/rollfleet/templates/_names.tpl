@@ -2,7 +2,7 @@
 {{- if contains "rollfleet" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-rollfleet" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
-{{- /* Of what is in no namespace: two releases in two namespaces must not meet there. */ -}}
+{{- /* For objects without a namespace: releases in two namespaces must not share them. */ -}}
 {{- define "rollfleet.clusterName" -}}{{ include "rollfleet.name" . }}-{{ .Release.Namespace }}{{- end }}
 
 {{- define "rollfleet.nats" -}}{{ include "rollfleet.name" . }}-nats{{- end }}
@@ -10,7 +10,7 @@
 {{- define "rollfleet.certificate" -}}{{ .Values.nats.tls.existingSecret | default (printf "%s-tls" (include "rollfleet.nats" .)) }}{{- end }}
 {{- define "rollfleet.account" -}}{{ .Values.serviceAccount.name | default (include "rollfleet.name" .) }}{{- end }}
 
-{{- /* Labels of everything; `component` tells what it belongs to. Call with (list . "operator"). */ -}}
+{{- /* Labels of all objects; the argument is the component. Call with (list . "operator"). */ -}}
 {{- define "rollfleet.labels" -}}
 {{ include "rollfleet.selector" . }}
 {{- with index . 0 }}
@@ -32,22 +32,22 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- with $root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
 {{- end }}
 
-{{- /* Where NATS is, for every pod of the cluster. */ -}}
+{{- /* The URL of NATS for all pods. */ -}}
 {{- define "rollfleet.url" -}}
 {{- if .Values.nats.enabled -}}
 {{ ternary "tls" "nats" .Values.nats.tls.enabled }}://{{ include "rollfleet.nats" . }}.{{ .Release.Namespace }}.svc:4222
 {{- else -}}
-{{ required "nats.external.url: name the NATS to use, or set nats.enabled=true" .Values.nats.external.url }}
+{{ required "nats.external.url: set it to the URL of your NATS, or set nats.enabled=true" .Values.nats.external.url }}
 {{- end -}}
 {{- end }}
 
-{{- /* The Secret that holds ca.crt; empty: the certificate is public, or there is none. */ -}}
+{{- /* The Secret with ca.crt; empty: the certificate is public, or TLS is off. */ -}}
 {{- define "rollfleet.ca" -}}
 {{- if .Values.nats.enabled }}{{ if .Values.nats.tls.enabled }}{{ include "rollfleet.certificate" . }}{{ end }}
 {{- else if .Values.nats.external.ca }}{{ .Values.nats.external.secret }}{{ end -}}
 {{- end }}
 
-{{- /* What Pod Security "restricted" asks of a pod, and of its containers. */ -}}
+{{- /* The settings of pods and containers for Pod Security "restricted". */ -}}
 {{- define "rollfleet.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -63,7 +63,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* Where a pod may and would run. Call with .Values.operator. */ -}}
+{{- /* The placement of a pod. Call with .Values.operator. */ -}}
 {{- define "rollfleet.placement" -}}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}

@@ -1,10 +1,10 @@
-"""NATS with identities: accounts and users signed here, a job's streams, its heartbeats.
+"""NATS for the operator: the accounts and users that it signs, a job's streams, its heartbeats.
 
-`tokens`, `keys`, `accounts`, `users` and `trust` are pure: time and randomness are arguments. `wire` speaks to the
-server, through `connection`, `claims`, `streams` and `heard`; `bootstrap` is a small program of its own. Nothing here
-imports kopf, nor knows of pods.
+`tokens`, `keys`, `accounts`, `users` and `trust` are pure: time and randomness are arguments. `server_port` implements
+`NatsPort` with `connection`, `account_registry`, `streams` and `heartbeat_listener`. `bootstrap` and `reachable` are
+small programs. No module here imports kopf or knows of pods.
 
-Each job has two accounts. The first holds its streams and its learner; the second its workers, who reach no more of
-the first than what `rollfleet_api.permissions` lists. Within one account JetStream answers to any subject that a
-request names, whatever the requester may publish: only a border between accounts stops that.
+Each job has two accounts. One has its streams and its learner, the other its workers, who reach only the subjects that
+`rollfleet_api.permissions` lists. One account would not be enough: JetStream answers on any subject that a request
+names, so that a worker could make it publish anywhere in its account.
 """

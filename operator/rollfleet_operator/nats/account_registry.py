@@ -1,4 +1,4 @@
-"""The accounts that NATS knows: asked for, told and taken away through its system account."""
+"""The accounts of a NATS server: read, created and deleted through its system account."""
 
 import logging
 import time
@@ -18,54 +18,54 @@ log = logging.getLogger(__name__)
 
 
 class AccountRegistry:
-    """The accounts of a NATS server whose resolver is `full`: it keeps what it is told.
+    """The accounts of a NATS server with the resolver `full`, which stores them.
 
     Args:
-        system: A connection of a user in the system account.
-        keys: What accounts are signed with.
+        system: A connection to the system account.
+        keys: The keys that sign accounts.
     """
 
     def __init__(self, system: Connection, keys: Keys) -> None:
         self._system, self._keys = system, keys
 
     async def held(self, account: str) -> Token | None:
-        """What NATS knows of an account; None: nothing."""
+        """Return an account as NATS has it; None: it has none."""
         answer = await self._ask(claims_lookup(account))
         return read_token(answer.decode()) if answer else None
 
     async def all(self) -> list[Token]:
-        """Every account that our operator signed."""
+        """Return all accounts that the operator's key has signed."""
         client = await self._system.client()
         inbox = client.new_inbox()
-        heard = await client.subscribe(inbox)
+        answers = await client.subscribe(inbox)
         await client.publish(CLAIMS_PACK, b"", reply=inbox)
         found = []
         try:
-            while data := (await heard.next_msg(REQUEST_TIMEOUT_S)).data:
+            while data := (await answers.next_msg(REQUEST_TIMEOUT_S)).data:
                 # Each is `<account>|<token>`; an empty message ends them.
                 _, _, text = data.decode(errors="replace").partition("|")
                 try:
                     found.append(read_token(text))
                 except TokenInvalid as error:
-                    log.debug("an account that cannot be read: %s", error)
+                    log.debug("ignored an unreadable account: %s", error)
         except (NatsTimeoutError, NoRespondersError) as error:
             raise NatsUnavailable(f"NATS did not list its accounts: {error!r}") from error
         finally:
-            await heard.unsubscribe()
+            await answers.unsubscribe()
         return [token for token in found if token.issuer == self._keys.operator.public]
 
-    async def ensure(self, account: Token, *, again: bool = False) -> None:
-        """Make an account, or change it; nothing happens where NATS knows it as it is, unless `again` says so."""
+    async def ensure(self, account: Token, *, force: bool = False) -> None:
+        """Create or update an account, unless NATS has it as it is; `force`: send it even then."""
         known = await self.held(account.subject)
-        if known and account.says_the_same(known) and not again:
+        if known and account.says_the_same(known) and not force:
             return
-        # NATS passes over a token that it has: what is told again must differ, and be newer than what it replaces.
+        # NATS ignores a token that it has: a repeated one must differ, and be newer.
         issued_s = max(account.issued_s, known.issued_s + 1) if known else account.issued_s
         token = replace(account, issued_s=issued_s).signed(self._keys.operator)
         await self._change(CLAIMS_UPDATE, token, account.name)
 
     async def forget(self, accounts: Iterable[str]) -> None:
-        """Take accounts away; whoever is connected is cut off."""
+        """Delete accounts; NATS closes their connections."""
         operator = self._keys.operator
         order = Token(
             name="forget", subject=operator.public, issued_s=int(time.time()), nats={"accounts": list(accounts)}
@@ -87,4 +87,4 @@ class AccountRegistry:
             raise NatsUnavailable(_NO_RESOLVER) from error
 
 
-_NO_RESOLVER = "NATS takes no accounts: its configuration needs `resolver: {type: full, allow_delete: true, ...}`"
+_NO_RESOLVER = "NATS accepts no accounts: its configuration needs `resolver: {type: full, allow_delete: true, ...}`"

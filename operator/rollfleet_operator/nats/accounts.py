@@ -1,4 +1,4 @@
-"""A job's two accounts: what is in them, and what passes between them."""
+"""A job's two accounts: their limits, exports and imports."""
 
 from dataclasses import dataclass
 
@@ -12,29 +12,29 @@ from rollfleet_operator.nats.tokens import Claims, Token, tagged
 JOB_TAG, UID_TAG, ROLE_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-role"
 
 STREAMS = 2
-SPARE_CONSUMERS = 16  # besides one of each rank of a learner, of which there are no more than workers
-LEARNER_CONNECTIONS = 64  # evaluators, recorders, people who look, the operator
+SPARE_CONSUMERS = 16  # besides one for each rank of the learner, at most as many as workers
+LEARNER_CONNECTIONS = 64  # evaluators, recorders, users, the operator
 SPARE_CONNECTIONS = 16
 _UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLimits:
-    """What an account may use besides its batches.
+    """The limits of an account besides those of its batches.
 
     Attributes:
-        state_bytes: Of a job's state stream: two versions of the weights, and a little.
+        state_bytes: Size of a job's state stream: two versions of the weights, and a little more.
     """
 
     state_bytes: int = 1 << 30
 
 
 def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int) -> tuple[Token, Token]:
-    """The account of a job's streams and that of its workers, in the order in which NATS must learn of them."""
+    """Return the account of a job's streams and that of its workers, in the order of their creation."""
     subjects = subjects_of(job)
     uid = job.metadata.uid or ""
     services, streams = _across(subjects)
-    connections = 2 * job.spec.workers + LEARNER_CONNECTIONS  # a learner may have as many ranks as there are workers
+    connections = 2 * job.spec.workers + LEARNER_CONNECTIONS  # a learner may have as many ranks as workers
     home = keys.account(subjects, Role.LEARNER).public
     return (
         Token(
@@ -56,7 +56,7 @@ def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s:
             issued_s=now_s,
             nats={
                 **_account(keys, subjects, Role.WORKER, uid),
-                # Twice, because a connection that was cut is counted until the server notices.
+                # Twice, because the server counts a lost connection until it notices the loss.
                 "limits": _limits(connections=2 * job.spec.workers + SPARE_CONNECTIONS, imports=True),
                 "imports": [
                     *(_import(each, "service", home) for each in services),
@@ -68,23 +68,23 @@ def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s:
 
 
 def job_of(account: Token) -> Subjects | None:
-    """The job that an account is for; None: it is none of ours."""
+    """Return the job of an account; None: it belongs to no job."""
     key = tagged(account).get(JOB_TAG)
     return Subjects.parse(key) if key else None
 
 
 def uid_of(account: Token) -> str:
-    """The uid of the job that an account is for."""
+    """Return the UID of an account's job."""
     return tagged(account).get(UID_TAG, "")
 
 
 def storage_bytes(job: CollectorJob, limits: AccountLimits) -> int:
-    """What NATS must have room for, over all of its servers, to take the job."""
+    """Return the bytes that a job reserves on all NATS servers together."""
     return job.spec.delivery.replicas * (job.spec.delivery.limit_bytes + limits.state_bytes)
 
 
 def _across(subjects: Subjects) -> tuple[list[str], list[str]]:
-    """What workers send over the border, and what comes to them: what they are permitted, but for their inbox."""
+    """Return the subjects that workers send to the other account, and those that they receive: all but their inbox."""
     allowed = permissions(subjects, Role.WORKER)
     inbox = f"{inbox_prefix(subjects, Role.WORKER)}.>"
     return allowed.publish, [subject for subject in allowed.subscribe if subject != inbox]

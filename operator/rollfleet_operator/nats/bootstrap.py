@@ -1,8 +1,8 @@
-"""Fills the Secret of an installation with its keys, once, and writes the operator's own to a folder.
+"""A program that creates an installation's NATS keys once, and writes the operator's own key into a folder.
 
-`python -m rollfleet_operator.nats.bootstrap SECRET FOLDER` runs before the operator, in its pod. The chart makes the
-Secret without content, so that it comes and goes with the release; what is in it is never written twice, and the
-Secret is made immutable, so that no upgrade can empty it.
+`python -m rollfleet_operator.nats.bootstrap SECRET FOLDER` runs before the operator, in its pod. The chart creates an
+empty Secret, so that it belongs to the release. The program never overwrites its content and makes it immutable, so
+that no upgrade can empty it.
 """
 
 import asyncio
@@ -29,26 +29,28 @@ _CONFLICT: Final = 409
 
 
 async def ensure_keys(api: Api, namespace: str, name: str, folder: Path, *, now_s: int, entropy: bytes) -> bool:
-    """See that the Secret holds keys, and that the folder has the operator's.
+    """Create the keys in the Secret, unless it has them, and write the operator's key into the folder.
 
     Returns:
-        Whether they were made now.
+        Whether the keys were created now.
 
     Raises:
-        ApiError: The Secret is not there, or may not be read or written.
+        ApiError: The Secret does not exist, or may not be read or written.
     """
     for _ in range(ATTEMPTS):
         secret = await api.get(_SECRET, namespace, name)
         if secret is None:
-            raise ApiError(404, "NotFound", f"there is no Secret {namespace}/{name}: the chart makes it")
+            raise ApiError(404, "NotFound", f"Secret {namespace}/{name} does not exist: the chart creates it")
         seed = (secret.get("data") or {}).get(SEED_FILE)
         if seed:
             _write(folder / SEED_FILE, base64.b64decode(seed))
             return False
-        made = {file: text.encode() for file, text in secret_files(new_keys(entropy), now_s=now_s).items()}
+        files = {file: text.encode() for file, text in secret_files(new_keys(entropy), now_s=now_s).items()}
         patch = {
-            "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},  # or somebody was here before us
-            "data": {file: base64.b64encode(text).decode() for file, text in made.items()},
+            "metadata": {
+                "resourceVersion": secret["metadata"]["resourceVersion"]
+            },  # a conflict if another client was faster
+            "data": {file: base64.b64encode(text).decode() for file, text in files.items()},
             "immutable": True,
         }
         try:
@@ -57,9 +59,9 @@ async def ensure_keys(api: Api, namespace: str, name: str, folder: Path, *, now_
             if error.status != _CONFLICT:
                 raise
             continue
-        _write(folder / SEED_FILE, made[SEED_FILE])
+        _write(folder / SEED_FILE, files[SEED_FILE])
         return True
-    raise ApiError(_CONFLICT, "Conflict", f"Secret {namespace}/{name} changed {ATTEMPTS} times while it was filled")
+    raise ApiError(_CONFLICT, "Conflict", f"Secret {namespace}/{name} changed {ATTEMPTS} times during its creation")
 
 
 def _write(file: Path, content: bytes) -> None:
@@ -70,12 +72,14 @@ def _write(file: Path, content: bytes) -> None:
 async def _run(name: str, folder: Path) -> None:
     namespace = NAMESPACE_FILE.read_text().strip()
     async with Api(login) as api:
-        made = await ensure_keys(api, namespace, name, folder, now_s=int(time.time()), entropy=os.urandom(SEED_BYTES))
-    log.info("Secret %s/%s: %s", namespace, name, "keys made" if made else "keys are there")
+        created = await ensure_keys(
+            api, namespace, name, folder, now_s=int(time.time()), entropy=os.urandom(SEED_BYTES)
+        )
+    log.info("Secret %s/%s: %s", namespace, name, "keys created" if created else "keys exist")
 
 
 def main(arguments: list[str]) -> int:
-    """The program."""
+    """Run the program; return its exit code."""
     if len(arguments) != 2:
         print("usage: python -m rollfleet_operator.nats.bootstrap SECRET FOLDER", file=sys.stderr)
         return 2
@@ -83,7 +87,7 @@ def main(arguments: list[str]) -> int:
     try:
         asyncio.run(_run(arguments[0], Path(arguments[1])))
     except ApiError as error:
-        print(f"the keys of NATS could not be made sure of: {error}", file=sys.stderr)
+        print(f"creating the keys of NATS failed: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""A connection to NATS that is opened when it is needed, and again when it was lost."""
+"""A connection to NATS that is opened on first use, and again after a loss."""
 
 import asyncio
 import base64
@@ -29,34 +29,38 @@ RETRY_WAIT_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where NATS is.
+    """The address of NATS.
 
     Attributes:
-        url: As `tls://host:port`; several, separated by commas.
-        ca: The certificates to trust, PEM; None: the system's.
+        url: URL such as `tls://host:port`; commas separate several.
+        ca: Trusted certificates (PEM); None: the system's.
     """
 
     url: str
     ca: bytes | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """For TLS; None: the URL decides."""
+        """Return the TLS context; None: the URL decides."""
         return ssl.create_default_context(cadata=self.ca.decode()) if self.ca else None
 
 
 Identity = Callable[[], tuple[str, Signer]]
-"""Makes a token and its key, for one connection."""
+"""A function that makes a token and its key for one connection."""
 
 
 def own_user(account: Signer) -> Identity:
-    """The operator's own user in an account: another one for each connection."""
+    """Return the identity of the operator in an account: a new user for each connection."""
     return lambda: administrator(account, now_s=int(time.time()), entropy=os.urandom(SEED_BYTES))
 
 
 class Connection:
-    """One user's connection.
+    """A connection as one user.
 
-    It is not mended behind the caller's back: what was lost is opened anew by whoever needs it next, with a new user.
+    It does not reconnect in the background: after a loss, the next caller opens it again with a new user.
+
+    Example:
+        >>> connection = Connection(server, own_user(account), "system")
+        >>> answer = await connection.request("$SYS.REQ.SERVER.PING")
     """
 
     def __init__(self, server: Server, identity: Identity, name: str) -> None:
@@ -65,10 +69,10 @@ class Connection:
         self._opening = asyncio.Lock()
 
     async def client(self) -> Client:
-        """The open connection.
+        """Return the open connection.
 
         Raises:
-            NatsUnavailable: NATS could not be reached, or refused us.
+            NatsUnavailable: NATS could not be reached, or refused the login.
         """
         async with self._opening:
             if self._client is None or not self._client.is_connected:
@@ -79,11 +83,11 @@ class Connection:
     async def request(
         self, subject: str, body: Mapping[str, object] | str | bytes = "", *, headers: dict[str, str] | None = None
     ) -> Msg:
-        """Ask NATS.
+        """Send a request and return the reply.
 
         Raises:
-            NatsUnavailable: As above, or there was no answer.
-            NoRespondersError: Nobody serves the subject.
+            NatsUnavailable: As above, or no answer came.
+            NoRespondersError: No service listens on the subject.
         """
         text = body if isinstance(body, str | bytes) else json.dumps(body)
         data = text.encode() if isinstance(text, str) else text
@@ -96,7 +100,7 @@ class Connection:
             raise NatsUnavailable(f"NATS at {self._server.url} did not answer {subject}: {error!r}") from error
 
     async def close(self) -> None:
-        """Let go of the connection; it may be used again."""
+        """Close the connection; the next use opens it again."""
         client, self._client = self._client, None
         if client:
             await client.close()
@@ -121,23 +125,23 @@ class Connection:
                 inbox_prefix="_INBOX.operator",
                 connect_timeout=CONNECT_TIMEOUT_S,
                 allow_reconnect=False,
-                max_reconnect_attempts=1,  # of the first connection, which is not covered by the line above
-                reconnect_time_wait=RETRY_WAIT_S,  # type: ignore[arg-type]  # it only sleeps so long
+                max_reconnect_attempts=1,  # of the first connection, to which the line above does not apply
+                reconnect_time_wait=RETRY_WAIT_S,  # type: ignore[arg-type]  # it is only slept for
             )
         except (NatsError, OSError, TimeoutError) as error:
             drop_socket(client)
             reason = refusals[-1] if refusals else error
-            raise NatsUnavailable(f"NATS at {self._server.url} did not take us: {reason!r}") from error
+            raise NatsUnavailable(f"NATS at {self._server.url} refused the operator: {reason!r}") from error
         return client
 
 
 def drop_socket(client: Client) -> None:
-    """Close what a failed attempt left open: the client would forget it."""
+    """Close the socket of a failed attempt, which the client would leave open."""
     if not client.is_connected and (left := client._transport):
         left.close()  # type: ignore[no-untyped-call]
 
 
 def parsed(message: Msg) -> dict[str, JsonValue]:
-    """What NATS answered, as JSON."""
+    """Return an answer of NATS as JSON."""
     answer = json.loads(message.data)
     return answer if isinstance(answer, dict) else {}

@@ -1,4 +1,4 @@
-"""What was last heard of a job: listened for, and asked for where it was said before anybody listened."""
+"""The last messages of a job: from subscriptions, and from NATS for those of before them."""
 
 import asyncio
 import json
@@ -24,35 +24,35 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
-NO_RESPONDERS = "503"  # the status of what nobody answers
+NO_RESPONDERS = "503"  # the status if no service listens
 ASKED_AT_ONCE = 1000  # NATS answers for at most 1,024 subjects at a time
-MAX_OF_WORKER_BYTES = 1 << 16  # of what a worker says of itself, its last error included
+MAX_OF_WORKER_BYTES = 1 << 16  # of a worker's heartbeat, with its last error
 
 
 class HeartbeatListener:
-    """Listens to one job.
+    """The listener of one job.
 
     Args:
-        account: A connection in the job's account.
+        account: A connection to the job's account.
     """
 
     def __init__(self, account: Connection) -> None:
         self._account = account
         self._listening: Client | None = None
-        self._asked = 0  # how often, since we listen
+        self._asked = 0  # number of requests for all subjects on this connection
         self._last: dict[str, bytes] = {}
-        self._before: dict[str, bytes] = {}  # what was heard by earlier connections
-        self._uid: str | None = None  # of the job that all of it is of
-        self._told: set[str] = set()  # subjects of which something came since we listen: it is newer than any answer
-        self._workers = 0  # the most that the job has had
-        self._limits: dict[str, int] = {}  # bytes, by subject that is kept: whoever may publish some may make up others
+        self._before: dict[str, bytes] = {}  # messages from earlier connections
+        self._uid: str | None = None  # UID of the job
+        self._pushed: set[str] = set()  # subjects with a message since the subscription: it is newer than any answer
+        self._workers = 0  # the greatest number of workers so far
+        self._limits: dict[str, int] = {}  # bytes by known subject: a client may invent others
         self._asking = asyncio.Lock()
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """The last that was heard.
+        """Return the last messages.
 
         Raises:
-            NatsUnavailable: NATS did not answer, and nothing was heard before.
+            NatsUnavailable: NATS did not answer.
         """
         async with self._asking:
             if job.metadata.uid != self._uid:
@@ -63,19 +63,19 @@ class HeartbeatListener:
                 self._workers = job.spec.workers
                 self._limits = _limits(job, self._workers)
             client = await self._account.client()
-            if client is not self._listening:  # a new connection: what was said in between was missed
+            if client is not self._listening:  # a new connection has missed messages
                 await self._listen(client, job)
                 self._listening = client
             elif self._asked == 1:
-                # What is published is not stored in the same moment: what came just before we listened may have been
-                # stored just after we asked.
+                # A message is stored a moment after it is published: one from just before the subscription may have
+                # been stored just after the first request.
                 await self._ask_for_all(client, job)
         return self._decoded(job)
 
     def kept(self, job: CollectorJob) -> dict[str, bytes]:
-        """The last word on what a learner or a worker that starts anew must know, by subject: should NATS lose it.
+        """Return the messages to store again if NATS loses them, by subject: leases, control and the learner's status.
 
-        Claims, control and the learner's status; not the weights, which the learner sends again.
+        A learner or a worker that restarts needs them. Weights are not among them: the learner sends them again.
         """
         beats = subjects_of(job).workers.removesuffix("*")
         known = self._before | self._last if job.metadata.uid == self._uid else {}
@@ -85,14 +85,14 @@ class HeartbeatListener:
         subjects = subjects_of(job)
         self._before |= self._last
         self._last.clear()
-        self._told.clear()
+        self._pushed.clear()
         self._asked = 0
         wanted = (subjects.workers, subjects.learner, subjects.control, subjects.leases)
         listening = [await client.subscribe(subject, cb=self._on_message) for subject in wanted]
         try:
             await self._ask_for_all(client, job)
         except NatsUnavailable:
-            for each in listening:  # the next attempt listens anew, perhaps by the same connection
+            for each in listening:  # the next attempt subscribes again, perhaps on the same connection
                 with suppress(NatsError):
                     await each.unsubscribe()
             raise
@@ -103,7 +103,7 @@ class HeartbeatListener:
             for first in range(0, len(wanted), ASKED_AT_ONCE):
                 await self._ask(client, subjects.state_stream, wanted[first : first + ASKED_AT_ONCE])
         except (NatsError, TimeoutError, OSError) as error:
-            raise NatsUnavailable(f"NATS did not tell the last heartbeats of {subjects.key}: {error!r}") from error
+            raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error!r}") from error
         self._asked += 1
 
     async def _ask(self, client: Client, stream: str, subjects: list[str]) -> None:
@@ -113,17 +113,17 @@ class HeartbeatListener:
             request = json.dumps({"multi_last": subjects}).encode()
             await client.publish(f"$JS.API.DIRECT.GET.{stream}", request, reply=inbox)
             async for headers, data in _until_status(answers):
-                if (subject := headers["Nats-Subject"]) not in self._told:
+                if (subject := headers["Nats-Subject"]) not in self._pushed:
                     self._keep(subject, data)
         finally:
             await answers.unsubscribe()
 
     async def _on_message(self, message: Msg) -> None:
         if self._keep(message.subject, message.data):
-            self._told.add(message.subject)
+            self._pushed.add(message.subject)
 
     def _keep(self, subject: str, data: bytes) -> bool:
-        """Unless nobody would read it: the operator's memory is all jobs'."""
+        """Keep a message if it is read later: the operator's memory is shared by all jobs."""
         kept = len(data) <= self._limits.get(subject, -1)
         if kept:
             self._last[subject] = data
@@ -146,18 +146,18 @@ class HeartbeatListener:
 
 
 def _limits(job: CollectorJob, workers: int) -> dict[str, int]:
-    """The subjects of all that is said of a job with so many workers, and the most bytes that each may have."""
+    """Return the subjects of a job's messages, and the most bytes of each."""
     subjects = subjects_of(job)
-    own = (told(index) for told in (subjects.worker, subjects.lease) for index in range(workers))
+    own = (of_worker(index) for of_worker in (subjects.worker, subjects.lease) for index in range(workers))
     both = (subjects.learner, subjects.control)
     return dict.fromkeys(both, MAX_MESSAGE_BYTES) | dict.fromkeys(own, MAX_OF_WORKER_BYTES)
 
 
 async def _until_status(answers: Subscription) -> AsyncIterator[tuple[dict[str, str], bytes]]:
-    """The messages of a direct get of several, each with its headers; a status ends them.
+    """Yield the headers and data of the messages of a direct get for several subjects; a status ends them.
 
     Raises:
-        NoRespondersError: There is no such stream.
+        NoRespondersError: The stream does not exist.
     """
     while True:
         message = await answers.next_msg(REQUEST_TIMEOUT_S)
@@ -175,5 +175,5 @@ def _read(kind: type[M], data: bytes | None) -> M | None:
     try:
         return unpack(kind, data)
     except MessageInvalid as error:
-        log.debug("passed over: %s", error)
+        log.debug("ignored a message: %s", error)
         return None

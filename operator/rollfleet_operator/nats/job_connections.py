@@ -1,4 +1,4 @@
-"""The operator's connections into the accounts of jobs: those that were used last, not one for each job there is."""
+"""The operator's connections to the accounts of jobs: the most recently used ones."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -10,24 +10,29 @@ from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener
 from rollfleet_operator.nats.keys import Keys
 
 MOST = 200
-"""Connections that are kept: jobs that run. Those of idle jobs are pushed out, and opened anew when they are needed."""
+"""The most open connections. Those of idle jobs are closed first, and opened again when they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobConnection:
-    """The operator in the account of a job's streams."""
+    """The operator's connection to the account of a job's streams.
+
+    Attributes:
+        account: The connection.
+        listener: The listener on it.
+    """
 
     account: Connection
     listener: HeartbeatListener
 
 
 class JobConnections:
-    """The accounts that the operator is connected to.
+    """The operator's open connections by job.
 
     Args:
-        server: Where NATS is.
-        keys: What the operator's users are signed with.
-        most: Connections that are kept.
+        server: The address of NATS.
+        keys: The keys that sign the operator's users.
+        most: The most open connections.
     """
 
     def __init__(self, server: Server, keys: Keys, most: int = MOST) -> None:
@@ -35,7 +40,7 @@ class JobConnections:
         self._open: OrderedDict[Subjects, JobConnection] = OrderedDict()
 
     async def of(self, subjects: Subjects) -> JobConnection:
-        """The room of a job."""
+        """Return the connection of a job."""
         if subjects not in self._open:
             identity = own_user(self._keys.account(subjects, Role.LEARNER))
             account = Connection(self._server, identity, subjects.key)
@@ -48,12 +53,12 @@ class JobConnections:
         return connection
 
     async def leave(self, subjects: Subjects) -> None:
-        """Let go of a job's connection."""
+        """Close the connection of a job."""
         connection = self._open.pop(subjects, None)
         if connection:
             await connection.account.close()
 
     async def close(self) -> None:
-        """Let go of all."""
+        """Close all connections."""
         for subjects in list(self._open):
             await self.leave(subjects)

@@ -1,4 +1,4 @@
-"""All keys of an installation, from one secret: nothing but the operator's seed must be kept, or backed up."""
+"""All keys of an installation, derived from one secret: only the operator's seed must be kept and backed up."""
 
 import hashlib
 import hmac
@@ -8,35 +8,39 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.tokens import Kind, Signer
 
-_PURPOSE = b"rollfleet.dev/v1"  # parts our keys from whatever else somebody derives from the same seed
+_PURPOSE = b"rollfleet.dev/v1"  # separates these keys from others derived from the same seed
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys that the operator signs with.
+    """The keys that sign accounts and users.
 
     Attributes:
-        operator: NATS trusts what it signs. In somebody else's NATS: a signing key of that operator.
+        operator: The key whose signatures NATS trusts. In an existing NATS: a signing key of its operator.
+
+    Example:
+        >>> keys.account(Subjects.parse("cartpole"), Role.LEARNER).public[0]
+        'A'
     """
 
     operator: Signer
 
     def system_account(self) -> Signer:
-        """The account of NATS's own requests, in a NATS of ours."""
+        """Return the key of the system account (of an installation's own NATS)."""
         return self._account("system")
 
     def account(self, subjects: Subjects, role: Role) -> Signer:
-        """The account that a role of a job is in: the learner's is that of the job's streams.
+        """Return the key of a role's account; the learner's is that of the job's streams.
 
-        It follows from the job's name alone, so that it can be taken away when nothing else is known any more.
+        It depends only on the job's name, so that the account can be deleted after the job.
         """
         return self._account("account", subjects.namespace, subjects.job, role)
 
     def issuer(self, subjects: Subjects, role: Role, uid: str) -> Signer:
-        """What signs the users of that account. Another job of the same name (another uid) has another one."""
+        """Return the key that signs users of the account; a later job of the same name (another UID) has another."""
         return self._account("issuer", subjects.namespace, subjects.job, role, uid)
 
     def _account(self, *parts: str) -> Signer:
-        # No part holds a zero byte: names are DNS labels, and Kubernetes makes the uids.
+        # No part contains a zero byte: names are DNS labels, and UIDs come from Kubernetes.
         words = b"\0".join([_PURPOSE, *(part.encode() for part in parts)])
         return Signer.of(Kind.ACCOUNT, hmac.digest(self.operator.secret, words, hashlib.sha256))

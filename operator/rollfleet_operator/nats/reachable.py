@@ -1,6 +1,6 @@
-"""Sees that an installation answers: `python -m rollfleet_operator.nats.reachable READY_URL NATS_URL [CA_FILE]`.
+"""A program that checks an installation: `python -m rollfleet_operator.nats.reachable READY_URL NATS_URL [CA_FILE]`.
 
-`helm test` runs it in the cluster. It has no credentials: that NATS refuses it as a stranger is what is expected.
+`helm test` runs it in the cluster. It has no credentials: NATS must answer, and must refuse it.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from rollfleet_operator.nats.connection import Server, drop_socket
 TIMEOUT_S = 10
 
 
-async def greeted(server: Server) -> str:
-    """The word with which NATS refuses a stranger.
+async def refusal(server: Server) -> str:
+    """Return the error with which NATS refuses a client without credentials.
 
     Raises:
-        RuntimeError: It let the stranger in.
-        OSError: It was not reached, or its certificate is not the one to trust.
+        RuntimeError: NATS accepted the client.
+        OSError: NATS could not be reached, or its certificate is not trusted.
     """
-    client, heard = Client(), list[Exception]()
+    client, errors = Client(), list[Exception]()
 
     async def on_error(error: Exception) -> None:
-        heard.append(error)
+        errors.append(error)
         drop_socket(client)
 
     try:
@@ -39,22 +39,22 @@ async def greeted(server: Server) -> str:
             connect_timeout=TIMEOUT_S,
         )
     except nats.errors.Error as error:
-        refusal = next((each for each in [error, *heard] if "authorization" in str(each).lower()), None)
-        if refusal is None:
-            raise OSError(f"NATS at {server.url} was not reached: {[error, *heard]!r}") from error
-        return str(refusal)
+        refused = next((each for each in [error, *errors] if "authorization" in str(each).lower()), None)
+        if refused is None:
+            raise OSError(f"NATS at {server.url} was not reached: {[error, *errors]!r}") from error
+        return str(refused)
     finally:
         drop_socket(client)
-    raise RuntimeError(f"NATS at {server.url} takes everybody")
+    raise RuntimeError(f"NATS at {server.url} accepts clients without credentials")
 
 
 def main(arguments: list[str]) -> int:
-    """The program."""
+    """Run the program; return its exit code."""
     ready, url, *ca = arguments
     with urllib.request.urlopen(ready, timeout=TIMEOUT_S) as answer:
         print(f"{ready}: {answer.status}")
     server = Server(url=url, ca=Path(ca[0]).read_bytes() if ca else None)
-    print(f"{url}: {asyncio.run(greeted(server))}")
+    print(f"{url}: {asyncio.run(refusal(server))}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""NATS for the operator: `rollfleet_operator.nats_port.Wire` on a real server with a `full` resolver."""
+"""`NatsPort` on a real server with the resolver `full`."""
 
 import asyncio
 import os
@@ -21,14 +21,14 @@ from rollfleet_operator.nats.tokens import SEED_BYTES, read_credentials
 from rollfleet_operator.nats.users import role_credentials
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
-PATIENCE_S = 9.0
+TIMEOUT_S = 9.0
 
 
 class NatsOnServer:
     """NATS in JWT mode: an account for each job's streams, one for its workers, a user for each role.
 
-    Nothing is remembered that NATS does not know itself: each call reads what is there and mends it, so that an
-    operator that starts anew, or a NATS that lost everything, makes no difference.
+    It remembers nothing that NATS does not know: each call reads the present state and repairs it, so that a restart of
+    the operator, or a NATS that lost its data, makes no difference.
     """
 
     def __init__(self, settings: NatsSettings) -> None:
@@ -44,11 +44,11 @@ class NatsOnServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """What pods are told."""
+        """The address of NATS for pods."""
         return Endpoint(url=self._settings.server.url, ca=self._settings.server.ca)
 
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
-        """The credentials file of a role; see `NatsPort`."""
+        """Return the credentials file of a role; see `NatsPort`."""
         return role_credentials(
             job,
             role,
@@ -60,38 +60,38 @@ class NatsOnServer:
         )
 
     async def provision(self, job: CollectorJob) -> None:
-        """Make the job's accounts and streams, or bring them up to date; see `NatsPort`."""
+        """Create or update the job's accounts and streams; see `NatsPort`."""
         subjects = subjects_of(job)
-        async with _patience(subjects):
+        async with _time_limit(subjects):
             wanted = job_accounts(job, self._keys, self._settings.limits, now_s=int(time.time()))
             held = await self._registry.held(wanted[0].subject)
             if held and uid_of(held) != uid_of(wanted[0]):
-                await self._take_away(subjects)
+                await self._remove(subjects)
             for account in wanted:
                 await self._registry.ensure(account)
             connection = await self._connections.of(subjects)
             try:
                 await streams.provision(connection.account, job, connection.listener.kept(job))
             except streams.JetStreamOff:
-                await self._registry.ensure(wanted[0], again=True)  # NATS looks for room only when it is told
-                await self._provision_at_last(connection, job)
+                await self._registry.ensure(wanted[0], force=True)  # NATS reserves space only when it gets an account
+                await self._retry_provision(connection, job)
 
     async def deprovision(self, key: JobKey) -> None:
-        """Take everything of a job away; see `NatsPort`."""
+        """Remove all data of a job; see `NatsPort`."""
         subjects = Subjects(namespace=key.namespace, job=key.name)
-        async with _patience(subjects):
-            await self._take_away(subjects)
+        async with _time_limit(subjects):
+            await self._remove(subjects)
 
     async def provisioned(self) -> set[JobKey]:
-        """The jobs that NATS holds anything of; see `NatsPort`."""
-        async with _patience(None):
+        """Return the jobs with data on NATS; see `NatsPort`."""
+        async with _time_limit(None):
             jobs = {job_of(account) for account in await self._registry.all()}
         return {JobKey(job.namespace, job.job) for job in jobs if job}
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """The last that was heard of a job; see `NatsPort`."""
+        """Return the last messages of a job; see `NatsPort`."""
         subjects = subjects_of(job)
-        async with _patience(subjects):
+        async with _time_limit(subjects):
             return await (await self._connections.of(subjects)).listener.heartbeats(job)
 
     async def close(self) -> None:
@@ -99,33 +99,33 @@ class NatsOnServer:
         await self._connections.close()
         await self._system.close()
 
-    async def _provision_at_last(self, connection: JobConnection, job: CollectorJob) -> None:
+    async def _retry_provision(self, connection: JobConnection, job: CollectorJob) -> None:
         try:
             await streams.provision(connection.account, job, connection.listener.kept(job))
         except streams.JetStreamOff as error:
             needed = storage_bytes(job, self._settings.limits)
             raise NatsUnavailable(
-                f"NATS has no room for the {needed >> 20} MiB that the job may use (`delivery.maxBytes` "
+                f"NATS has no space for the {needed >> 20} MiB that the job may use (`delivery.maxBytes` "
                 f"{job.spec.delivery.max_bytes}, and the weights): lower it, delete a job, or give NATS more"
             ) from error
 
-    async def _take_away(self, subjects: Subjects) -> None:
+    async def _remove(self, subjects: Subjects) -> None:
         accounts = [self._keys.account(subjects, role).public for role in Role]
         held = [account for account in accounts if await self._registry.held(account)]
         if self._keys.account(subjects, Role.LEARNER).public in held:
-            # NATS forgets an account, but not what it has on its disk.
-            await streams.take_away((await self._connections.of(subjects)).account, subjects)
+            # NATS deletes an account, but not its data on disk.
+            await streams.deprovision((await self._connections.of(subjects)).account, subjects)
         await self._connections.leave(subjects)
         if held:
             await self._registry.forget(held)
 
 
 @asynccontextmanager
-async def _patience(subjects: Subjects | None) -> AsyncIterator[None]:
-    """Ends what takes too long, in the one error that the operator expects."""
+async def _time_limit(subjects: Subjects | None) -> AsyncIterator[None]:
+    """Turn a timeout into the one error that the operator expects."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             yield
     except TimeoutError as error:
         about = f" about {subjects.key}" if subjects else ""
-        raise NatsUnavailable(f"NATS did not answer{about} within {PATIENCE_S:g} s") from error
+        raise NatsUnavailable(f"NATS did not answer{about} within {TIMEOUT_S:g} s") from error

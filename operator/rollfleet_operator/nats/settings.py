@@ -1,11 +1,11 @@
-"""What the operator is told about NATS: by variables, and by files that are mounted or made by `bootstrap`."""
+"""The operator's settings for NATS, from environment variables and from files (mounted, or written by `bootstrap`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from rollfleet_api.environment import CA, URL
+from rollfleet_api.address import CA, URL
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Server
@@ -20,19 +20,19 @@ LIFE_S: Final = "ROLLFLEET_NATS_CREDENTIALS_SECONDS"
 
 
 class NatsSettingsInvalid(ValueError):
-    """A variable or a file says something that cannot be used."""
+    """An environment variable or a file has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsSettings:
-    """How NATS is reached, and what is signed.
+    """The settings for NATS.
 
     Attributes:
-        server: Where it is: for the operator, and for every pod.
-        keys: What accounts and users are signed with.
-        system: A credentials file of a user in the system account; None: the NATS is ours, and its account too.
-        limits: What a job may use besides its batches.
-        validity: How long credentials are good for.
+        server: The address, for the operator and for all pods.
+        keys: The keys that sign accounts and users.
+        system: Credentials of a user in the system account; None: the installation's own NATS, whose key is known.
+        limits: The limits of a job's account besides its batches.
+        validity: The validity of credentials.
     """
 
     server: Server
@@ -43,21 +43,21 @@ class NatsSettings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
-        """What the environment and the files that it names say.
+        """Read the settings from environment variables and the files that they name.
 
         Raises:
-            NatsSettingsInvalid: Something is missing or cannot be used. The text names it.
+            NatsSettingsInvalid: A value is missing or invalid. The text names it.
         """
         url, folder = environ.get(URL), environ.get(KEYS)
         if not url or not folder:
-            raise NatsSettingsInvalid(f"set {URL} and {KEYS} (the folder that holds `{SEED_FILE}`)")
+            raise NatsSettingsInvalid(f"set {URL} and {KEYS} (the folder with `{SEED_FILE}`)")
         try:
             operator = Signer.from_seed((Path(folder) / SEED_FILE).read_text().strip())
             if not operator.public.startswith("O"):
-                raise TokenInvalid(f"{SEED_FILE} is not an operator's: that begins with `SO`")
+                raise TokenInvalid(f"{SEED_FILE} is not an operator's seed, which begins with `SO`")
             system = Path(folder) / SYSTEM_CREDENTIALS_FILE
             ca = environ.get(CA)
-            said = cls(
+            settings = cls(
                 server=Server(url=url, ca=Path(ca).read_bytes() if ca else None),
                 keys=Keys(operator),
                 system=system.read_bytes() if system.is_file() else None,
@@ -65,5 +65,5 @@ class NatsSettings:
                 validity=Validity(life_s=int(environ.get(LIFE_S) or Validity().life_s)),
             )
         except (OSError, TokenInvalid, ValueError) as error:
-            raise NatsSettingsInvalid(f"what the operator is told about NATS cannot be used: {error}") from error
-        return said
+            raise NatsSettingsInvalid(f"the settings for NATS are invalid: {error}") from error
+        return settings

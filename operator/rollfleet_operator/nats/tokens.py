@@ -1,4 +1,4 @@
-"""Keys that sign, the tokens that they sign (JWT, as NATS has them), and credentials files."""
+"""Key pairs, tokens (NATS's JWT) and credentials files."""
 
 import base64
 import hashlib
@@ -29,11 +29,11 @@ _SEED_IN_CREDENTIALS = re.compile(r"-----BEGIN USER NKEY SEED-----\s+(\S+)\s+---
 
 
 class TokenInvalid(ValueError):
-    """A text that is no token, or no credentials file."""
+    """A text is not a token, a seed or a credentials file."""
 
 
 class Kind(IntEnum):
-    """Whom a key stands for; a key says so in its first letter."""
+    """The kind of a key's owner, which is the key's first letter."""
 
     OPERATOR = nkeys.PREFIX_BYTE_OPERATOR
     ACCOUNT = nkeys.PREFIX_BYTE_ACCOUNT
@@ -45,8 +45,12 @@ class Signer:
     """A key pair.
 
     Attributes:
-        seed: The secret part, as NATS writes it: `SO...`, `SA...`, `SU...`.
+        seed: The secret part in NATS's form: `SO...`, `SA...`, `SU...`.
         public: The public part: `O...`, `A...`, `U...`.
+
+        ple:
+        >>> Signer.of(Kind.USER, os.urandom(SEED_BYTES)).public[0]
+        'U'
     """
 
     seed: str
@@ -54,46 +58,46 @@ class Signer:
 
     @classmethod
     def of(cls, kind: Kind, secret: bytes) -> Self:
-        """The key that 32 secret bytes make."""
+        """Make a key from 32 secret bytes."""
         return cls.from_seed(nkeys.encode_seed(secret, kind).decode())
 
     @classmethod
     def from_seed(cls, seed: str) -> Self:
-        """The key of a seed.
+        """Make a key from its seed.
 
         Raises:
-            TokenInvalid: It is no seed.
+            TokenInvalid: The text is not a seed.
         """
         try:
             return cls(seed=seed, public=nkeys.from_seed(seed.encode()).public_key.decode())
         except (nkeys.NkeysError, ValueError) as error:
-            raise TokenInvalid(f"no seed of a NATS key: {error!r}") from None
+            raise TokenInvalid(f"not the seed of a NATS key: {error!r}") from None
 
     @property
     def secret(self) -> bytes:
-        """The 32 bytes that the seed is made of."""
+        """The seed's 32 bytes."""
         return bytes(nkeys.decode_seed(self.seed.encode())[1])
 
     def sign(self, data: bytes) -> bytes:
-        """The signature of the data; the same each time."""
+        """Sign data; the signature is deterministic."""
         return bytes(nkeys.from_seed(self.seed.encode()).sign(data))
 
     def __repr__(self) -> str:
-        """Without the secret part: this may end in a log."""
+        """Omit the secret part: this may appear in a log."""
         return f"Signer({self.public})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """What a token says.
+    """The content of a token.
 
     Attributes:
-        name: For people.
-        subject: The public key of whom it is about.
-        nats: NATS's own claims, with their `type`.
-        expires_s: Seconds since the epoch; None: never.
-        issuer: The public key that signed it; empty before.
-        issued_s: Seconds since the epoch.
+        name: A name for people.
+        subject: Public key of the account or user.
+        nats: NATS's claims, with their `type`.
+        expires_s: Time of expiry, seconds since the epoch; None: never.
+        issuer: Public key of the signer; empty: not signed yet.
+        issued_s: Time of issue, seconds since the epoch.
     """
 
     name: str
@@ -104,7 +108,7 @@ class Token:
     issuer: str = ""
 
     def signed(self, issuer: Signer) -> str:
-        """The token as text."""
+        """Sign the token and return its text."""
         claims: dict[str, Any] = {
             "iat": self.issued_s,
             "iss": issuer.public,
@@ -120,15 +124,15 @@ class Token:
         return f"{body}.{_part(issuer.sign(body.encode()))}"
 
     def says_the_same(self, other: "Token") -> bool:
-        """Whether two tokens differ in nothing but in when and by whom they were signed."""
+        """Return whether two tokens are equal except for times and signer."""
         return (self.name, self.subject, self.nats) == (other.name, other.subject, other.nats)
 
 
 def read_token(text: str) -> Token:
-    """What a token says. Its signature is not checked: the server does that.
+    """Parse a token. Its signature is not checked: the server does that.
 
     Raises:
-        TokenInvalid: It is none.
+        TokenInvalid: The text is invalid.
     """
     try:
         _, body, _ = text.split(".")
@@ -143,29 +147,29 @@ def read_token(text: str) -> Token:
             issuer=str(claims["iss"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TokenInvalid(f"no NATS token: {error!r}") from None
+        raise TokenInvalid(f"not a NATS token: {error!r}") from None
 
 
 def credentials_file(token: str, user: Signer) -> bytes:
-    """What a client is given: its token, and the key to prove that it is its own."""
+    """Return the credentials file of a user: its token, and the key to prove its identity."""
     return _CREDENTIALS.format(token=token, seed=user.seed).encode()
 
 
 def read_credentials(file: bytes) -> tuple[str, Signer]:
-    """The token and the key of a credentials file.
+    """Parse a credentials file into token and key.
 
     Raises:
-        TokenInvalid: It is none.
+        TokenInvalid: The text is invalid.
     """
     text = file.decode(errors="replace")
     token, seed = _TOKEN_IN_CREDENTIALS.search(text), _SEED_IN_CREDENTIALS.search(text)
     if not token or not seed:
-        raise TokenInvalid("no NATS credentials file: it holds no token, or no seed")
+        raise TokenInvalid("not a NATS credentials file: the token or the seed is missing")
     return token[1], Signer.from_seed(seed[1])
 
 
 def tagged(token: Token) -> Mapping[str, str]:
-    """The tags `name:value` of a token."""
+    """Return the tags `name:value` of a token."""
     tags = token.nats.get("tags")
     found = (str(tag).partition(":") for tag in tags) if isinstance(tags, list) else ()
     return {name: value for name, _, value in found}

@@ -1,4 +1,4 @@
-"""What makes a NATS server ours: the operator's seed, and the part of the server's configuration that names it."""
+"""The trust of a NATS server in the operator: the operator's seed, and the server's configuration for it."""
 
 import json
 
@@ -15,17 +15,17 @@ CLAIMS_PACK = "$SYS.REQ.CLAIMS.PACK"
 
 
 def claims_lookup(account: str) -> str:
-    """Where the token of an account is asked for."""
+    """Return the subject of requests for an account's token."""
     return f"$SYS.REQ.ACCOUNT.{account}.CLAIMS.LOOKUP"
 
 
 def new_keys(entropy: bytes) -> Keys:
-    """Keys for an installation, from 32 random bytes."""
+    """Make the keys of an installation from 32 random bytes."""
     return Keys(Signer.of(Kind.OPERATOR, entropy))
 
 
 def trust_configuration(keys: Keys, *, now_s: int) -> str:
-    """What the server's configuration includes: whom it trusts, and its system account. No secret is in it."""
+    """Return the part of the server's configuration with its operator and system account. It contains no secret."""
     system = keys.system_account().public
     operator: Claims = {"type": "operator", "system_account": system}
     limits: Claims = {"subs": -1, "data": -1, "payload": -1, "conn": 16, "imports": 0, "exports": -1, "leaf": -1}
@@ -39,10 +39,10 @@ def trust_configuration(keys: Keys, *, now_s: int) -> str:
             system: Token(name="system", subject=system, issued_s=now_s, nats=account).signed(keys.operator)
         },
     }
-    # NATS's own format takes JSON, but an included file must not have the braces around it.
+    # NATS reads JSON too, but an included file must not have the outer braces.
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in configuration.items())
 
 
 def secret_files(keys: Keys, *, now_s: int) -> dict[str, str]:
-    """What the Secret of an installation holds, by file name."""
+    """Return the files of an installation's Secret."""
     return {SEED_FILE: keys.operator.seed, TRUST_FILE: trust_configuration(keys, now_s=now_s)}

@@ -1,4 +1,4 @@
-"""The users of a job: one a role, bound to what its role may do, for a time."""
+"""The NATS users of a job: one for each role, with the role's permissions and a limited validity."""
 
 from dataclasses import dataclass
 
@@ -17,17 +17,17 @@ from rollfleet_operator.nats.tokens import (
     read_token,
 )
 
-SUBSCRIPTIONS = 64  # of one connection; a learner and a worker have fewer than ten
+SUBSCRIPTIONS = 64  # of one connection; learners and workers need fewer than ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validity:
-    """How long credentials are good for.
+    """The validity of credentials.
 
     Attributes:
-        life_s: From when they are made until NATS refuses them.
-        renew_after: The share of their life after which others are made. The rest is for the kubelet, which brings
-            them to the pods within some minutes, and for an operator that is away.
+        life_s: Seconds from their creation until NATS refuses them.
+        renew_after: Fraction of `life_s` after which they are renewed. The rest is for the kubelet, which takes some
+            minutes to bring them to the pods, and for times without an operator.
     """
 
     life_s: int = 24 * 3600
@@ -44,16 +44,16 @@ def role_credentials(
     now_s: int,
     entropy: bytes,
 ) -> bytes:
-    """The credentials file of a role.
+    """Return the credentials file of a role.
 
     Args:
-        job: Whose subjects it opens.
+        job: The job whose subjects it grants.
         role: Worker or learner.
-        keys: What it is signed with.
-        validity: How long it is good for.
-        mounted: The file that the pods have. It is returned while it says what it should and is fresh enough.
-        now_s: Seconds since the epoch.
-        entropy: 32 random bytes, for a key that nobody can derive.
+        keys: The keys that sign it.
+        validity: Its validity.
+        mounted: The file that pods have now. It is returned if it is correct and fresh enough.
+        now_s: The time, seconds since the epoch.
+        entropy: 32 random bytes for a new key.
     """
     subjects = subjects_of(job)
     issuer = keys.issuer(subjects, role, job.metadata.uid or "")
@@ -72,7 +72,7 @@ def role_credentials(
 
 
 def administrator(account: Signer, *, now_s: int, entropy: bytes) -> tuple[str, Signer]:
-    """The operator's own user in an account. Its key is made for one connection and never leaves the process."""
+    """Make the operator's own user in an account, for one connection. Its key never leaves the process."""
     user = Signer.of(Kind.USER, entropy)
     nats: Claims = {"type": "user", "subs": -1, "data": -1, "payload": -1}
     return Token(name="operator", subject=user.public, issued_s=now_s, nats=nats).signed(account), user

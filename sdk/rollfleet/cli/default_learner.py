@@ -1,6 +1,6 @@
-"""A learner that only counts: it sends the job's policy once, as it was initialised, and takes every batch.
+"""A learner that only counts batches. It sends the initial weights of the job's policy once and never trains.
 
-`python -m rollfleet.cli.default_learner` is what `rollfleet run` starts where no learner is named.
+`rollfleet run` without `--learner` starts `python -m rollfleet.cli.default_learner`.
 """
 
 import torch
@@ -12,7 +12,7 @@ from rollfleet_api.job import CollectorJob
 
 
 def main() -> None:
-    """Count until the job ends."""
+    """Take batches until the job ends."""
     with connect(policy=None) as collector:
         policy = _policy(collector.job)
         if isinstance(policy, torch.nn.Module) and policy.state_dict():

@@ -1,4 +1,4 @@
-"""A job on a cluster in words: what is the matter first, then the numbers."""
+"""The output of `rollfleet describe`: the state and its reason first, then counters, pods, conditions and events."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -15,18 +15,18 @@ NEWEST_EVENTS = 10
 
 
 def description(job: JobView, pods: Sequence[PodView], events: Sequence[EventView], now: datetime) -> Group:
-    """All that is worth telling of a job.
+    """Build the whole output.
 
     Args:
         job: The job.
-        pods: Its workers' and its learner's.
-        events: Of the job and of what was made for it.
-        now: The time, for ages.
+        pods: The pods of its workers and its learner.
+        events: Events about the job and its pods.
+        now: The current time, for ages.
     """
-    parts: list[RenderableType] = [*_reason(job, events), Text(), _numbers(job, now)]
-    ailing = [pod for pod in newest_pods(pods) if pod.state not in ("Running", "Succeeded")]
-    if ailing:
-        parts += [Text(), Text("Pods that do not run", style="bold"), workers_table(ailing, pods, now)]
+    parts: list[RenderableType] = [*_reason(job, events), Text(), _counters(job, now)]
+    not_running = [pod for pod in newest_pods(pods) if pod.state not in ("Running", "Succeeded")]
+    if not_running:
+        parts += [Text(), Text("Pods that are not running", style="bold"), workers_table(not_running, pods, now)]
     if job.status.conditions:
         parts += [Text(), Text("Conditions", style="bold"), _conditions(job, now)]
     if events:
@@ -36,13 +36,13 @@ def description(job: JobView, pods: Sequence[PodView], events: Sequence[EventVie
 
 def _reason(job: JobView, events: Sequence[EventView]) -> Iterator[Text]:
     found = diagnose(job, events)
-    style = "bold red" if found.wrong else "bold"
-    why = f" ({found.reason})" if found.reason else ""
-    yield Text(f"{job.key} is {found.state}{why}", style=style)
-    yield from (Text(one_line(said)) for said in (found.message, found.advice, stale(job)) if said)
+    style = "bold red" if found.is_problem else "bold"
+    reason = f" ({found.reason})" if found.reason else ""
+    yield Text(f"{job.key} is {found.state}{reason}", style=style)
+    yield from (Text(one_line(line)) for line in (found.message, found.advice, stale(job)) if line)
 
 
-def _numbers(job: JobView, now: datetime) -> Table:
+def _counters(job: JobView, now: datetime) -> Table:
     status = job.status
     table = Table.grid(padding=(0, 3))
     rows = {
@@ -73,8 +73,8 @@ def _conditions(job: JobView, now: datetime) -> Table:
 def _events(events: Sequence[EventView], now: datetime) -> Table:
     table = Table.grid(padding=(0, 3))
     for each in sorted(events, key=lambda event: event.time)[-NEWEST_EVENTS:]:
-        about = f"{each.involved_object.kind.lower()}/{each.involved_object.name}"
+        subject = f"{each.involved_object.kind.lower()}/{each.involved_object.name}"
         style = "red" if each.type == "Warning" else ""
-        happened = age((now - each.time).total_seconds())
-        table.add_row(happened, Text(each.reason, style=style), Text(about), Text(one_line(each.message)))
+        since = age((now - each.time).total_seconds())
+        table.add_row(since, Text(each.reason, style=style), Text(subject), Text(one_line(each.message)))
     return table

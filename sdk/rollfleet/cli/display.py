@@ -1,4 +1,4 @@
-"""What `rollfleet run` shows: a live table on a terminal, plain lines elsewhere."""
+"""The output of `rollfleet run`: a live table on a terminal, plain lines when piped."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Display:
     """Shows a run on a console.
 
     Args:
-        console: Where. Lines of children and events go above the live table.
+        console: The output. Lines of child processes and events appear above the live table.
     """
 
     def __init__(self, console: Console) -> None:
@@ -28,38 +28,38 @@ class Display:
 
     @contextmanager
     def showing(self, job: CollectorJob, watch: JobWatch) -> Iterator[None]:
-        """Keep showing how the job goes, and once more at the end."""
+        """Show the job's progress until the block ends, and once more at the end."""
         if self._console.is_terminal:
-            # rich asks for the picture on a thread of its own, so that it moves while we wait for children.
+            # A thread of rich renders the table, so that it is refreshed while this thread waits for child processes.
             with Live(
                 get_renderable=lambda: _table(job, watch), console=self._console, refresh_per_second=1 / REFRESH_S
             ):
                 yield
             return
-        over = threading.Event()
-        printer = threading.Thread(target=self._print_lines, args=(job, watch, over), daemon=True)
+        ended = threading.Event()
+        printer = threading.Thread(target=self._print_lines, args=(job, watch, ended), daemon=True)
         printer.start()
         try:
             yield
         finally:
-            over.set()
+            ended.set()
             printer.join()
             self._line(_summary(job, watch))
 
-    def output(self, who: str, line: str) -> None:
-        """A line that a child wrote."""
-        self._line(f"[{who}] {line}" if who != "learner" else line)
+    def output(self, process: str, line: str) -> None:
+        """Show a line of output of a child process."""
+        self._line(f"[{process}] {line}" if process != "learner" else line)
 
-    def event(self, what: str) -> None:
-        """Something that happened."""
-        self._line(what, style="yellow")
+    def event(self, text: str) -> None:
+        """Show an event."""
+        self._line(text, style="yellow")
 
-    def error(self, what: str) -> None:
-        """Something that went wrong."""
-        self._line(what, style="red")
+    def error(self, text: str) -> None:
+        """Show an error."""
+        self._line(text, style="red")
 
-    def _print_lines(self, job: CollectorJob, watch: JobWatch, over: threading.Event) -> None:
-        while not over.wait(PLAIN_EVERY_S):
+    def _print_lines(self, job: CollectorJob, watch: JobWatch, ended: threading.Event) -> None:
+        while not ended.wait(PLAIN_EVERY_S):
             self._line(_summary(job, watch))
 
     def _line(self, text: str, style: str = "") -> None:
@@ -74,7 +74,7 @@ def _summary(job: CollectorJob, watch: JobWatch) -> str:
     return (
         f"{name}: {learner.frames:,} frames ({watch.frames_per_second():,.0f}/s), {learner.batches:,} batches, "
         f"mean return {_number(learner.mean_return)}, version {learner.version}, lag {learner.lag}, "
-        f"dropped {learner.dropped}; workers: {states}" + "".join(f"; {each}" for each in watch.troubles().values())
+        f"dropped {learner.dropped}; workers: {states}" + "".join(f"; {each}" for each in watch.problems().values())
     )
 
 
@@ -93,7 +93,7 @@ def _table(job: CollectorJob, watch: JobWatch) -> Group:
         f"dropped {learner.dropped if learner else 0}",
     )
     table = Table(box=None, padding=(0, 2))
-    for column in ("worker", "state", "version", "frames", "frames/s", "mean return", "life"):
+    for column in ("worker", "state", "version", "frames", "frames/s", "mean return", "starts"):
         table.add_column(column, justify="left" if column == "state" else "right")
     for index, status in sorted(watch.workers.items()):
         table.add_row(
@@ -105,7 +105,7 @@ def _table(job: CollectorJob, watch: JobWatch) -> Group:
             _number(status.mean_return),
             str(status.incarnation + 1),
         )
-    return Group(head, table, *(Text(trouble, style="red") for trouble in watch.troubles().values()))
+    return Group(head, table, *(Text(problem, style="red") for problem in watch.problems().values()))
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Speaks to a cluster by running kubectl, as whoever types the command: with its configuration, login and rights."""
+"""Access to a cluster by running kubectl, with the user's configuration, login and permissions."""
 
 import json
 import shutil
@@ -13,11 +13,11 @@ from rollfleet.cli.kubectl_objects import View
 from rollfleet.errors import KubectlFailed, KubectlMissing
 
 JOBS: Final = "collectorjobs.rollfleet.dev"
-"""What kubectl calls them. Not `cj`: that is read as CronJobs, which had the name first."""
+"""The resource's name for kubectl. Not `cj`, which kubectl reads as CronJobs."""
 
-_ANSWER_S: Final = 15
-_WHAT_TO_DO: Final = {
-    "doesn't have a resource type": "Rollfleet is not installed on this cluster, see docs/install.md",
+_REQUEST_TIMEOUT_S: Final = 15
+_ADVICE: Final = {
+    "doesn't have a resource type": "Rollfleet is not installed on this cluster; see docs/install.md",
     "no configuration has been provided": "name the cluster with --kubeconfig or KUBECONFIG",
     "was refused - did you specify the right host": "name the cluster with --kubeconfig, KUBECONFIG or --context",
 }
@@ -27,12 +27,12 @@ S = TypeVar("S", bound=View)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubectl:
-    """A kubectl that is told which cluster, and which namespace.
+    """A kubectl for one cluster and one namespace.
 
     Attributes:
-        program: The program.
+        program: The path of kubectl.
         cluster: Options that name the cluster.
-        namespace: The namespace; None: the one that kubectl's configuration says.
+        namespace: The namespace. None: the default of kubectl's configuration.
     """
 
     program: str
@@ -41,37 +41,37 @@ class Kubectl:
 
     @classmethod
     def find(cls, *, context: str | None = None, namespace: str | None = None, kubeconfig: Path | None = None) -> Self:
-        """The kubectl on the PATH.
+        """Find kubectl on the PATH.
 
         Raises:
-            KubectlMissing: There is none.
+            KubectlMissing: kubectl is not on the PATH.
         """
         program = shutil.which("kubectl")
         if program is None:
             raise KubectlMissing(
-                "no kubectl found on the PATH, which this command runs: install the one of your cluster's version"
+                "this command needs kubectl, which is not on the PATH: install the version of your cluster"
             )
-        said = (("context", context), ("kubeconfig", kubeconfig))
+        options = (("context", context), ("kubeconfig", kubeconfig))
         return cls(
             program=program,
-            cluster=tuple(f"--{name}={value}" for name, value in said if value is not None),
+            cluster=tuple(f"--{name}={value}" for name, value in options if value is not None),
             namespace=namespace,
         )
 
     def within(self, namespace: str | None) -> Self:
-        """The same cluster, and another namespace where one is named."""
+        """Return a kubectl for another namespace of the cluster; None keeps this one."""
         return replace(self, namespace=namespace) if namespace else self
 
     def command(self, *arguments: str) -> list[str]:
-        """The whole command line."""
+        """Return the whole command line."""
         namespace = [f"--namespace={self.namespace}"] if self.namespace else []
         return [self.program, *self.cluster, *namespace, *arguments]
 
     def ask(self, *arguments: str) -> str:
-        """What kubectl writes to standard output.
+        """Run kubectl and return its standard output.
 
         Raises:
-            KubectlFailed: It ended with an error.
+            KubectlFailed: kubectl exited with an error.
         """
         done = subprocess.run(self.command(*arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
@@ -79,35 +79,35 @@ class Kubectl:
         return done.stdout
 
     def get(self, model: type[S], kind: str, *arguments: str) -> list[S]:
-        """Objects of a kind.
+        """Get the objects of a kind.
 
         Args:
-            model: What is read of each.
-            kind: As kubectl names it.
-            *arguments: Names, or options that select.
+            model: The model to parse each object with.
+            kind: The resource's name for kubectl.
+            *arguments: Names, or options that select objects.
 
         Raises:
-            KubectlFailed: They could not be had, or read.
+            KubectlFailed: kubectl failed, or an object does not fit the model.
         """
-        text = self.ask("get", kind, *arguments, "--output=json", f"--request-timeout={_ANSWER_S}s")
+        text = self.ask("get", kind, *arguments, "--output=json", f"--request-timeout={_REQUEST_TIMEOUT_S}s")
         data = json.loads(text)
         try:
-            found = TypeAdapter(list[model]).validate_python(  # type: ignore[valid-type]  # a type only now
+            found = TypeAdapter(list[model]).validate_python(  # type: ignore[valid-type]  # a type known only at run time
                 data["items"] if data.get("kind", "").endswith("List") else [data], by_alias=True, by_name=False
             )
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise KubectlFailed(
-                0, f"{kind}: {where}: {first['msg']}; is this rollfleet older than the cluster's?"
+                0, f"{kind}: {where}: {first['msg']}; is this rollfleet older than the one on the cluster?"
             ) from None
         return list(found)
 
     def show(self, *arguments: str) -> int:
-        """Let kubectl write to where we write. Returns its exit code."""
+        """Run kubectl with this program's output. Return its exit code."""
         return subprocess.run(self.command(*arguments), stdin=subprocess.DEVNULL).returncode
 
 
 def _explained(message: str) -> str:
-    told = next((what for words, what in _WHAT_TO_DO.items() if words in message), None)
-    return f"{message}\n{told}" if told else message
+    advice = next((advice for words, advice in _ADVICE.items() if words in message), None)
+    return f"{message}\n{advice}" if advice else message

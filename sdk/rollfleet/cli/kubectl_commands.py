@@ -1,4 +1,4 @@
-"""The commands about jobs on a cluster: `rollfleet top`, or `kubectl rollfleet top`. They run kubectl, and need it."""
+"""The commands for jobs on a cluster, such as `rollfleet top` or `kubectl rollfleet top`. They need kubectl."""
 
 import json
 import sys
@@ -17,51 +17,53 @@ if TYPE_CHECKING:
     from rollfleet.cli.kubectl import Kubectl
     from rollfleet.cli.kubectl_objects import EventView, JobView, PodView
 
-PLAIN_WIDTH = 2000  # where no terminal says how wide it is: nothing is cut
+PLAIN_WIDTH = 2000  # columns when piped, so that no line is cut
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer()
 
-Job = Annotated[str, typer.Argument(help="The job's name, or `namespace/name`.")]
-Context = Annotated[str | None, typer.Option(help="The context of kubectl's configuration.")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
-Kubeconfig = Annotated[Path | None, typer.Option(help="kubectl's configuration.", exists=True, dir_okay=False)]
+Job = Annotated[str, typer.Argument(help="Name of the job, or `namespace/name`.")]
+Context = Annotated[str | None, typer.Option(help="Context of kubectl's configuration.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="Configuration file of kubectl.", exists=True, dir_okay=False)]
 
 
 @app.command()
 def top(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(help="Names, or `namespace/name`; of a single one, its workers too. Default: all jobs."),
+        typer.Argument(
+            help="Names of jobs, or `namespace/name`. A single job is shown with its workers. Default: all jobs."
+        ),
     ] = None,
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two looks.")] = 2.0,
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two updates.")] = 2.0,
     context: Context = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show how jobs do: live on a terminal, until Ctrl-C; once elsewhere."""
+    """Show job status, live on a terminal (Ctrl-C to stop); print once when piped."""
     from rollfleet.cli.kubectl import JOBS
     from rollfleet.cli.kubectl_objects import JobView
-    from rollfleet.cli.top import picture, show
+    from rollfleet.cli.top import overview, show
 
     with _kubectl(context, namespace, kubeconfig) as kubectl:
-        asked = _by_namespace(jobs or []) or {None: ["--all-namespaces"] if all_namespaces else []}
+        selected = _by_namespace(jobs or []) or {None: ["--all-namespaces"] if all_namespaces else []}
 
-        def look() -> "RenderableType":
+        def read() -> "RenderableType":
             found: list[JobView] = []
-            for where, which in asked.items():
-                found += kubectl.within(where).get(JobView, JOBS, *which)
+            for where, names in selected.items():
+                found += kubectl.within(where).get(JobView, JOBS, *names)
             pods = _pods(kubectl, found[0]) if len(jobs or []) == 1 else None
-            return picture(found, pods, datetime.now(UTC))
+            return overview(found, pods, datetime.now(UTC))
 
         with suppress(KeyboardInterrupt):
-            show(_console(), look, every_s=every)
+            show(_console(), read, every_s=every)
 
 
 @app.command()
 def describe(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
-    """Tell of a job what is the matter and what to do, and then its numbers."""
+    """Explain what is wrong with a job and how to fix it, then show its counters."""
     from rollfleet.cli.description import description
 
     with _job(job, context, namespace, kubeconfig) as (kubectl, seen):
@@ -73,20 +75,20 @@ def describe(job: Job, context: Context = None, namespace: Namespace = None, kub
 @app.command()
 def logs(
     job: Job,
-    worker: Annotated[int | None, typer.Option(min=0, help="This worker's alone.")] = None,
-    learner: Annotated[bool, typer.Option("--learner", help="The learner's alone.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
-    tail: Annotated[int, typer.Option(help="So many lines of each pod; -1: all.")] = -1,
+    worker: Annotated[int | None, typer.Option(min=0, help="Show only this worker's log.")] = None,
+    learner: Annotated[bool, typer.Option("--learner", help="Show only the learner's log.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new lines until Ctrl-C.")] = False,
+    tail: Annotated[int, typer.Option(help="Number of last lines of each pod; -1 shows all.")] = -1,
     context: Context = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show what a job's workers and its learner wrote."""
+    """Show the logs of a job's workers and its learner."""
     from rollfleet.cli.diagnosis import diagnose
-    from rollfleet.cli.kubectl_objects import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
+    from rollfleet_api.kubernetes_names import INDEX_LABEL, JOB_LABEL, ROLE_LABEL
 
     if learner and worker is not None:
-        raise typer.BadParameter("--learner and --worker are two questions: ask one")
+        raise typer.BadParameter("--learner and --worker exclude each other: give one of them")
     with _job(job, context, namespace, kubeconfig) as (kubectl, seen):
         pods = _pods(kubectl, seen)
         selector = {JOB_LABEL: seen.metadata.name}
@@ -98,8 +100,8 @@ def logs(
             pods = [pod for pod in pods if pod.worker == worker]
         if not pods:
             found = diagnose(seen)
-            whose = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
-            typer.echo(f"{whose} has no pod: {seen.key} is {found.state}. {found.message}", err=True)
+            subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
+            typer.echo(f"{subject} has no pod: {seen.key} is {found.state}. {found.message}", err=True)
             raise typer.Exit(1)
         code = kubectl.show(
             "logs",
@@ -115,12 +117,12 @@ def logs(
 @app.command()
 def scale(
     job: Job,
-    workers: Annotated[int, typer.Argument(min=1, help="Workers that there are to be.")],
+    workers: Annotated[int, typer.Argument(min=1, help="New number of workers.")],
     context: Context = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Give a job another number of workers, while its learner goes on."""
+    """Change a job's number of workers. The learner keeps running."""
     from rollfleet.cli.kubectl import JOBS
 
     with _kubectl(context, namespace, kubeconfig) as kubectl:
@@ -130,13 +132,13 @@ def scale(
 
 @app.command()
 def suspend(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
-    """Stop a job's workers, and its learner where that is a pod; free what they use."""
+    """Stop a job's workers, and its learner if that is a pod, and free their resources."""
     _set_suspend(job, True, context, namespace, kubeconfig)
 
 
 @app.command()
 def resume(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
-    """Start again what was suspended."""
+    """Start a suspended job again."""
     _set_suspend(job, False, context, namespace, kubeconfig)
 
 
@@ -146,13 +148,13 @@ def _set_suspend(job: str, suspend: bool, context: str | None, namespace: str | 
     patch = json.dumps({"spec": {"suspend": suspend}})
     with _kubectl(context, namespace, kubeconfig) as kubectl:
         where, name = _parts(job)
-        said = kubectl.within(where).ask("patch", JOBS, name, "--type=merge", f"--patch={patch}")
-        typer.echo(said, nl=False)
+        output = kubectl.within(where).ask("patch", JOBS, name, "--type=merge", f"--patch={patch}")
+        typer.echo(output, nl=False)
 
 
 @contextmanager
 def _kubectl(context: str | None, namespace: str | None, kubeconfig: Path | None) -> Iterator["Kubectl"]:
-    """The cluster, and its refusals as messages."""
+    """Provide kubectl; report its errors and exit with 1."""
     from rollfleet.cli.kubectl import Kubectl
     from rollfleet.errors import KubectlFailed, KubectlMissing
 
@@ -169,7 +171,7 @@ def _kubectl(context: str | None, namespace: str | None, kubeconfig: Path | None
 def _job(
     job: str, context: str | None, namespace: str | None, kubeconfig: Path | None
 ) -> Iterator[tuple["Kubectl", "JobView"]]:
-    """A job that is there, and a kubectl in its namespace."""
+    """Provide an existing job, and a kubectl for its namespace."""
     from rollfleet.cli.kubectl import JOBS
     from rollfleet.cli.kubectl_objects import JobView
 
@@ -180,22 +182,23 @@ def _job(
 
 
 def _pods(kubectl: "Kubectl", job: "JobView") -> list["PodView"]:
-    from rollfleet.cli.kubectl_objects import JOB_LABEL, PodView
+    from rollfleet.cli.kubectl_objects import PodView
+    from rollfleet_api.kubernetes_names import JOB_LABEL
 
-    there = kubectl.within(job.metadata.namespace)
-    return there.get(PodView, "pods", f"--selector={JOB_LABEL}={job.metadata.name}")
+    inside = kubectl.within(job.metadata.namespace)
+    return inside.get(PodView, "pods", f"--selector={JOB_LABEL}={job.metadata.name}")
 
 
 def _events(kubectl: "Kubectl", job: "JobView", pods: Sequence["PodView"]) -> list["EventView"]:
-    """Of the job, and of its pods that are there now."""
+    """Get the events about the job and its present pods."""
     from rollfleet.cli.kubectl_objects import EventView
 
-    about = {job.metadata.uid, *(pod.metadata.uid for pod in pods)}
-    return [event for event in kubectl.get(EventView, "events") if event.involved_object.uid in about]
+    subjects = {job.metadata.uid, *(pod.metadata.uid for pod in pods)}
+    return [event for event in kubectl.get(EventView, "events") if event.involved_object.uid in subjects]
 
 
 def _parts(job: str) -> tuple[str | None, str]:
-    """The namespace, if it is named, and the name."""
+    """Split `namespace/name`; the namespace is optional."""
     namespace, _, name = job.rpartition("/")
     return namespace or None, name
 

@@ -1,29 +1,25 @@
-"""What is read of the objects that kubectl shows: the fields that are told to people, and no more.
+"""The fields of the cluster's objects that the command line shows.
 
-Whatever else there is, is ignored: the cluster may be newer, or older, than this program.
+All other fields are ignored: the cluster may be newer, or older, than this program.
 """
 
 from datetime import datetime
-from typing import Final
 
 from pydantic import ConfigDict, Field
 
 from rollfleet_api.fields import Model
+from rollfleet_api.kubernetes_names import INDEX_LABEL, ROLE_LABEL
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, ConditionType
-
-JOB_LABEL: Final = "rollfleet.dev/job"
-ROLE_LABEL: Final = "rollfleet.dev/role"
-INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 
 
 class View(Model):
-    """A part of an object of the cluster."""
+    """A part of an object in the cluster."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
 
 class MetadataView(View):
-    """What every object has."""
+    """The metadata of an object."""
 
     name: str
     namespace: str = ""
@@ -36,13 +32,13 @@ class MetadataView(View):
 
 
 class CollectView(View):
-    """How much is to be collected."""
+    """The amount of data to collect."""
 
     total_frames: int = 0
 
 
 class JobSpecView(View):
-    """What a job is to do."""
+    """The spec of a CollectorJob."""
 
     workers: int = 1
     mode: str = ""
@@ -63,24 +59,24 @@ class JobView(View):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        """What it says of one aspect."""
+        """Return the condition of a type. None: the status has none."""
         return next((each for each in self.status.conditions if each.type == kind), None)
 
     def held(self, kind: ConditionType) -> Condition | None:
-        """The condition, if it holds."""
+        """Return the condition of a type if it is true."""
         found = self.condition(kind)
         return found if found and found.status is ConditionStatus.TRUE else None
 
 
 class WaitingView(View):
-    """Why a container has not started."""
+    """The reason why a container waits."""
 
     reason: str = ""
     message: str = ""
 
 
 class TerminatedView(View):
-    """How a container ended."""
+    """The end of a container."""
 
     exit_code: int
     reason: str = ""
@@ -88,7 +84,7 @@ class TerminatedView(View):
 
 
 class ContainerStateView(View):
-    """One of these, or none: it runs."""
+    """The state of a container. Both fields are None while it runs."""
 
     waiting: WaitingView | None = None
     terminated: TerminatedView | None = None
@@ -101,7 +97,7 @@ class ContainerView(View):
 
 
 class PodConditionView(View):
-    """One aspect of a pod's state."""
+    """A condition of a pod."""
 
     type: str
     status: str
@@ -110,7 +106,7 @@ class PodConditionView(View):
 
 
 class PodStatusView(View):
-    """A pod's state."""
+    """The status of a pod."""
 
     phase: str = "Pending"
     conditions: list[PodConditionView] = Field(default=[])
@@ -118,7 +114,7 @@ class PodStatusView(View):
 
 
 class PodSpecView(View):
-    """Where a pod is."""
+    """The spec of a pod."""
 
     node_name: str = ""
 
@@ -132,13 +128,13 @@ class PodView(View):
 
     @property
     def worker(self) -> int | None:
-        """Which worker it is; None: the learner."""
-        said = self.metadata.labels.get(INDEX_LABEL, self.metadata.annotations.get(INDEX_LABEL))
-        return int(said) if said is not None and self.metadata.labels.get(ROLE_LABEL) == "worker" else None
+        """The worker's index. None: the pod is the learner's."""
+        index = self.metadata.labels.get(INDEX_LABEL, self.metadata.annotations.get(INDEX_LABEL))
+        return int(index) if index is not None and self.metadata.labels.get(ROLE_LABEL) == "worker" else None
 
     @property
     def state(self) -> str:
-        """What it does, in one word or two."""
+        """The pod's state in one or two words."""
         if self.metadata.deletion_timestamp:
             return "Terminating"
         ended = self._ended()
@@ -151,7 +147,7 @@ class PodView(View):
 
     @property
     def message(self) -> str:
-        """Why it does not run, in the cluster's words or in its own last ones; empty: it runs, or nobody said."""
+        """Why the pod does not run, from the cluster or its last output. Empty: it runs, or the reason is unknown."""
         if self.status.phase == "Pending":
             waiting = self._waiting()
             return waiting.message if waiting else ""
@@ -166,14 +162,14 @@ class PodView(View):
         return max(ended, key=lambda each: each.exit_code != 0, default=None)
 
     def _waiting(self) -> WaitingView | None:
-        unplaced = [each for each in self.status.conditions if (each.type, each.status) == ("PodScheduled", "False")]
-        if unplaced:
-            return WaitingView(reason=unplaced[0].reason, message=unplaced[0].message)
+        unscheduled = [each for each in self.status.conditions if (each.type, each.status) == ("PodScheduled", "False")]
+        if unscheduled:
+            return WaitingView(reason=unscheduled[0].reason, message=unscheduled[0].message)
         return next((each.state.waiting for each in self.status.container_statuses if each.state.waiting), None)
 
 
 class ObjectView(View):
-    """What an event is about."""
+    """The object of an event."""
 
     kind: str = ""
     name: str = ""
@@ -194,17 +190,17 @@ class EventView(View):
 
     @property
     def time(self) -> datetime:
-        """When it happened, the last time."""
+        """The time of the newest occurrence."""
         return self.last_timestamp or self.event_time or self.metadata.creation_timestamp
 
 
 def one_line(text: str) -> str:
-    """What a cluster's text says, fit for a terminal: a program wrote it, whoever's that is."""
+    """Reduce a text from the cluster to one printable line; any program may have written it."""
     return "".join(each for each in " ".join(text.split()) if each.isprintable())
 
 
 def age(seconds: float) -> str:
-    """A time span as kubectl writes it: `45s`, `12m`, `3h`, `9d`."""
+    """Format a time span like kubectl: `45s`, `12m`, `3h`, `9d`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= 2 * unit_s:
             return f"{seconds // unit_s:.0f}{unit}"

@@ -1,6 +1,6 @@
 """A job on this machine: an embedded nats-server, worker processes that are restarted when they die, and a learner.
 
-Ends when the learner does, when a worker cannot be helped, or when it is cancelled; nothing of it is left then.
+A run ends when its learner ends, when a worker gives up, or when it is cancelled. No process and no file is left.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ from rollfleet.nats.state_backup import StateBackup
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
-from rollfleet_api.environment import THREADS, WORKER, Address
+from rollfleet_api.address import THREADS, WORKER, Address
+from rollfleet_api.exit_codes import EXIT_HOPELESS
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -35,26 +36,25 @@ T = TypeVar("T")
 
 EXIT_SUCCESS, EXIT_FAILURE = 0, 1
 
-COMPLETE_GRACE_S = 5.0  # workers leave by themselves when the job is complete
+COMPLETE_GRACE_S = 5.0  # for workers to leave by themselves when the job is complete
 STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
-NATS_RESTARTS, NATS_LIVED_S = 10, 60.0  # so many in a row; who has lived for so long begins to count anew
-HOPELESS = 2  # a worker's exit code when it would fail again in the same way
+NATS_RESTARTS, NATS_STABLE_S = 10, 60.0  # restarts in a row; a server that runs this long resets their count
 
-# Messages of about 1 MiB would be mapped and faulted in anew each time: let glibc keep such memory.
-_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
+# Let glibc keep the memory of 1 MiB messages: by default it maps and faults in each of them again.
+_MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRun:
-    """What to run.
+    """The settings of a run.
 
     Attributes:
         job: The job; `spec.workers` processes are started.
-        folder: Where the job's file lies: Python files beside it can be named as entrypoints.
-        learner: A Python script that calls `rollfleet.connect()`, and its arguments; empty: batches are only counted.
-        nats_url: A NATS server with JetStream; None: an embedded one.
-        display: Told of everything that happens.
+        folder: The folder of the job's file. The job can name Python files in it as entrypoints.
+        learner: A Python script that calls `rollfleet.connect()`, and its arguments. Empty: batches are only counted.
+        nats_url: The URL of a NATS server with JetStream. None: start an embedded server.
+        display: The output for progress, events and errors.
     """
 
     job: CollectorJob
@@ -68,11 +68,11 @@ async def run(local: LocalRun) -> int:
     """Run a job to its end.
 
     Returns:
-        0: the learner ended well. 1: it did not, or a worker gave up.
+        0: the learner succeeded. 1: the learner failed, or a worker gave up.
 
     Raises:
         RollfleetError: NATS could not be started or reached.
-        asyncio.CancelledError: It was cancelled; everything is stopped.
+        asyncio.CancelledError: The run was cancelled; everything is stopped.
     """
     store = Path(tempfile.mkdtemp(prefix="rollfleet-"))
     server: NatsServer | None = None
@@ -83,7 +83,7 @@ async def run(local: LocalRun) -> int:
     finally:
         try:
             if server:
-                await _to_its_end(server.child.stop(STOP_GRACE_S))
+                await _finish(server.child.stop(STOP_GRACE_S))
         finally:
             shutil.rmtree(store, ignore_errors=True)
 
@@ -99,18 +99,18 @@ async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
         with local.display.showing(local.job, watch):
             return await children.run()
     finally:
-        await _to_its_end(asyncio.to_thread(_leave, link, server))
+        await _finish(asyncio.to_thread(_leave, link, server))
 
 
 def _leave(link: Link, server: NatsServer | None) -> None:
     if server is None:
-        with suppress(Exception):  # somebody else's server may be gone before us
+        with suppress(Exception):  # a server that is not ours may be gone already
             link.call(deprovision(link), timeout_s=STOP_GRACE_S)
     link.close(flush_timeout_s=1.0)
 
 
 class _GaveUp(Exception):
-    """A process without which the run cannot go on will not be started again."""
+    """A process that the run needs is not restarted any more."""
 
 
 class _Children:
@@ -128,7 +128,7 @@ class _Children:
         failed = asyncio.create_task(_first_failure(needed))
         try:
             await asyncio.wait({learner, failed}, return_when=asyncio.FIRST_COMPLETED)
-            if not learner.done():  # a learner is told of a worker that gave up by its last heartbeat
+            if not learner.done():  # the worker's last heartbeat reports the failure to the learner
                 display.error(str(failed.result()))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(learner), STOP_GRACE_S)
@@ -139,12 +139,12 @@ class _Children:
             await asyncio.wait(workers, timeout=COMPLETE_GRACE_S)
             return EXIT_SUCCESS
         finally:
-            await _to_its_end(self._stop([learner, failed, *needed]))
+            await _finish(self._stop([learner, failed, *needed]))
 
     async def _stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # none of them starts anything any more
+        await asyncio.gather(*tasks, return_exceptions=True)  # from here on, no task starts a process
         await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._alive))
 
     async def _watch_nats(self) -> None:
@@ -154,12 +154,12 @@ class _Children:
         while True:
             began_s = time.monotonic()
             code = await self._server.child.wait()
-            words = self._server.child.last_line()
-            self._local.display.error(f"nats-server ended: {describe_exit(code)}; its last words: {words}")
-            restarts = 1 if time.monotonic() - began_s > NATS_LIVED_S else restarts + 1
+            last_line = self._server.child.last_line()
+            self._local.display.error(f"nats-server ended: {describe_exit(code)}; its last line: {last_line}")
+            restarts = 1 if time.monotonic() - began_s > NATS_STABLE_S else restarts + 1
             if restarts > NATS_RESTARTS:
-                raise _GaveUp(f"nats-server is given up after {NATS_RESTARTS} restarts in a row")
-            self._local.display.event("nats-server starts again")
+                raise _GaveUp(f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
+            self._local.display.event("nats-server restarts")
             await self._server.start_again()
 
     async def _run_learner(self) -> int:
@@ -172,18 +172,18 @@ class _Children:
         wait_s = FIRST_RESTART_WAIT_S
         for restarts in range(spec.failure.max_restarts_per_worker + 1):
             if restarts:
-                display.event(f"worker {index} starts again ({restarts} of {spec.failure.max_restarts_per_worker})")
+                display.event(f"worker {index} restarts ({restarts} of {spec.failure.max_restarts_per_worker})")
             child = await self._start(f"worker {index}", [sys.executable, "-m", "rollfleet", "worker"], environ)
             code = await self._wait(child)
             if code == 0:
                 return
-            cause = f"worker {index} ended: {describe_exit(code)}; its last words: {child.last_line() or 'none'}"
-            if code == HOPELESS:
+            cause = f"worker {index} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
+            if code == EXIT_HOPELESS:
                 raise _GaveUp(cause)
             display.error(cause)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RESTART_WAIT_S)
-        raise _GaveUp(f"worker {index} is given up after {restarts} restart{'s' if restarts != 1 else ''}")
+        raise _GaveUp(f"gave up on worker {index} after {restarts} restart{'s' if restarts != 1 else ''}")
 
     async def _start(self, name: str, command: list[str], environ: dict[str, str]) -> Child:
         show = self._local.display.output
@@ -194,7 +194,7 @@ class _Children:
     async def _wait(self, child: Child) -> int:
         code = await child.wait()
         self._alive.discard(child)
-        child.kill(signal.SIGKILL)  # what it started and left behind
+        child.kill(signal.SIGKILL)  # its own child processes
         return code
 
     def _environ(self, role: Role) -> dict[str, str]:
@@ -202,15 +202,15 @@ class _Children:
         address = Address(url=_url(self._local, self._server, role), job=job.key)
         environ = {**os.environ, **address.variables(), "PYTHONUNBUFFERED": "1"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._local.folder), environ.get("PYTHONPATH"))))
-        return environ | _ALLOCATOR | (_worker_only(job, os.environ) if role is Role.WORKER else {})
+        return environ | _MALLOC_VARIABLES | (_worker_only(job, os.environ) if role is Role.WORKER else {})
 
 
 def _worker_only(job: CollectorJob, environ: Mapping[str, str]) -> dict[str, str]:
     threads = str(max(1, available_cpus() // job.spec.workers))
-    said = {THREADS: threads, "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}
+    variables = {THREADS: threads, "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}
     if job.spec.policy.device == "cpu" and job.spec.env.device in (None, "cpu") and not job.spec.resources.gpu.count:
-        said["CUDA_VISIBLE_DEVICES"] = ""  # not asked for: do not touch its memory
-    return said
+        variables["CUDA_VISIBLE_DEVICES"] = ""  # the job asks for no GPU: use none of its memory
+    return variables
 
 
 def _url(local: LocalRun, server: NatsServer | None, role: Role | None) -> str:
@@ -221,7 +221,7 @@ def _url(local: LocalRun, server: NatsServer | None, role: Role | None) -> str:
 
 
 async def _first_failure(tasks: "list[asyncio.Task[None]]") -> BaseException:
-    """Wait for the first task that fails; for ever, if none does."""
+    """Wait for the first task that fails; forever if none does."""
     pending = set(tasks)
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -233,7 +233,7 @@ async def _first_failure(tasks: "list[asyncio.Task[None]]") -> BaseException:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    """Call something that blocks; unlike with `asyncio.to_thread`, nobody waits for the thread once cancelled."""
+    """Call a blocking function. Unlike with `asyncio.to_thread`, a cancelled run does not wait for the thread."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
 
@@ -247,8 +247,8 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await asyncio.wrap_future(result)
 
 
-async def _to_its_end(cleaning: Coroutine[Any, Any, None]) -> None:
-    """Wait for something that one cancellation must not cut short; it is raised afterwards."""
+async def _finish(cleaning: Coroutine[Any, Any, None]) -> None:
+    """Finish a clean-up that a cancellation must not interrupt; raise the cancellation afterwards."""
     task = asyncio.ensure_future(cleaning)
     try:
         await asyncio.shield(task)

@@ -1,9 +1,8 @@
-"""The `rollfleet` command. Each subcommand loads what it needs and no more: `validate` starts without torch."""
+"""The `rollfleet` command. Each subcommand imports only what it needs: `validate` starts without torch."""
 
 import asyncio
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,13 +15,11 @@ if TYPE_CHECKING:
     from rollfleet.cli.local import LocalRun
     from rollfleet_api.job import CollectorJob
 
-EXIT_OF_SIGNALS = 128  # as a shell tells of a program that a signal ended: 130 after Ctrl-C
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Collect reinforcement-learning data: run a CollectorJob here, check one, or look after those of a cluster.",
+    help="Collect reinforcement-learning data: run and check CollectorJobs here, or manage those of a cluster.",
 )
 
 
@@ -32,15 +29,16 @@ def run(
     learner: Annotated[
         Path | None,
         typer.Option(
-            help="A Python script that iterates over the job. Default: batches are only counted.", exists=True
+            help="A Python script that iterates over the job's batches. Default: count batches and drop them.",
+            exists=True,
         ),
     ] = None,
-    arguments: Annotated[list[str] | None, typer.Argument(help="For the learner, after `--`.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Instead of the job's `workers`.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the job's `collect.seed`.")] = None,
-    nats: Annotated[str | None, typer.Option(help="URL of a NATS server to use. Default: an embedded one.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the learner, after `--`.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of workers. Default: the job's `workers`.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed. Default: the job's `collect.seed`.")] = None,
+    nats: Annotated[str | None, typer.Option(help="URL of a NATS server. Default: start an embedded server.")] = None,
 ) -> None:
-    """Run a job on this machine: nats-server, workers and, where one is named, the learner."""
+    """Run a job on this machine: a nats-server, the workers and the learner."""
     from rich.console import Console
 
     from rollfleet.cli.display import Display
@@ -74,12 +72,12 @@ def _only_job(path: Path) -> "CollectorJob":
 
     jobs = read_jobs(path.read_text(), origin=str(path))
     if len(jobs) != 1:
-        raise typer.BadParameter(f"{path} holds {len(jobs)} jobs; put the one to run into a file of its own")
+        raise typer.BadParameter(f"{path} holds {len(jobs)} jobs; put the job to run into its own file")
     return jobs[0]
 
 
 def _with(job: "CollectorJob", *, workers: int | None, seed: int | None) -> "CollectorJob":
-    """The job, with what the command line says instead."""
+    """Return the job with the options of the command line applied."""
     from rollfleet_api.validation import parse_job
 
     spec = job.spec
@@ -88,33 +86,32 @@ def _with(job: "CollectorJob", *, workers: int | None, seed: int | None) -> "Col
     if seed is not None:
         spec = spec.model_copy(update={"collect": spec.collect.model_copy(update={"seed": seed})})
     changed = job.model_copy(update={"spec": spec})
-    return parse_job(changed.dump(), origin="with what the command line says")  # a copy's values are not checked
+    return parse_job(changed.dump(), origin="with the options of the command line")  # `model_copy` checks no values
 
 
 async def _until_signal(local: "LocalRun") -> int:
     from rollfleet.cli.local import run
+    from rollfleet.cli.stop_signal import StopSignal
 
+    loop = asyncio.get_running_loop()
     running = asyncio.ensure_future(run(local))
-    told: list[int] = []
 
-    def stop(number: int) -> None:
-        told.append(number)
-        if len(told) == 1:  # once more would cut the way out short, and leave something behind
-            running.cancel()
+    def cancel() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(running.cancel)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    stop = StopSignal(cancel)  # later signals are ignored: they would interrupt the clean-up
     try:
         return await running
     except asyncio.CancelledError:
-        return EXIT_OF_SIGNALS + told[0]
+        return stop.exit_code
 
 
 @app.command()
 def validate(
-    files: Annotated[list[str], typer.Argument(help="YAML files with one or more jobs each; `-` is standard input.")],
+    files: Annotated[list[str], typer.Argument(help="YAML files of one or more jobs; `-` reads standard input.")],
 ) -> None:
-    """Check jobs. Says for each mistake where it is, what is wrong, and what to write; exits with 1 if there is any."""
+    """Check jobs: report each mistake with its place, its cause and a correction. Exit with 1 if there is any."""
     from rollfleet.cli.validate import validate as check
 
     raise typer.Exit(check(files, stdin=sys.stdin, out=sys.stdout))
@@ -122,29 +119,32 @@ def validate(
 
 @app.command()
 def worker(
-    index: Annotated[int | None, typer.Option(min=0, help="Which worker of the job this is.")] = None,
-    job: Annotated[str | None, typer.Option(help="The job's name, or `namespace/name`.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Index of this worker in the job.")] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job, or `namespace/name`.")] = None,
     nats: Annotated[str | None, typer.Option(help="URL of the NATS server.")] = None,
     credentials: Annotated[Path | None, typer.Option(help="A NATS credentials file.", exists=True)] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
-    """Work for a job, from any machine that reaches its NATS server. The environment says what is not said here."""
-    from rollfleet.system.container_init import heed_sigterm
+    """Run one worker of a job, on any machine that reaches its NATS server.
 
-    heed_sigterm()  # before the imports, which take seconds
+    Options that are not given are read from environment variables.
+    """
+    from rollfleet.system.process_setup import exit_on_sigterm
+
+    exit_on_sigterm()  # before the imports below, which take seconds
     from rollfleet.nats.lean_import import import_nats
-    from rollfleet_api.environment import Address, EnvironmentIncomplete, worker_index
+    from rollfleet_api.address import Address, EnvironmentIncomplete, worker_index
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
         number = worker_index(os.environ) if index is None else index
     except EnvironmentIncomplete as error:
-        from rollfleet.cli.worker_program import EXIT_HOPELESS
+        from rollfleet_api.exit_codes import EXIT_HOPELESS
 
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_HOPELESS) from None
-    import_nats(address.url)  # before whatever else would
+    import_nats(address.url)  # before any other import of nats
     from rollfleet.cli.worker_program import main
 
     raise typer.Exit(main(address, number, timeout_s=timeout))
@@ -152,23 +152,22 @@ def worker(
 
 @app.command()
 def record(
-    job: Annotated[str | None, typer.Argument(help="The job's name, or `namespace/name`.")] = None,
-    to: Annotated[Path, typer.Option(help="The folder that batches are written to.", file_okay=False)] = Path(
-        "recording"
-    ),
+    job: Annotated[str | None, typer.Argument(help="Name of the job, or `namespace/name`.")] = None,
+    to: Annotated[Path, typer.Option(help="Folder for the recorded batches.", file_okay=False)] = Path("recording"),
     nats: Annotated[str | None, typer.Option(help="URL of the NATS server.")] = None,
     credentials: Annotated[
-        Path | None, typer.Option(help="A NATS credentials file, of a learner.", exists=True)
+        Path | None, typer.Option(help="A NATS credentials file of the job's learner.", exists=True)
     ] = None,
-    segment_size: Annotated[str, typer.Option(help="Of one file, at most: `256Mi`.")] = "256Mi",
+    segment_size: Annotated[str, typer.Option(help="Maximum size of one file, such as `256Mi`.")] = "256Mi",
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
-    """Write every batch of a job to disk, beside its learner, until the job ends or Ctrl-C.
+    """Write every batch of a job to disk until the job ends or Ctrl-C. The learner keeps running.
 
-    `rollfleet.Recording(FOLDER)` iterates over them. The environment says what is not said here.
+    `rollfleet.Recording(FOLDER)` iterates over the recorded batches. Options that are not given are read from
+    environment variables.
     """
-    from rollfleet.recording.record_program import EXIT_FAILURE, main
-    from rollfleet_api.environment import Address, EnvironmentIncomplete
+    from rollfleet.cli.record_program import EXIT_FAILURE, main
+    from rollfleet_api.address import Address, EnvironmentIncomplete
     from rollfleet_api.quantity import parse_bytes
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -186,10 +185,12 @@ def record(
 
 @app.command()
 def plot(
-    curve: Annotated[Path, typer.Argument(help="A CSV file that a learner wrote.", exists=True, dir_okay=False)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: beside the CSV, as PNG.")] = None,
+    curve: Annotated[Path, typer.Argument(help="A CSV file written by a learner.", exists=True, dir_okay=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Image file. Default: a PNG beside the CSV.")
+    ] = None,
 ) -> None:
-    """Draw a learning curve as a picture."""
+    """Draw a learning curve as an image."""
     from rollfleet.errors import RollfleetError
     from rollfleet.progress import draw
 
@@ -206,6 +207,6 @@ app.add_typer(kubectl_commands.app)
 
 
 def main() -> None:
-    """The command's entry, also as kubectl's plugin."""
+    """Run the command, also as a plugin of kubectl."""
     plugin = Path(sys.argv[0]).stem == "kubectl-rollfleet"
     app(prog_name="kubectl rollfleet" if plugin else None)

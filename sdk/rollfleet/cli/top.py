@@ -1,4 +1,4 @@
-"""What `rollfleet top` shows: the jobs of a cluster and, of one, its workers; live on a terminal."""
+"""The output of `rollfleet top`: a table of a cluster's jobs; for a single job also its workers."""
 
 import time
 from collections import Counter
@@ -18,13 +18,13 @@ _STYLES = {Phase.FAILED: "red", Phase.COMPLETE: "green", Phase.RUNNING: "cyan"}
 
 
 def jobs_table(jobs: Iterable[JobView]) -> Table:
-    """A row for each job, by namespace and name."""
+    """Build a table with a row for each job, sorted by namespace and name."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("job", "phase"):
         table.add_column(column, no_wrap=True)
     for column in ("workers", "frames", "frames/s", "version", "lag", "dropped"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("last error")  # the only one that gives room away
+    table.add_column("last error")  # the only column that shrinks
     for job in sorted(jobs, key=lambda job: job.key):
         status = job.status
         table.add_row(
@@ -42,12 +42,12 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
 
 
 def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: datetime) -> Table:
-    """A row for each pod.
+    """Build a table of pods.
 
     Args:
-        shown: Those that get a row.
-        pods: All of the job: those that failed before are counted.
-        now: The time, for ages.
+        shown: The pods with a row.
+        pods: All pods of the job; failed ones are counted as crashes.
+        now: The current time, for ages.
     """
     failed = Counter(pod.worker for pod in pods if pod.status.phase == "Failed")
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -56,7 +56,7 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
         table.add_column(column, no_wrap=True)
     for column in ("crashes", "age"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("why")
+    table.add_column("reason")
     for pod in shown:
         table.add_row(
             "learner" if pod.worker is None else str(pod.worker),
@@ -70,17 +70,17 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
 
 
 def newest_pods(pods: Iterable[PodView]) -> list[PodView]:
-    """The newest pod of each worker, by index, and the learner's last."""
+    """Return the newest pod of each worker, by index, then the learner's newest."""
     newest: dict[int | None, PodView] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
         newest[pod.worker] = pod
     return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.worker or 0))
 
 
-def picture(jobs: Sequence[JobView], pods: Sequence[PodView] | None, now: datetime) -> RenderableType:
-    """Jobs, and the workers of the one job where they were asked for."""
+def overview(jobs: Sequence[JobView], pods: Sequence[PodView] | None, now: datetime) -> RenderableType:
+    """Build the whole output: jobs and, where `pods` are given, the workers of the one job."""
     if not jobs:
-        return Text("no CollectorJobs here; --all-namespaces shows those of all namespaces")
+        return Text("no CollectorJobs in this namespace; --all-namespaces shows all namespaces")
     if pods is None:
         return jobs_table(jobs)
     missing = sum(job.status.workers.desired for job in jobs) - len({pod.worker for pod in pods} - {None})
@@ -88,46 +88,46 @@ def picture(jobs: Sequence[JobView], pods: Sequence[PodView] | None, now: dateti
     return Group(jobs_table(jobs), Text(), workers_table(newest_pods(pods), pods, now), *rest)
 
 
-def show(console: Console, look: Callable[[], RenderableType], *, every_s: float) -> None:
-    """Show what is seen, again and again until Ctrl-C; once where nobody watches.
+def show(console: Console, read: Callable[[], RenderableType], *, every_s: float) -> None:
+    """Show what `read` returns, again and again until Ctrl-C; once when piped.
 
     Raises:
-        KubectlFailed: The first look failed. Later ones are told below the last picture: the cluster may come back.
+        KubectlFailed: The first read failed. Later failures are shown below the last output: the cluster may come back.
     """
-    seen = look()
+    output = read()
     if not console.is_terminal:
-        console.print(seen)
+        console.print(output)
         return
-    with Live(seen, console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+    with Live(output, console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
         while True:
             time.sleep(every_s)
             try:
-                seen = look()
+                output = read()
             except KubectlFailed as error:
-                live.update(Group(seen, Text(), Text(one_line(str(error)), style="red")), refresh=True)
+                live.update(Group(output, Text(), Text(one_line(str(error)), style="red")), refresh=True)
             else:
-                live.update(seen, refresh=True)
+                live.update(output, refresh=True)
 
 
 def amount_of_frames(job: JobView) -> str:
-    """Frames so far, and how many there are to be."""
+    """Format the frames so far and the job's total."""
     total = job.spec.collect.total_frames
     return f"{job.status.frames:,}" + (f"/{total:,}" if total else "")
 
 
 def version(job: JobView) -> str:
-    """The version that is published, and the oldest that a worker acts by."""
+    """Format the published version and the oldest version that a worker acts on."""
     published, applied = job.status.published_version, job.status.applied_version
     return f"{'-' if published is None else published}/{'-' if applied is None else applied}"
 
 
 def lag(job: JobView) -> str:
-    """How many versions the slowest worker is behind."""
+    """Format the lag of the slowest worker, in versions."""
     published, applied = job.status.published_version, job.status.applied_version
     return "-" if published is None or applied is None else str(max(published - applied, 0))
 
 
 def last_error(job: JobView) -> str:
-    """What is wrong now or, where nothing is, the last error of a worker."""
-    wrong = job.held(ConditionType.FAILED) or job.held(ConditionType.DEGRADED)
-    return one_line((wrong.message or wrong.reason) if wrong else job.status.last_error or "")
+    """Return the job's current problem or, without one, the last error of a worker."""
+    problem = job.held(ConditionType.FAILED) or job.held(ConditionType.DEGRADED)
+    return one_line((problem.message or problem.reason) if problem else job.status.last_error or "")

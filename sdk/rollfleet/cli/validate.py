@@ -1,7 +1,8 @@
-"""`rollfleet validate`: what is wrong with jobs in files, before anything runs.
+"""The check behind `rollfleet validate`: find the mistakes of jobs in files before anything runs.
 
-The models of `rollfleet_api` say most of it. Here is what they cannot know: which environments Gymnasium has, and what
-can be imported. Jobs that bring their own code (`spec.source`, `spec.image`) are not held to what is installed here.
+The models of `rollfleet_api` check the fields. This module adds what only a machine knows: the environments that
+Gymnasium registers, and the modules that can be imported. Jobs with their own code (`spec.source`, `spec.image`) are
+not checked against the packages of this machine.
 """
 
 import contextlib
@@ -25,15 +26,15 @@ Part = TypeVar("Part", EnvSpec, PolicySpec)
 
 
 def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
-    """Tell everything that is wrong with the jobs in files, one problem a line, or which jobs are valid.
+    """Print each problem of the jobs in files, one a line, and each valid job.
 
     Args:
         paths: Files of one or several YAML documents; `-` is standard input.
-        stdin: What `-` reads.
-        out: Where the messages go.
+        stdin: The input of `-`.
+        out: The output for messages.
 
     Returns:
-        The exit code: 0 where all is well, 1 where something is wrong.
+        The exit code: 0 if all jobs are valid, 1 otherwise.
     """
     failed = False
     for path in paths:
@@ -47,7 +48,7 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
         folder = Path.cwd() if path == "-" else Path(path).resolve().parent
         with _importing_from(folder):
             for document in documents:
-                problems = [*document.problems, *_found_here(document)]
+                problems = [*document.problems, *_local_problems(document)]
                 failed = failed or bool(problems)
                 for problem in problems:
                     print(problem, file=out)
@@ -71,8 +72,8 @@ def _read(path: str, stdin: TextIO) -> str:
         raise JobErrors([Problem("", f"cannot be read: {error.strerror}", origin)]) from error
 
 
-def _found_here(document: Document) -> Iterator[Problem]:
-    """What only this machine can tell about a document, also where something else is wrong with it."""
+def _local_problems(document: Document) -> Iterator[Problem]:
+    """Yield the problems that only this machine can find, also in a document with other problems."""
     raw = document.data.get("spec") if isinstance(document.data, Mapping) else None
     if not isinstance(raw, Mapping):
         return
@@ -86,15 +87,15 @@ def _part(model: type[Part], data: object) -> Part | None:
     try:
         return model.model_validate(data, by_alias=True, by_name=False)
     except ValidationError:
-        return None  # told already
+        return None  # reported already
 
 
 def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: bool) -> Iterator[tuple[str, str]]:
     entrypoints: dict[str, str | None] = {}
     if env:
-        # EnvPool's environments are in a registry of its own, which only a worker that has EnvPool can ask.
-        known_here = env.id is not None and env.backend is Backend.GYMNASIUM
-        if known_here and (message := _environment_problem(env.id or "", brings_code)):
+        # EnvPool has its own registry, which only a worker with EnvPool can query.
+        checkable = env.id is not None and env.backend is Backend.GYMNASIUM
+        if checkable and (message := _environment_problem(env.id or "", brings_code)):
             yield "spec.env.id", message
         entrypoints["spec.env.entrypoint"] = env.entrypoint
         for index, wrapper in enumerate(env.wrappers):
@@ -110,8 +111,8 @@ def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: 
 
 
 def _environment_problem(env_id: str, brings_code: bool) -> str:
-    """What is wrong with an environment's id; empty: nothing."""
-    # Not at the top: a machine that validates jobs of other code should not wait for gymnasium to start the CLI.
+    """Return the problem of an environment's id; empty if it is valid."""
+    # Not at the top: commands that do not need gymnasium should not wait for its import.
     from gymnasium.envs.registration import parse_env_id, registry
 
     module, _, name = env_id.rpartition(":")
@@ -127,33 +128,33 @@ def _environment_problem(env_id: str, brings_code: bool) -> str:
     for registered in registry.values():
         known = f"{registered.namespace}/{registered.name}" if registered.namespace else registered.name
         versions.setdefault(known, []).append((registered.version or 0, registered.id))
-    asked = f"{namespace}/{base}" if namespace else base
-    if asked in versions:
+    wanted = f"{namespace}/{base}" if namespace else base
+    if wanted in versions:
         if version is None:
-            return ""  # Gymnasium takes the newest
-        listed = ", ".join(f"`{known}`" for _, known in sorted(versions[asked]))
-        return f"`{env_id}` is no registered environment; write `{max(versions[asked])[1]}` (registered: {listed})"
+            return ""  # Gymnasium uses the newest version
+        listed = ", ".join(f"`{known}`" for _, known in sorted(versions[wanted]))
+        return f"`{env_id}` is not a registered environment; write `{max(versions[wanted])[1]}` (registered: {listed})"
     if brings_code:
         return ""
     plain = {known.lower(): known for known in versions}
-    near = difflib.get_close_matches(asked.lower(), plain, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(wanted.lower(), plain, n=1, cutoff=0.6)
     if near:
         of_near = versions[plain[near[0]]]
         same = [known for number, known in of_near if number == version]
-        return f"`{env_id}` is no registered environment; did you mean `{same[0] if same else max(of_near)[1]}`?"
+        return f"`{env_id}` is not a registered environment; did you mean `{same[0] if same else max(of_near)[1]}`?"
     if namespace and not any(known.startswith(f"{namespace}/") for known in versions):
         return (
-            f"`{env_id}` is no registered environment: nothing registers `{namespace}/`; install the package that "
-            f"does, or name it: `package:{name}`"
+            f"`{env_id}` is not a registered environment: no installed package registers `{namespace}/`; "
+            f"install the package, or name it: `package:{name}`"
         )
-    return f"`{env_id}` is no registered environment; write `module:{name}` if a module registers it when imported"
+    return f"`{env_id}` is not a registered environment; write `module:{name}` if a module registers it when imported"
 
 
 # --- Entrypoints -----------------------------------------------------------------------------------------------------
 
 
 def _entrypoint_problem(entrypoint: str) -> str:
-    """What is wrong with a `module:callable` of good form; empty: nothing."""
+    """Return the problem of a well-formed `module:callable`; empty if it is valid."""
     module, _, name = entrypoint.partition(":")
     if message := _module_problem(module):
         return message
@@ -165,7 +166,7 @@ def _entrypoint_problem(entrypoint: str) -> str:
             return f"`{module}` has no `{name}`" + (f"; did you mean `{module}:{near[0]}`?" if near else "")
         found = getattr(found, part)
     if not callable(found):
-        return f"`{entrypoint}` is a {type(found).__name__}, and cannot be called"
+        return f"`{entrypoint}` is a {type(found).__name__} and cannot be called"
     return ""
 
 
@@ -174,18 +175,18 @@ def _module_problem(module: str) -> str:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            return f"there is no module `{error.name}` here; install it, or give the workers the code in `spec.source`"
+            return f"module `{error.name}` is not installed here; install it, or give workers the code in `spec.source`"
         return f"`{module}` cannot be imported: {error}"
-    except Exception as error:  # whatever the module does when it is imported
+    except Exception as error:  # an import can raise anything
         return f"`{module}` cannot be imported: {type(error).__name__}: {error}"
     return ""
 
 
 @contextlib.contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
-    """Let modules beside the file and in the current folder be imported, and forget them afterwards.
+    """Make modules beside the file and in the current folder importable, and unload them afterwards.
 
-    Two examples may both have an `envs.py`: the first one's must not pass for the second one's.
+    Two examples may both have an `envs.py`: each job must be checked with its own.
     """
     before = list(sys.path)
     folders = [str(folder), os.getcwd()]

@@ -1,8 +1,8 @@
-"""The program in a worker: joins a job over NATS by an address and an index alone, and works until it is complete.
+"""The program behind `rollfleet worker`: join a job over NATS with an address and an index, and work until it ends.
 
-SIGTERM drains: what was collected so far goes out as a shorter batch, then the worker leaves. A second one ends it, and
-so does a step, or a queue without room, that lets it wait for longer than 10 s. Warnings are left out unless Python was
-asked for them, by -W or PYTHONWARNINGS.
+SIGTERM drains the worker: it sends its collected frames as a shorter batch and leaves. A second SIGTERM ends it at
+once. So does a step, or a full queue, that blocks the worker for more than 10 s after the first. Python warnings are
+hidden unless -W or PYTHONWARNINGS asks for them.
 """
 
 import logging
@@ -11,55 +11,62 @@ import signal
 import sys
 import threading
 from dataclasses import replace
-from types import FrameType
+from typing import NoReturn
 
 import torch
 
+from rollfleet.cli.stop_signal import StopSignal
 from rollfleet.errors import ConnectionFailed, JobInvalid, JobNotFound, WeightMismatch
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.system.cpus import available_cpus
-from rollfleet.system.warnings_off import be_quiet
+from rollfleet.system.process_setup import silence_warnings
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker, failure
-from rollfleet_api.environment import THREADS, WORKER, Address
+from rollfleet_api.address import THREADS, WORKER, Address
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_HOPELESS, EXIT_TERMINATED
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
 log = logging.getLogger(__name__)
 
-EXIT_COMPLETE, EXIT_CRASHED, EXIT_HOPELESS, EXIT_TERMINATED = 0, 1, 2, 143
 JOB_TIMEOUT_S = 60.0
-DRAIN_S = 10.0  # within the grace that Kubernetes gives, 30 s, also for what comes after
+DRAIN_S = 10.0  # leaves time to report and close within the 30 s grace period of Kubernetes
 
 
 class Terminated(BaseException):
-    """SIGTERM came. Derived from BaseException so that no handler of ordinary errors takes it for one."""
+    """SIGTERM ends this process. A BaseException, so that handlers of ordinary errors do not catch it."""
 
 
 class _Termination:
-    """What SIGTERM does: nothing is lost where there is a worker, and at once where there is none yet."""
+    """The reaction to SIGTERM: drain the worker; end at once while no worker exists yet."""
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
-        self.came = False
-        os.register_at_fork(after_in_child=self._forget)
-        signal.signal(signal.SIGTERM, self._on_signal)
+        os.register_at_fork(after_in_child=self._restore_default)
+        self._signal = StopSignal(self._drain, self._end, numbers=[signal.SIGTERM])
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self.worker is None or self.came:
-            signal.signal(number, signal.SIG_IGN)  # what follows is the way out
-            raise Terminated
-        self.came = True
+    @property
+    def requested(self) -> bool:
+        """Whether SIGTERM has come."""
+        return self._signal.number is not None
+
+    def _drain(self) -> None:
+        if self.worker is None:
+            self._end()
         self.worker.leave()
-        end = threading.Timer(DRAIN_S, os.kill, (os.getpid(), number))
+        end = threading.Timer(DRAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
         end.daemon = True
         end.start()
 
-    def _forget(self) -> None:
-        """In an environment's process, which is forked from ours: end at SIGTERM, as any process."""
+    def _end(self) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # no further signal interrupts the clean-up
+        raise Terminated
+
+    def _restore_default(self) -> None:
+        """Let SIGTERM end an environment's process, which is forked from this one."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -67,17 +74,17 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
     """Work until the job is complete.
 
     Args:
-        address: Where the job is.
-        index: Which of its workers this is.
+        address: The job's address.
+        index: The worker's index in the job.
         timeout_s: How long to wait for NATS, and then for the job.
 
     Returns:
-        0: the job is complete. 1: something broke; starting again may help. 2: it would break again in the same way.
-        143: told to stop by SIGTERM.
+        0: the job is complete. 1: an error; a restart may help. 2: an error that a restart would repeat.
+        143: SIGTERM stopped the worker.
     """
-    os.environ[WORKER] = str(index)  # for what makes environments and policies, however this was told it
+    os.environ[WORKER] = str(index)  # environments and policies read it, however this program got its index
     if not sys.warnoptions:
-        be_quiet()
+        silence_warnings()
     termination = _Termination()
     link: Link | None = None
     try:
@@ -104,14 +111,14 @@ def _work(link: Link, job: CollectorJob, index: int, termination: _Termination) 
         torch.set_num_threads(int(os.environ.get(THREADS, 0)) or available_cpus())
         worker = termination.worker = Worker(transport, Workload.of(job), index)
         worker.run()
-        return EXIT_TERMINATED if termination.came else EXIT_COMPLETE
+        return EXIT_TERMINATED if termination.requested else EXIT_COMPLETE
     except Terminated:
         transport.report(
             replace(transport.status or WorkerStatus.starting(index, transport.incarnation), state=WorkerState.LEFT)
         )
         raise
     except Exception as error:
-        # Bad input and misfits would fail again in the same way; an environment that broke may work next time.
+        # A restart repeats errors in the job or the weights; a broken environment may work next time.
         fatal = isinstance(error, JobInvalid | WeightMismatch)
         status = transport.status or WorkerStatus.starting(index, transport.incarnation)
         failed = replace(worker.failed(error) if worker else failure(status, error), fatal=fatal)

@@ -1,4 +1,4 @@
-"""What a worker collected, and the TensorDict that the learner gets of it."""
+"""A worker's fragment, and the batch that a learner gets from it: a TensorDict in TorchRL's layout."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rollfleet.data.copying import copy_all
+from rollfleet.data.tensor_memory import copy_all, indexable
 from rollfleet.errors import JobInvalid, MessageCorrupt
 
 if TYPE_CHECKING:
-    # Imported only where it is needed: it would add a third to a worker's memory.
+    # Imported only where it is needed: it adds a third to a worker's memory.
     from tensordict import TensorDict
 
 Key = tuple[str, ...]
@@ -29,13 +29,12 @@ STEP_COUNT: Key = ("step_count",)
 IS_INIT: Key = ("is_init",)
 
 NO_TRAJECTORY = -1
-"""The trajectory id of what is padding."""
+"""The trajectory id of padding."""
 
 RESERVED = ("action", "next", "reward", "done", "terminated", "truncated", "collector", "step_count", "is_init")
-"""What a batch has at its root besides observations, what the policy put out, and its hidden state."""
+"""The root keys of a batch, apart from observations, the policy's outputs and its hidden state."""
 
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-_FIXED: dict[Key, tuple[torch.dtype, int]] = {  # dtype and dimensions of what every fragment has
+_FIXED: dict[Key, tuple[torch.dtype, int]] = {  # dtype and number of dimensions, in every fragment
     REWARD: (torch.float32, 3),
     TERMINATED: (torch.bool, 3),
     TRUNCATED: (torch.bool, 3),
@@ -51,20 +50,22 @@ _OPTIONAL: dict[Key, tuple[torch.dtype, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fragment:
-    """What one worker collected in one go, without what can be rebuilt (next observations, done, root flags).
+    """The frames that one worker collected for a batch, without values that can be rebuilt.
+
+    Rebuilt are next observations, `done`, and the flags at the root.
 
     Attributes:
-        steps: CPU tensors [envs, T, ...], contiguous: observations (a Dict space's one by one), action, what the policy
-            put out, the hidden state it acted with, next.reward float32, next.terminated and next.truncated bool
-            [envs, T, 1], collector.traj_ids int64 [envs, T]. Where frames can come from several versions, also
-            collector.policy_version int64 [envs, T]. Where rows have different lengths, also collector.mask bool
-            [envs, T]: what it leaves out is zero, under the id -1. Where asked for, step_count int64 and is_init bool
-            [envs, T, 1].
-        final: [n, ...] for each leaf of the observation and of the hidden state: what truly came after those frames
-            that ended, or are the last of their row, in row-major (env, t) order.
+        steps: CPU tensors [envs, T, ...], contiguous. Always: observations (a Dict space's one by one), action, the
+            policy's other outputs, the hidden state that it acted with, next.reward float32, next.terminated and
+            next.truncated bool [envs, T, 1], collector.traj_ids int64 [envs, T]. If frames can come from several
+            versions: collector.policy_version int64 [envs, T]. If rows differ in length: collector.mask bool [envs, T];
+            False marks padding, which is zero, under the trajectory id -1. On request: step_count int64 and is_init
+            bool [envs, T, 1].
+        final: [n, ...] for each leaf of the observation and of the hidden state: the true next values of frames that
+            ended an episode or are the last of their row, in row-major (env, t) order.
         episode_returns: float64 [m], of the episodes that ended in this fragment, in order of their end.
         episode_lengths: int64 [m], in frames of the environment.
-        version: Of the policy that acted.
+        version: The version of the policy that acted.
     """
 
     steps: dict[Key, Tensor]
@@ -75,7 +76,7 @@ class Fragment:
 
     @property
     def frames(self) -> int:
-        """How many it holds, padding not counted."""
+        """Number of frames, without padding."""
         mask = self.steps.get(MASK)
         return self.steps[REWARD].numel() if mask is None else int(torch.count_nonzero(mask))
 
@@ -89,23 +90,23 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
 
 
 def frames_in(fragment: Fragment) -> dict[Key, Tensor]:
-    """Its frames in a row, [frames, ...] by key, as a replay buffer has them: without padding, and without the mask."""
+    """Return the frames of a fragment, [frames, ...] by key, as in a replay buffer: without padding and mask."""
     flat = {key: value.flatten(0, 1) for key, value in expanded(fragment).items()}
     mask = flat.pop(MASK, None)
     return flat if mask is None else {key: value[mask] for key, value in flat.items()}
 
 
 def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
-    """All that a batch has, [envs, T, ...] by key.
+    """Return all values of a batch, [envs, T, ...] by key.
 
-    Shares memory with `fragment.steps`; everything that had been left out is new.
+    They share memory with `fragment.steps`; rebuilt values are new.
 
     Args:
-        fragment: What was collected.
-        empty_like: Where memory for the next observations comes from.
+        fragment: A worker's fragment.
+        empty_like: Allocates memory for the next observations.
 
     Raises:
-        MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have written
+        MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent
             them.
     """
     envs, time = _checked_size(fragment)
@@ -130,27 +131,27 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
 
 
 def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
-    """Dicts in dicts, as the keys say.
+    """Return nested dicts, one level for each part of a key.
 
     Raises:
         MessageCorrupt: A key is a tensor and a group of tensors at once.
     """
     root: dict[str, Any] = {}
     for key, value in flat.items():
-        place = root
+        group = root
         for name in key[:-1]:
-            inner = place.setdefault(name, {})
+            inner = group.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise MessageCorrupt(f"key {key} lies inside {name!r}, which is a tensor")
-            place = inner
-        if key[-1] in place:
+            group = inner
+        if key[-1] in group:
             raise MessageCorrupt(f"key {key} is a tensor and a group of tensors at once")
-        place[key[-1]] = value
+        group[key[-1]] = value
     return root
 
 
 def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
-    """Which frames nothing follows in their row: bool [envs, T]."""
+    """Return which frames have no successor in their row: bool [envs, T]."""
     ends = done.clone()
     ends[:, -1] = True
     if mask is not None:
@@ -181,7 +182,7 @@ def _checked_size(fragment: Fragment) -> tuple[int, int]:
             f"{tuple(lengths.shape)}; expected float64 [m] and int64 [m]"
         )
     if not 0 <= fragment.version < 1 << 63:
-        raise MessageCorrupt(f"policy version {fragment.version} is no version")
+        raise MessageCorrupt(f"policy version {fragment.version} is out of range")
     trajectories = steps[TRAJECTORY]
     if trajectories.ndim != 2 or trajectories.numel() == 0:
         raise MessageCorrupt(f"{TRAJECTORY} has shape {tuple(trajectories.shape)}; expected [envs, T], both at least 1")
@@ -208,7 +209,7 @@ def _next(
     mask: Tensor | None,
     empty_like: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """The observations after each step: of the following frame, or `final` where there is none. One allocation."""
+    """Return the observations after each step: those of the next frame, or `final` at a row's end. One allocation."""
     if final.shape != (count, *now.shape[2:]) or final.dtype != now.dtype:
         raise MessageCorrupt(
             f"final {key} is {final.dtype} {tuple(final.shape)}; its flags say {now.dtype} {(count, *now.shape[2:])}"
@@ -222,19 +223,13 @@ def _next(
     return following
 
 
-def indexable(tensor: Tensor) -> Tensor:
-    """The same memory, where torch cannot index its dtype: these bits are only copied."""
-    signed = _SIGNED.get(tensor.dtype)
-    return tensor if signed is None else tensor.view(signed)
-
-
 def pad(batch: "TensorDict", time: int) -> "TensorDict":
-    """`batch` [envs, T] with rows of `time` frames: zeros behind its own, and `("collector", "mask")` that says so.
+    """Pad the rows of a batch [envs, T] with zeros to `time` frames, and mark them in `("collector", "mask")`.
 
-    What is padding has the trajectory id -1, as what is left out for other reasons.
+    Padding has the trajectory id -1.
 
     Raises:
-        ValueError: It has more frames than that.
+        ValueError: Its rows are longer than that.
     """
     envs, own = batch.shape
     if own > time:
@@ -250,13 +245,13 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
 
 
 def join(batches: Sequence["TensorDict"]) -> "TensorDict":
-    """The batches of several workers as one, along the environments: [sum of envs, T]. One alone is given back itself.
+    """Join the batches of several workers along the environments: [sum of envs, T]. A single one is returned as it is.
 
-    Where they have rows of different lengths, or some have a mask, all are padded to the longest (see `pad`).
+    If rows differ in length, or a batch has a mask, all are padded to the longest row (see `pad`).
 
     Raises:
         JobInvalid: They differ in a key, dtype or shape; the message names the first that does.
-        ValueError: There are none.
+        ValueError: The sequence is empty.
     """
     from tensordict import TensorDict
 
@@ -275,7 +270,7 @@ def join(batches: Sequence["TensorDict"]) -> "TensorDict":
 
 
 def check_alike(batches: Sequence["TensorDict"]) -> None:
-    """Whether batches can be put together: all but their number of environments is the same.
+    """Check that batches can be joined: they may differ only in their number of environments.
 
     Raises:
         JobInvalid: They differ in a key, dtype or shape; the message names the first that does.

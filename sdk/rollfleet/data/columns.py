@@ -1,4 +1,4 @@
-"""What each row of a table of tensors has under which key, and where its columns lie in memory."""
+"""The columns of a table of tensors: their keys, dtypes and shapes, and their positions in memory."""
 
 import math
 from collections.abc import Mapping
@@ -10,18 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollfleet.data.batch import Key
 from rollfleet.errors import JobInvalid
 from rollfleet_api.messages import pack, unpack
 
-Key = tuple[str, ...]
-
 ALIGNMENT = 64
-"""Bytes. Columns begin at multiples of it."""
+"""Bytes. Columns start at multiples of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What each row has under one key."""
+    """The values of all rows under one key.
+
+    Attributes:
+        key: The key in a batch.
+        dtype: The name of a torch dtype, such as "float32".
+        shape: The shape in one row.
+    """
 
     key: Key
     dtype: str
@@ -29,25 +34,25 @@ class Column:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """As torch has it."""
+        """The torch dtype."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
     def nbytes(self, rows: int) -> int:
-        """Of so many rows, up to where another column may begin."""
+        """Return the size of `rows` rows, up to the start of the next column."""
         exact = rows * math.prod(self.shape) * self.torch_dtype.itemsize
         return -(-exact // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table, one behind the other in memory."""
+    """The columns of a table, in their order in memory."""
 
     columns: tuple[Column, ...]
 
     @classmethod
     def of(cls, values: Mapping[Key, Tensor]) -> Self:
-        """As these are laid out, `[rows, ...]` each."""
+        """Return the columns of these tensors, `[rows, ...]` each."""
         return cls(
             tuple(
                 Column(key=key, dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape[1:]))
@@ -57,19 +62,19 @@ class Columns:
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        """The inverse of `text`."""
+        """Parse a `text`."""
         return unpack(cls, text)
 
     def text(self) -> bytes:
-        """For another process."""
+        """Return a description for another process, to `parse`."""
         return pack(self)
 
     def nbytes(self, rows: int) -> int:
-        """Of so many rows of all columns."""
+        """Return the size of `rows` rows of all columns."""
         return sum(column.nbytes(rows) for column in self.columns)
 
     def views(self, memory: NDArray[np.uint8], rows: int) -> dict[Key, Tensor]:
-        """The columns `[rows, ...]` that lie in this memory."""
+        """Return views of the columns `[rows, ...]` in `memory`."""
         views, start = {}, 0
         for column in self.columns:
             exact = rows * math.prod(column.shape) * column.torch_dtype.itemsize
@@ -79,10 +84,10 @@ class Columns:
         return views
 
     def check_alike(self, frames: "Columns") -> None:
-        """Whether frames of that layout fit.
+        """Check that frames have these columns.
 
         Raises:
-            JobInvalid: They do not; names the keys.
+            JobInvalid: They differ; names the keys.
         """
         if differ := set(self.columns) ^ set(frames.columns):
             keys = sorted({".".join(column.key) for column in differ})

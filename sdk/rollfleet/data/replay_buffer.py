@@ -1,4 +1,4 @@
-"""A replay buffer: the newest frames, to sample from."""
+"""A replay buffer: the newest frames, for sampling."""
 
 import threading
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import nested
-from rollfleet.data.columns import Columns, Key
+from rollfleet.data.batch import Key, nested
+from rollfleet.data.columns import Columns
 from rollfleet.data.ring import Ring
 from rollfleet.errors import JobInvalid
 
@@ -19,47 +19,56 @@ if TYPE_CHECKING:
 class ReplayBuffer:
     """Keeps the newest `capacity` frames. Any thread may extend it while another samples.
 
-    Its memory is laid out once, at the first `extend`, like that batch. `rollfleet.Collector` takes it as
-    `replay_buffer`, as it takes any other object with `extend`.
+    The first `extend` fixes its keys, dtypes and shapes. Pass it to `rollfleet.Collector` as `replay_buffer`, like any
+    other object with `extend`.
 
-    A shared one is written by the collector's worker processes themselves, each frame once and whole: what is being
-    written is not drawn, and what a worker had not written to the end when it was killed is never drawn, nor counted.
-    No batch goes through the learner. Its memory has no name: it goes with the processes.
+    A collector's worker processes write a shared buffer directly; no batch goes through the learner. Each frame is
+    written once and as a whole: unfinished frames are never drawn, and those of a killed worker are not counted. The
+    memory has no name and disappears with the processes.
 
     Args:
-        capacity: Frames.
-        device: Where they are kept; None: where the first ones are.
-        shared: Keep them in memory that processes of this machine share, which is the CPU's.
+        capacity: Number of frames.
+        device: The device of the memory; None: that of the first frames.
+        shared: Use CPU memory that processes of this machine share.
+
+    Example:
+        >>> from rollfleet import Collector, ReplayBuffer
+        >>> buffer = ReplayBuffer(10_000)
+        >>> with Collector("CartPole-v1", frames_per_batch=64, total_frames=128, replay_buffer=buffer) as collector:
+        ...     for _ in collector:
+        ...         batch = buffer.sample(32)
+        >>> len(buffer), batch["observation"].shape
+        (128, torch.Size([32, 4]))
     """
 
     def __init__(self, capacity: int, *, device: str | torch.device | None = None, shared: bool = False) -> None:
         if capacity < 1:
             raise ValueError(f"a buffer holds at least one frame, not {capacity}")
         if shared and device is not None:
-            raise JobInvalid("a shared replay buffer is in the CPU's memory; remove `device`, and move what you draw")
+            raise JobInvalid("a shared replay buffer is in the CPU's memory; remove `device`, and move sampled frames")
         self.capacity = capacity
         self.ring = Ring.create(capacity) if shared else None
         self._rows: Ring | _Rows = self.ring or _Rows(capacity, None if device is None else torch.device(device))
 
     @property
     def write_count(self) -> int:
-        """Frames that were ever written."""
+        """Number of frames written since the start."""
         return self._rows.written
 
     def __len__(self) -> int:
-        """Frames in it that can be drawn."""
+        """Return the number of frames that can be drawn."""
         return self._rows.held
 
     def extend(self, frames: "TensorDict") -> None:
-        """Write frames, TensorDict `[frames]`; the oldest make room.
+        """Write frames, TensorDict `[frames]`, over the oldest.
 
         Raises:
-            JobInvalid: They are laid out differently from the first ones.
+            JobInvalid: Keys, dtypes or shapes differ from those of the first frames.
         """
         self._rows.write(_flat(frames))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> "TensorDict":
-        """Frames drawn with replacement, each as likely as any other: TensorDict `[count]`, memory of its own.
+        """Draw frames uniformly, with replacement: TensorDict `[count]` with new memory.
 
         Raises:
             JobInvalid: The buffer is empty.
@@ -70,20 +79,20 @@ class ReplayBuffer:
         return TensorDict(nested(drawn), batch_size=[count], device=next(iter(drawn.values())).device)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is in it: `frames`, a copy, the oldest first, and `write_count`."""
+        """Return `frames`, a copy of the contents from oldest to newest, and `write_count`."""
         frames = self._rows.newest_last()
         return {"write_count": self.write_count, "frames": nested(frames) if frames else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hold what another buffer held, or the newest of it. Nobody else may write meanwhile."""
+        """Replace the contents by those of a `state_dict`, or their newest frames. No one else may write meanwhile."""
         from tensordict import TensorDict
 
         frames = state["frames"]
-        self._rows.begin_with({} if frames is None else _flat(TensorDict.from_dict(frames)), state["write_count"])
+        self._rows.replace({} if frames is None else _flat(TensorDict.from_dict(frames)), state["write_count"])
 
 
 class _Rows:
-    """The newest rows that were written, in memory of this process or of a device. See `Ring`."""
+    """The newest rows, in memory of this process or of a device. See `Ring`."""
 
     def __init__(self, capacity: int, device: torch.device | None) -> None:
         self.capacity, self._device = capacity, device
@@ -98,11 +107,11 @@ class _Rows:
             if not self._columns:
                 self._columns = {key: self._allocate(value) for key, value in columns.items()}
             Columns.of(self._columns).check_alike(Columns.of(columns))
-            until_the_end = min(rows, self.capacity - self._next)
+            tail = min(rows, self.capacity - self._next)
             for key, value in columns.items():
                 newest = value.detach()[frames - rows :]
-                self._columns[key][self._next : self._next + until_the_end] = newest[:until_the_end]
-                self._columns[key][: rows - until_the_end] = newest[until_the_end:]
+                self._columns[key][self._next : self._next + tail] = newest[:tail]
+                self._columns[key][: rows - tail] = newest[tail:]
             self._next = (self._next + rows) % self.capacity
             self.held = min(self.held + rows, self.capacity)
             self.written += frames
@@ -110,7 +119,7 @@ class _Rows:
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[Key, Tensor]:
         with self._lock:
             if not self.held:
-                raise JobInvalid("nothing can be drawn from an empty replay buffer; collect first")
+                raise JobInvalid("cannot sample from an empty replay buffer; collect first")
             device = None if generator is None else generator.device
             index = torch.randint(self.held, (count,), generator=generator, device=device)
             return self._at(index)
@@ -119,7 +128,7 @@ class _Rows:
         with self._lock:
             return self._at((self._next - self.held + torch.arange(self.held)) % self.capacity) if self.held else {}
 
-    def begin_with(self, columns: Mapping[Key, Tensor], written: int) -> None:
+    def replace(self, columns: Mapping[Key, Tensor], written: int) -> None:
         with self._lock:
             self.held = self._next = 0
         if columns:
@@ -130,7 +139,7 @@ class _Rows:
         return {key: column[index.to(column.device)] for key, column in self._columns.items()}
 
     def _allocate(self, value: Tensor) -> Tensor:
-        # Policies run in inference mode, and what is allocated there could not be written later on.
+        # Policies run in inference mode; memory that is allocated there could not be written later.
         with torch.inference_mode(False):
             shape = (self.capacity, *value.shape[1:])
             return torch.zeros(shape, dtype=value.dtype, device=self._device or value.device)

@@ -1,13 +1,15 @@
-"""Rows in memory that processes share: several write, any may draw, and none spoils it for the others by ending.
+"""Rows in memory that processes share: several write, any may draw, and the end of one does not affect the others.
 
 ```
-shared memory:  which of two states holds | state | state | layout, JSON | a flag for each row | column | column | ...
-state:  rows reserved, rows that can be drawn, frames written, the writes that are under way, the quotas
+shared memory:  the valid state | state | state | layout, JSON | a flag for each row | column | column | ...
+state:  rows reserved, rows that can be drawn, frames written, the writes in progress, the quotas
 ```
-Who writes reserves rows, copies into them, and commits. Only to reserve and to commit takes the lock, and what changes
-then changes at once: the other state is written, and one word says that it holds from now on. A process that is killed
-while it copies leaves rows that nobody draws, until they are written over; whoever needs them sees that its lock is
-free. Nobody waits for the dead; for the living only who would overtake them by a whole round.
+A writer reserves rows, copies into them, and commits. Only reserving and committing take the lock. Each changes the
+state atomically: it writes the other state, then one word that makes it the valid one.
+
+A process that is killed while it copies leaves rows that are never drawn, until they are overwritten. Each write holds
+a lock of its own: a free lock shows that its writer has died. No one waits for dead writers. A writer waits for a live
+one only before it would overtake it by a whole round.
 """
 
 import os
@@ -22,19 +24,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.columns import ALIGNMENT, Columns, Key
+from rollfleet.data.batch import Key
+from rollfleet.data.columns import ALIGNMENT, Columns
 from rollfleet.errors import JobInvalid
 from rollfleet.system.file_locks import FileLocks
 from rollfleet.system.shared_memory import GRANULARITY, SharedMemory
 
 State = NDArray[np.void]
 
-WRITES = 512  # that can be under way at once
-QUOTAS = 64  # that can be open at once
+WRITES = 512  # most writes in progress
+QUOTAS = 64  # most open quotas
 LAYOUT_BYTES = 1 << 18
-ASK_AGAIN_S = 0.001
+POLL_S = 0.001
 
-_STATE_LOCK, _WRITE_LOCKS = 0, 1  # each write has a lock of its own, which says that its writer lives
+_STATE_LOCK, _WRITE_LOCKS = 0, 1  # each write has a lock, held while its writer lives
 
 _QUOTA = [(name, "<i8") for name in ("used", "open", "limit", "max_lag", "reserved", "written")]
 _WRITE = [(name, "<i8") for name in ("start", "rows", "frames", "quota")]
@@ -46,17 +49,17 @@ _STATE = np.dtype(
     ]
 )
 _STATE_BYTES = -(-_STATE.itemsize // ALIGNMENT) * ALIGNMENT
-_STATES_AT = ALIGNMENT  # before them: which one holds, and the capacity
+_STATES_AT = ALIGNMENT  # before them: which state is valid, and the capacity
 _LAYOUT_AT = _STATES_AT + 2 * _STATE_BYTES
 _FLAGS_AT = _LAYOUT_AT + LAYOUT_BYTES
 
 
 class Ring:
-    """The newest rows that were written. A process has one for shared memory; any of its threads may use it.
+    """The newest rows, in shared memory. A process has one for each memory; any of its threads may use it.
 
     Args:
-        memory: What `create` made, here or in another process.
-        locks: Which it made too.
+        memory: The memory from `create`, in this or another process.
+        locks: The locks from `create`.
     """
 
     def __init__(self, memory: SharedMemory, locks: FileLocks) -> None:
@@ -73,60 +76,60 @@ class Ring:
         self._layout = Columns(())
         self._columns: dict[Key, Tensor] = {}
         self._pid = -1
-        self._here()
+        self._in_process()
 
     @classmethod
     def create(cls, capacity: int) -> "Ring":
-        """An empty one of so many rows."""
+        """Create an empty ring of `capacity` rows."""
         memory = SharedMemory.create()
         memory.stretch(_FLAGS_AT + capacity)
         memory.map(0, _FLAGS_AT)[:_STATES_AT].view(np.int64)[1] = capacity
         return cls(memory, FileLocks.create())
 
     def __reduce__(self) -> NoReturn:
-        """Not as a copy of its bytes.
+        """Refuse to be pickled as a copy.
 
         Raises:
-            TypeError: Always; says how other processes get it.
+            TypeError: Always; explains how other processes get the buffer.
         """
         raise TypeError(
-            "a shared replay buffer cannot be pickled: a collector hands it to its workers as `replay_buffer`, and a "
-            "process that is forked has it"
+            "a shared replay buffer cannot be pickled: pass it to a collector as `replay_buffer`, or fork the process "
+            "that uses it"
         )
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """Of its memory and its locks, for another process."""
+        """File descriptors of its memory and its locks, for another process."""
         return self._memory.fileno(), self._locks.fileno()
 
     @property
     def held(self) -> int:
-        """Rows that can be drawn."""
+        """Number of rows that can be drawn."""
         with self.reading() as state:
             return int(state["held"])
 
     @property
     def written(self) -> int:
-        """Frames that were ever written."""
+        """Number of frames written since the start."""
         with self.reading() as state:
             return int(state["written"])
 
     def write(self, columns: Mapping[Key, Tensor], *, quota: int = -1) -> bool:
-        """Write frames; the oldest make room. Of more than `capacity` the newest stay.
+        """Write frames over the oldest. Of more than `capacity` frames the newest stay.
 
         Args:
             columns: `[frames, ...]` each.
-            quota: Where they are counted.
+            quota: The number of the quota that counts them; -1: none.
 
         Returns:
-            False: the quota takes nothing now, and nothing was written.
+            False if the quota is closed or used up, and nothing was written.
 
         Raises:
-            JobInvalid: They are laid out differently from the first ones.
+            JobInvalid: Keys, dtypes or shapes differ from those of the first frames.
         """
         frames = len(next(iter(columns.values())))
         rows = min(frames, self.capacity)
-        with self._here()._writing:
+        with self._in_process()._writing:
             try:
                 start = self._reserve(columns, frames, rows, quota)
                 if start is None:
@@ -143,21 +146,21 @@ class Ring:
             finally:
                 if self._mine >= 0:
                     with self.changing() as state:
-                        self._give_up(state, self._mine)
+                        self._release(state, self._mine)
                         self._end_write(state)
         return True
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> dict[Key, Tensor]:
-        """Rows drawn with replacement, each as likely as any other; none that is being written.
+        """Draw rows uniformly, with replacement; never rows that are being written.
 
         Raises:
-            JobInvalid: There are none.
+            JobInvalid: The ring is empty.
         """
         with self.reading() as state:
             index = self._draw(state, count, generator)
             before = int(state["reserved"])
         drawn = {key: column[index] for key, column in self._columns.items()}
-        with self.reading() as state:  # what was reserved meanwhile may have been written over while it was copied
+        with self.reading() as state:  # rows reserved meanwhile may have been overwritten during the copy
             spoilt = (index - before) % self.capacity < int(state["reserved"]) - before
             if spoilt.any():
                 again = self._draw(state, int(spoilt.sum()), generator)
@@ -166,17 +169,17 @@ class Ring:
         return drawn
 
     def newest_last(self) -> dict[Key, Tensor]:
-        """All rows that can be drawn, from the oldest to the newest; copies."""
+        """Return copies of all rows that can be drawn, from oldest to newest."""
         with self.reading() as state:
             if not state["held"]:
                 return {}
-            self._see(state)
+            self._map_columns(state)
             index = (int(state["reserved"]) + torch.arange(self.capacity)) % self.capacity
             index = index[self._can_be_drawn(state, index)]
             return {key: column[index] for key, column in self._columns.items()}
 
-    def begin_with(self, columns: Mapping[Key, Tensor], written: int) -> None:
-        """Hold these rows alone, after so many frames were written. Nobody else may write meanwhile."""
+    def replace(self, columns: Mapping[Key, Tensor], written: int) -> None:
+        """Replace all rows by these, and set the count of written frames. No one else may write meanwhile."""
         with self.changing() as state:
             self._flags[:] = 0
             state["reserved"] = state["held"] = 0
@@ -187,74 +190,77 @@ class Ring:
 
     @contextmanager
     def reading(self) -> Iterator[State]:
-        """What holds now; nobody changes it inside the block."""
-        with self._here()._mutex, self._locks.held(_STATE_LOCK):
+        """Lock the state, and yield it for reading."""
+        with self._in_process()._mutex, self._locks.held(_STATE_LOCK):
             yield self._states[int(self._words[0])]
 
     @contextmanager
     def changing(self) -> Iterator[State]:
-        """What is changed inside the block holds from its end on, all at once; an error changes nothing."""
-        with self._here()._mutex, self._locks.held(_STATE_LOCK):
+        """Lock the state, and yield a copy that replaces it when the block ends; an error changes nothing."""
+        with self._in_process()._mutex, self._locks.held(_STATE_LOCK):
             which = int(self._words[0])
             other = self._states[1 - which]
             other[...] = self._states[which]
             yield other
             self._words[0] = 1 - which
 
-    def forget_the_dead(self) -> None:
-        """Take back what processes had reserved that are no more."""
-        with self._here()._writing, self.changing() as state:
-            self._forget_the_dead(state)
+    def release_dead(self) -> None:
+        """Release the reservations of processes that have ended."""
+        with self._in_process()._writing, self.changing() as state:
+            self._release_dead(state)
 
     def close(self) -> None:
-        """Give up the descriptors."""
+        """Close the descriptors."""
         self._memory.close()
 
     # --- inside ---
 
-    def _here(self) -> "Ring":
-        """Itself, with locks among the threads of this process: another may be a fork, made while some were held."""
+    def _in_process(self) -> "Ring":
+        """Return the ring, with new thread locks after a fork: the parent may have held the old ones."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._writing, self._mutex = threading.Lock(), threading.Lock()
-            self._mine = -1  # the number of the write that is under way in this process
+            self._mine = -1  # the number of this process's write in progress; -1: none
         return self
 
     def _reserve(self, columns: Mapping[Key, Tensor], frames: int, rows: int, quota: int) -> int | None:
-        """The number of a write, whose lock is held, and its first row; None: the quota takes nothing."""
+        """Reserve rows for a write, and return the first one; None: the quota is closed or used up.
+
+        `self._mine` becomes the write's number, whose lock is then held.
+        """
         while True:
             with self.changing() as state:
-                self._see(state, columns)
-                if not _takes(state, quota):
-                    self._forget_the_dead(state)
-                    if not _takes(state, quota):
+                self._map_columns(state, columns)
+                if not _has_space(state, quota):
+                    self._release_dead(state)
+                    if not _has_space(state, quota):
                         return None
                 start = int(state["reserved"]) % self.capacity
-                number = self._room(state, start, rows)
+                number = self._free_write(state, start, rows)
                 if number >= 0:
                     self._mine = number
-                    self._locks.take(_WRITE_LOCKS + number)  # nobody has it whose write is not under way
+                    self._locks.take(_WRITE_LOCKS + number)  # free, because this write is not in progress
                     state["writes"][number] = (start, rows, frames, quota)
                     state["held"] -= sum(int(np.count_nonzero(part)) for part in self._parts(start, rows))
                     state["reserved"] += rows
                     if quota >= 0:
                         state["quotas"]["reserved"][quota] += frames
                     return start
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(POLL_S)
 
     def _end_write(self, state: State) -> None:
         state["writes"]["rows"][self._mine] = 0
         self._locks.give(_WRITE_LOCKS + self._mine)
         self._mine = -1
 
-    def _room(self, state: State, start: int, rows: int) -> int:
-        """A number for a write; -1: somebody is still writing these rows, or all numbers are taken."""
-        under_way = self._overlapping(state, start, rows)
-        if len(under_way) or state["writes"]["rows"].all():
-            self._forget_the_dead(state)
-            under_way = self._overlapping(state, start, rows)
+    def _free_write(self, state: State, start: int, rows: int) -> int:
+        """Return a number for a write; -1: another write covers these rows, or all numbers are taken."""
+        overlapping = self._overlapping(state, start, rows)
+        if len(overlapping) or state["writes"]["rows"].all():
+            self._release_dead(state)
+            overlapping = self._overlapping(state, start, rows)
         free = np.flatnonzero(state["writes"]["rows"] == 0)
-        return -1 if len(under_way) or not len(free) else int(free[0])
+        return -1 if len(overlapping) or not len(free) else int(free[0])
 
     def _overlapping(self, state: State, start: int, rows: int) -> NDArray[np.int64]:
         writes = state["writes"]
@@ -262,13 +268,13 @@ class Ring:
         behind = (start - writes["start"]) % self.capacity
         return np.flatnonzero((writes["rows"] > 0) & ((ahead < rows) | (behind < writes["rows"])))
 
-    def _forget_the_dead(self, state: State) -> None:
+    def _release_dead(self, state: State) -> None:
         for number in np.flatnonzero(state["writes"]["rows"]).tolist():
             if self._locks.take(_WRITE_LOCKS + number):
-                self._give_up(state, number)
+                self._release(state, number)
                 self._locks.give(_WRITE_LOCKS + number)
 
-    def _give_up(self, state: State, number: int) -> None:
+    def _release(self, state: State, number: int) -> None:
         start, rows, frames, quota = state["writes"][number].tolist()
         self._flag(start, rows, 0)
         state["writes"]["rows"][number] = 0
@@ -278,11 +284,11 @@ class Ring:
     def _draw(self, state: State, count: int, generator: torch.Generator | None) -> Tensor:
         held, ever = int(state["held"]), min(int(state["reserved"]), self.capacity)
         if not held:
-            raise JobInvalid("nothing can be drawn from an empty replay buffer; collect first")
-        self._see(state)
+            raise JobInvalid("cannot sample from an empty replay buffer; collect first")
+        self._map_columns(state)
         device = None if generator is None else generator.device
         index = torch.randint(ever, (count,), generator=generator, device=device).cpu()
-        if held < ever:  # some are being written
+        if held < ever:  # some rows are being written
             others = ~self._can_be_drawn(state, index)
             every = torch.arange(ever)
             every = every[self._can_be_drawn(state, every)]
@@ -297,11 +303,11 @@ class Ring:
             can &= (index - int(writes["start"][number])) % self.capacity >= int(writes["rows"][number])
         return can
 
-    def _see(self, state: State, columns: Mapping[Key, Tensor] | None = None) -> None:
-        """Know the columns; lay them out like these, where these are the first.
+    def _map_columns(self, state: State, columns: Mapping[Key, Tensor] | None = None) -> None:
+        """Map the columns; `columns`, if they are the first, define them.
 
         Raises:
-            JobInvalid: They differ from these.
+            JobInvalid: `columns` differ from the ring's.
         """
         mine = None if columns is None else Columns.of(columns)
         if mine is not None and not state["layout_bytes"]:
@@ -326,12 +332,12 @@ class Ring:
             part[:] = value
 
     def _put(self, column: Tensor, start: int, value: Tensor) -> None:
-        until_the_end = min(len(value), self.capacity - start)
-        column[start : start + until_the_end] = value[:until_the_end]
-        column[: len(value) - until_the_end] = value[until_the_end:]
+        tail = min(len(value), self.capacity - start)
+        column[start : start + tail] = value[:tail]
+        column[: len(value) - tail] = value[tail:]
 
 
-def _takes(state: State, quota: int) -> bool:
+def _has_space(state: State, quota: int) -> bool:
     if quota < 0:
         return True
     one = state["quotas"][quota]

@@ -1,28 +1,36 @@
-"""Cuts batches into trajectories."""
+"""Batches cut into trajectories."""
 
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, indexable
+from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY
+from rollfleet.data.tensor_memory import indexable
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
 
 def split_trajectories(batch: "TensorDict") -> "TensorDict":
-    """A batch as one trajectory a row, padded.
+    """Rearrange a batch into one trajectory a row, padded.
 
-    A trajectory is what follows on itself under one id within a row of the batch; it may be a piece of an episode that
-    began before or ends later. As in TorchRL, rows are as long as the longest.
+    A trajectory is a sequence of frames under one id within a row of the batch. It may be a piece of an episode that
+    began earlier or ends later. As in TorchRL, rows are as long as the longest trajectory.
 
     Args:
         batch: TensorDict `[..., T]`, from a collector.
 
     Returns:
-        TensorDict `[trajectories, T_max]`: zeros and trajectory id -1 where there is nothing, `("collector", "mask")`
-        bool, True where there is something. Its memory is new.
+        TensorDict `[trajectories, T_max]` with new memory. `("collector", "mask")` is True for frames. Padding is zero,
+        with the trajectory id -1.
+
+    Example:
+        >>> from rollfleet import Collector, split_trajectories
+        >>> with Collector("CartPole-v1", num_envs=2, frames_per_batch=64) as collector:
+        ...     split = split_trajectories(next(collector))
+        >>> int(split["collector", "mask"].sum())
+        64
     """
     from tensordict import TensorDict
 
@@ -50,13 +58,13 @@ def split_trajectories(batch: "TensorDict") -> "TensorDict":
 
 
 def trajectories_of(batch: "TensorDict") -> "list[TensorDict]":
-    """The trajectories of a batch `[..., T]`, each `[frames]`, without padding. Views, where it is contiguous."""
+    """Return the trajectories of a batch `[..., T]`, each `[frames]`, unpadded; views if it is contiguous."""
     flat, starts, lengths = _cut(batch)
     return [flat[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
 
 
 def frames_of(batch: "TensorDict") -> "TensorDict":
-    """The frames of a batch `[...]` in a row, `[frames]`: what is padding, and the mask that says so, left out."""
+    """Return the frames of a batch `[...]` in a row, `[frames]`, without padding and mask."""
     flat = batch.reshape(-1)
     if MASK in flat.keys(True):
         flat = flat[flat.get(MASK)].exclude(MASK)
@@ -64,12 +72,12 @@ def frames_of(batch: "TensorDict") -> "TensorDict":
 
 
 def _cut(batch: "TensorDict") -> "tuple[TensorDict, Tensor, Tensor]":
-    """All frames in one dimension, and where the pieces that hold something start, and how long they are."""
+    """Return all frames in one dimension, and the starts and lengths of its trajectories."""
     flat = batch.reshape(-1)
     ids = batch.get(TRAJECTORY).reshape(-1, batch.shape[-1])
     begins = torch.ones_like(ids, dtype=torch.bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
     starts = begins.reshape(-1).nonzero().squeeze(1)
     ends = torch.cat([starts[1:], starts.new_tensor([ids.numel()])])
-    something = ids.reshape(-1)[starts] >= 0
-    return flat, starts[something], (ends - starts)[something]
+    real = ids.reshape(-1)[starts] >= 0  # the others are padding
+    return flat, starts[real], (ends - starts)[real]

@@ -1,4 +1,4 @@
-"""What the workers of one collector may write into a ring of rows, and what they have written."""
+"""How many frames the workers of one collector may write into a ring, and how many they have written."""
 
 import time
 from collections.abc import Mapping
@@ -6,23 +6,19 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from rollfleet.data.columns import Key
-from rollfleet.data.ring import ASK_AGAIN_S, QUOTAS, Ring
+from rollfleet.data.batch import Key
+from rollfleet.data.ring import POLL_S, QUOTAS, Ring
 from rollfleet.errors import JobInvalid
 
 ANY_LAG = 1 << 62
 
 
 class WriteQuota:
-    """Of one collector. The learner opens it; workers' processes write on it, by its number.
-
-    Args:
-        ring: Where the rows are.
-        number: As `open` gave it.
+    """The quota of one collector. The learner opens it; worker processes write under its number.
 
     Attributes:
-        ring: See above.
-        number: See above.
+        ring: The ring of rows.
+        number: The number from `open`.
     """
 
     def __init__(self, ring: Ring, number: int) -> None:
@@ -31,14 +27,14 @@ class WriteQuota:
 
     @classmethod
     def open(cls, ring: Ring, *, limit: int) -> "WriteQuota":
-        """A new one, with nothing on it.
+        """Open a quota with no frames written.
 
         Args:
-            ring: Where the rows are.
-            limit: Frames from which on nothing more is taken; 0: there are none.
+            ring: The ring of rows.
+            limit: Refuse writes after this many frames; 0: no limit.
 
         Raises:
-            JobInvalid: So many collectors fill the ring already.
+            JobInvalid: All `QUOTAS` quotas of the ring are open.
         """
         with ring.changing() as state:
             free = np.flatnonzero(state["quotas"]["used"] == 0)
@@ -50,12 +46,12 @@ class WriteQuota:
 
     @property
     def written(self) -> int:
-        """Frames that are in the buffer, or were until others took their place."""
+        """Number of frames written, including those overwritten since."""
         return self._get("written") if self._final is None else self._final
 
     @property
     def max_lag(self) -> int:
-        """Versions that frames may be behind when they are written."""
+        """The most versions that frames may lag behind when they are written."""
         return self._get("max_lag")
 
     @max_lag.setter
@@ -66,29 +62,29 @@ class WriteQuota:
         """See `Ring.write`."""
         return self.ring.write(columns, quota=self.number)
 
-    def begin_at(self, frames: int) -> None:
-        """Count on from here: a run was restored. Nobody writes on it yet."""
+    def start_at(self, frames: int) -> None:
+        """Start the count at `frames`, after a run was restored. Call it before any write."""
         with self.ring.changing() as state:
             for name in ("reserved", "written"):
                 state["quotas"][name][self.number] = frames
 
-    def shut(self) -> None:
-        """Take nothing until `take_again`; what is under way is written when this returns."""
+    def pause(self) -> None:
+        """Refuse writes until `resume`, and wait until writes in progress are complete."""
         self._set("open", 0)
         while True:
-            self.ring.forget_the_dead()
+            self.ring.release_dead()
             with self.ring.reading() as state:
                 one = state["quotas"][self.number]
                 if one["reserved"] == one["written"]:
                     return
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(POLL_S)
 
-    def take_again(self) -> None:
-        """The inverse of `shut`."""
+    def resume(self) -> None:
+        """Accept writes again."""
         self._set("open", 1)
 
     def close(self) -> None:
-        """Give the number back. Nobody writes on it any more; `written` stays as it is. Again is harmless."""
+        """Free the number, after the last write; `written` keeps its value. May be called again."""
         if self._final is None:
             with self.ring.changing() as state:
                 self._final = int(state["quotas"]["written"][self.number])

@@ -1,5 +1,6 @@
-"""Environments in Gymnasium's terms: a job's `env` becomes one vector environment for a worker.
+"""Environments in Gymnasium's terms: one vector environment for each worker, from a job's `env`.
 
-`factory` makes it from an id, an entry point, or a function. It steps in this thread (`serial`), in processes
-(`subprocesses`), or in EnvPool's threads (`env_pool`). `spaces` and `space_tree` map spaces to tensors and batch keys.
+`factory` builds it, with the backend that the job names: `gymnasium_backend` or `env_pool`. Environments step in this
+thread (`serial`), in processes (`subprocesses`), or in EnvPool's threads. `spaces` and `space_tree` map spaces to
+tensors and batch keys.
 """

@@ -1,4 +1,4 @@
-"""EnvPool's environments, in C++ on its own threads, as a vector environment of Gymnasium."""
+"""The backend `EnvPool`: environments in C++, stepped by EnvPool's own threads."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,25 +19,26 @@ _INT32 = 1 << 31
 
 
 class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A pool that resets in a step of its own. It is made when it is seeded, which EnvPool does when it makes one.
+    """A pool that resets in a step of its own. `reset` creates it, because EnvPool takes seeds only then.
 
     Attributes:
-        takes_seeds: `reset` takes a seed for each environment.
+        takes_seeds: Whether `reset` takes one seed for each environment.
     """
 
     takes_seeds = True
 
     def __init__(self, env_id: str, num_envs: int, kwargs: Mapping[str, object]) -> None:
-        """Ask EnvPool for the spaces of one of its environments.
+        """Read the spaces of an environment; no pool is created yet.
 
         Args:
-            env_id: As EnvPool calls it.
-            num_envs: How many are stepped together.
-            kwargs: Of EnvPool and of the environment. `num_threads` is by default as many as there are CPUs for, or
-                environments.
+            env_id: EnvPool's name of the environment.
+            num_envs: The number of environments.
+            kwargs: Keyword arguments of EnvPool and of the environment. `num_threads` defaults to the number of
+                environments or of available CPUs, whichever is less.
 
         Raises:
-            EnvironmentInvalid: EnvPool is not installed, has no such environment, or refuses the keyword arguments.
+            EnvironmentInvalid: EnvPool is not installed, does not know the environment, or refuses the keyword
+                arguments.
         """
         source = f"environment {env_id!r} of EnvPool"
         try:
@@ -51,7 +52,8 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         known = self._envpool.list_all_envs()
         if env_id not in known:
             near = get_close_matches(env_id, known, n=1)
-            raise EnvironmentInvalid(f"{source}: there is none" + (f"; did you mean {near[0]!r}?" if near else ""))
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise EnvironmentInvalid(f"{source}: no such environment{hint}")
         self._id, self._kwargs = env_id, {"num_threads": min(num_envs, available_cpus()), **kwargs}
         self._pool: Any = None
         try:
@@ -61,10 +63,10 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self.single_action_space = spec.gymnasium_action_space
         except Exception as exc:
             raise EnvironmentInvalid(
-                f"{source} cannot be made with kwargs {dict(kwargs)}: {type(exc).__name__}: {exc}"
+                f"{source} cannot be built with kwargs {dict(kwargs)}: {type(exc).__name__}: {exc}"
             ) from exc
         if (players := getattr(spec.config, "max_num_players", 1)) > 1:
-            raise EnvironmentInvalid(f"{source} has {players} players; only those of one player are supported")
+            raise EnvironmentInvalid(f"{source} has {players} players; only environments of one player are supported")
         self.num_envs, self.metadata = num_envs, {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -72,39 +74,39 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments. With seeds, or the first time, they are new ones."""
+        """Reset all environments. With seeds, and the first time, create a new pool."""
         with _bounds_in_double():
             if seed is not None or self._pool is None:
                 first = seed if isinstance(seed, int) else 0
                 seeds = seed if isinstance(seed, list) else [first + i for i in range(self.num_envs)]
                 self.close()
                 self._pool = self._envpool.make_gymnasium(
-                    self._id, num_envs=self.num_envs, env_seed=[_signed(one or 0) for one in seeds], **self._kwargs
+                    self._id, num_envs=self.num_envs, env_seed=[_signed(value or 0) for value in seeds], **self._kwargs
                 )
                 self.closed = False
             observation, _ = self._pool.reset()
         return observation, {}
 
     def step(self, actions: Any) -> Any:
-        """Step all; one that ended is reset instead, and its action ignored."""
+        """Step all environments. One whose episode has ended is reset instead, and its action ignored."""
         observation, reward, terminated, truncated, _ = self._pool.step(actions)
         return observation, reward, terminated, truncated, {}
 
     def close(self, **_: Any) -> None:
-        """End its threads. Again is harmless."""
+        """End the pool's threads. May be called again."""
         if self._pool is not None:
             self._pool.close()
         self._pool, self.closed = None, True
 
 
 def _signed(seed: int) -> int:
-    """One to one from 32 bits to what EnvPool takes, but for the two at the ends that it does not take."""
+    """Map 32 bits to EnvPool's range, one to one except for the two ends, which EnvPool refuses."""
     return min(max(seed % (2 * _INT32) - _INT32, 1 - _INT32), _INT32 - 2)
 
 
 @contextmanager
 def _bounds_in_double() -> Iterator[None]:
-    """EnvPool tells bounds in double precision, of which Gymnasium warns whatever the space's dtype."""
+    """Silence Gymnasium's warning about bounds in double precision, which EnvPool always uses."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*precision lowered by casting", category=UserWarning)
         yield

@@ -1,4 +1,4 @@
-"""Environments stepped one after the other: Gymnasium's `SyncVectorEnv` without what a rollout never reads."""
+"""Environments stepped one after the other: Gymnasium's `SyncVectorEnv` without the values that a rollout ignores."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -7,9 +7,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rollfleet.envs.space_tree import SpaceTree
+from rollfleet.envs.space_tree import Array, SpaceTree
 
-Array: TypeAlias = NDArray[Any]
 Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
@@ -17,11 +16,11 @@ class SerialVectorEnv(SyncVectorEnv):
     """A `SyncVectorEnv` that does not reset by itself.
 
     It drops the environments' infos, writes observations in place instead of stacking them, and a masked reset touches
-    only the environments that it resets. All arrays that it returns are its own, and change with the next call.
+    only the environments that it resets. It owns all arrays that it returns; the next call changes them.
     """
 
     def __init__(self, makers: Any) -> None:
-        """Build the environments; `makers` are called once each."""
+        """Build the environments by calling each of `makers` once."""
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self._seen, self._acted = SpaceTree(self.single_observation_space), SpaceTree(self.single_action_space)
         self._rows: list[Any] = self._seen.split(self._observations)
@@ -30,7 +29,7 @@ class SerialVectorEnv(SyncVectorEnv):
     def write_into(
         self, observations: Sequence[Array], rewards: Array, terminations: Array, truncations: Array
     ) -> None:
-        """Use this memory from now on: a leaf [envs, ...] each of observations, [envs] of the others."""
+        """Write results into this memory from now on: observations as leaves [envs, ...], the others [envs]."""
         self._rows, self._observations = list(observations), self._seen.join(observations)
         self._rewards, self._terminations, self._truncations = rewards, terminations, truncations
 
@@ -47,11 +46,11 @@ class SerialVectorEnv(SyncVectorEnv):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset those in `options["reset_mask"]` (bool [envs]), or all."""
+        """Reset the environments in `options["reset_mask"]` (bool [envs]), or all."""
         mask = (options or {}).get("reset_mask")
-        lanes = range(self.num_envs) if mask is None else mask.nonzero()[0].tolist()
+        chosen = range(self.num_envs) if mask is None else mask.nonzero()[0].tolist()
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        for i in lanes:
+        for i in chosen:
             observation, _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
             self._write(i, observation)
         return self._observations, {}

@@ -1,6 +1,6 @@
-"""Spaces as trees: Dict and Tuple are the branches, each leaf is an array. Most spaces are one leaf and no branch.
+"""Spaces as trees: Dict and Tuple are the branches, each leaf is an array. Most spaces are a single leaf.
 
-The processes of environments need this much: no torch here.
+The processes of environments import this file; it must not import torch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,49 +9,56 @@ from typing import Any, TypeAlias, TypeVar
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from numpy.typing import NDArray
 
 ArraySpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
 Space: TypeAlias = gymnasium.Space[Any]
 Path: TypeAlias = tuple[str, ...]
+Array: TypeAlias = NDArray[Any]
 T = TypeVar("T")
 
 
 class SpaceTree:
-    """The leaves of a space, and the way between a value and its leaves.
+    """The leaves of a space, and conversions between values and their leaves.
 
     Attributes:
-        space: Itself.
-        leaves: By path: names in a Dict, "0", "1", ... in a Tuple; of a space without branches `()` alone.
-        plain: It is one leaf and no branch.
+        space: The space.
+        leaves: Its leaves by path: names in a Dict, "0", "1", ... in a Tuple; `()` for a space of a single leaf.
+        plain: Whether the space is a single leaf.
+
+    Example:
+        >>> tree = SpaceTree(Dict(image=Box(0, 255, (8, 8), np.uint8), speed=Discrete(3)))
+        >>> tree.join(tree.split({"image": "pixels", "speed": 2}))
+        {'image': 'pixels', 'speed': 2}
     """
 
     def __init__(self, space: Space) -> None:
-        """Of a space that is `supported`."""
+        """Take a `supported` space."""
         self.space = space
         self.leaves: dict[Path, ArraySpace] = dict(leaves_of(space))
         self.plain = not isinstance(space, Dict | Tuple)
 
     def split(self, value: Any) -> list[Any]:
-        """The leaves of a value (dicts, tuples; a Tuple's may also be a mapping with "0", "1", ...), in order."""
+        """Return the leaves of a value in order. For a Tuple it may be a tuple or a mapping of "0", "1", ...."""
         return [value] if self.plain else list(_split(self.space, value))
 
     def join(self, leaves: Sequence[T]) -> Any:
-        """The inverse: dicts and tuples of `leaves`, or the one there is."""
+        """Return a value from its leaves: the inverse of `split`."""
         return leaves[0] if self.plain else _join(self.space, iter(leaves))
 
 
 def array_dtype(space: ArraySpace) -> np.dtype[Any]:
-    """Of arrays that hold elements of `space`: int64 for Discrete, as in TorchRL, else the space's own."""
+    """Return the dtype of arrays of elements: int64 for Discrete, as in TorchRL, else the space's own."""
     return np.dtype(np.int64) if isinstance(space, Discrete) else np.dtype(space.dtype)
 
 
 def array_shape(space: ArraySpace) -> tuple[int, ...]:
-    """Of one element of `space`: () for Discrete."""
+    """Return the shape of one element: () for Discrete."""
     return () if isinstance(space, Discrete) else space.shape
 
 
 def leaves_of(space: Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The leaves of a space by path, whatever they are."""
+    """Yield the leaves of a space by path, supported or not."""
     if not isinstance(space, Dict | Tuple):
         yield path, space
     for name, inner in _children(space):

@@ -1,4 +1,4 @@
-"""Which Gymnasium spaces are supported, and what they mean for tensors and for the keys of a batch."""
+"""The Gymnasium spaces that are supported, and their tensors and keys in a batch."""
 
 from typing import Literal
 
@@ -15,21 +15,21 @@ _LEAVES = "Box, Discrete, MultiDiscrete and MultiBinary are, alone or in Dict an
 
 
 def supported(space: object, role: Literal["observation", "action"], source: str) -> Space:
-    """`space` itself, if it is one of those that are supported.
+    """Return `space` if it is supported.
 
     Args:
-        space: Of a single environment.
-        role: Which of its spaces this is.
-        source: What the environment is called, for the message.
+        space: A space of a single environment.
+        role: The use of the space.
+        source: The environment's name for messages.
 
     Raises:
-        EnvironmentInvalid: A leaf is of another kind, or its dtype has no tensors, or a name in a Dict is not free.
+        EnvironmentInvalid: A leaf is of another kind, or torch lacks its dtype, or a name in a Dict is reserved.
     """
     if not isinstance(space, gymnasium.Space):
         raise EnvironmentInvalid(f"{source}: {role} space {space!r} is not a gymnasium.Space")
     leaves = list(leaves_of(space))
     if not leaves:
-        raise EnvironmentInvalid(f"{source}: {role} space {space} has nothing in it")
+        raise EnvironmentInvalid(f"{source}: {role} space {space} is empty")
     for path, leaf in leaves:
         where = f"{role} space {leaf}" + (f" at {list(path)}" if path else "")
         if not isinstance(leaf, ArraySpace):
@@ -40,32 +40,31 @@ def supported(space: object, role: Literal["observation", "action"], source: str
         try:
             torch.from_numpy(np.empty(0, array_dtype(leaf)))
         except TypeError as exc:
-            raise EnvironmentInvalid(f"{source}: {where} has dtype {leaf.dtype}, which has no tensors") from exc
+            raise EnvironmentInvalid(f"{source}: {where} has dtype {leaf.dtype}, which torch does not support") from exc
         if not all(isinstance(name, str) and name for name in path):
-            raise EnvironmentInvalid(f"{source}: {where}: names in a Dict must be strings, and not empty")
+            raise EnvironmentInvalid(f"{source}: {where}: names in a Dict must be strings that are not empty")
         if role == "observation" and isinstance(space, Dict) and path[0] in RESERVED:
             raise EnvironmentInvalid(
-                f"{source}: {where}: {path[0]!r} is a key that the batch has for itself; give it another name in a "
-                "wrapper (env.wrappers)"
+                f"{source}: {where}: {path[0]!r} is reserved in a batch; rename it in a wrapper (env.wrappers)"
             )
     return space
 
 
 def tensor_dtype(space: ArraySpace) -> torch.dtype:
-    """Of tensors that hold elements of `space`."""
+    """Return the dtype of tensors of elements of `space`."""
     return torch.from_numpy(np.empty(0, array_dtype(space))).dtype
 
 
 def observation_keys(tree: SpaceTree) -> list[Key]:
-    """Where the leaves of an observation are in a batch: a Dict's at the root, others' in `observation`."""
+    """Return the keys of an observation's leaves in a batch: at the root for a Dict, else under `observation`."""
     return [path if isinstance(tree.space, Dict) else (*OBSERVATION, *path) for path in tree.leaves]
 
 
 def action_keys(tree: SpaceTree) -> list[Key]:
-    """Where the leaves of an action are in a batch."""
+    """Return the keys of an action's leaves in a batch."""
     return [(*ACTION, *path) for path in tree.leaves]
 
 
 def described(space: ArraySpace, num_envs: int) -> str:
-    """What a batch of `num_envs` elements must look like, in words for a message."""
+    """Describe the dtype and shape of `num_envs` elements, for a message."""
     return f"{array_dtype(space)} {[num_envs, *array_shape(space)]} from {space}"

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, each stepping its share one after the other, over shared memory."""
+"""Environments in separate processes that each step a group of them, over shared memory."""
 
 import ctypes
 import multiprocessing
@@ -20,40 +20,39 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import CloudpickleWrapper, batch_space
-from numpy.typing import NDArray
 
 from rollfleet.envs.serial import SerialVectorEnv, Step
-from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape
+from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
 from rollfleet.errors import EnvironmentFailed
+from rollfleet.system.child_processes import describe_exit
 
 _STEP, _CLOSE = b"step", b"close"
 GRACE_S = 2.0
-"""How long a process that was told to close its environments may take."""
+"""Time for a process to close its environments."""
 
 Maker: TypeAlias = Callable[[], gymnasium.Env[Any, Any]]
-Array: TypeAlias = NDArray[Any]
 
 
 class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector of environments over several processes, which does not reset by itself.
 
-    Observations, rewards, flags and actions lie in memory that all processes have. All arrays that it returns are its
-    own, and change with the next call. The processes end with the one that started them, however it ends.
+    Observations, rewards, flags and actions are in memory that all processes share. It owns all arrays that it returns;
+    the next call changes them. The processes end with the one that started them, however it ends.
 
     Attributes:
-        processes: Those that step, in the order of their environments.
-        takes_seeds: `reset` takes a seed for each environment.
+        processes: The processes, in the order of their environments.
+        takes_seeds: Whether `reset` takes one seed for each environment.
     """
 
     takes_seeds = True
 
     def __init__(self, makers: Sequence[Maker], processes: int, *, sample: Maker | None = None) -> None:
-        """Start the processes, and wait until each has built its share.
+        """Start the processes, and wait until each has built its environments.
 
         Args:
-            makers: One for each environment, called in its process.
-            processes: How many, at least 1, at most as many as environments.
-            sample: Makes one here, whose spaces are asked for, and closes it again; None: the first of `makers`.
+            makers: One function for each environment, called in its process.
+            processes: The number of processes, from 1 to the number of environments.
+            sample: Builds an environment in this process, to read its spaces; None: the first of `makers`.
 
         Raises:
             EnvironmentFailed: A process died, or could not build an environment.
@@ -72,23 +71,23 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._views = self._shared.views(slice(None))
         self._observations = self._shared.seen.join(self._views.observations)
         bounds = [self.num_envs * index // processes for index in range(processes + 1)]
-        self._shares = [slice(start, stop) for start, stop in pairwise(bounds)]
+        self._groups = [slice(start, stop) for start, stop in pairwise(bounds)]
         try:
-            for share in self._shares:
-                self._start(share, makers[share])
+            for group in self._groups:
+                self._start(group, makers[group])
             self._gather(range(processes))
         except BaseException:
             self._answers_due = True
             self.close()
             raise
 
-    def _start(self, share: slice, makers: Sequence[Maker]) -> None:
+    def _start(self, group: slice, makers: Sequence[Maker]) -> None:
         context = multiprocessing.get_context()
         ours, theirs = context.Pipe()
         process = context.Process(
             target=_work,
-            args=(CloudpickleWrapper(partial(list, makers)), self._shared, share, theirs, ours),
-            name=f"the process of environments {share.start} to {share.stop - 1}",
+            args=(CloudpickleWrapper(partial(list, makers)), self._shared, group, theirs, ours),
+            name=f"the process of environments {group.start} to {group.stop - 1}",
             daemon=True,
         )
         process.start()
@@ -105,16 +104,16 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         views = self._views
         for view, leaf in zip(views.actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
-        everyone = range(len(self._pipes))
-        for index in everyone:
+        every_process = range(len(self._pipes))
+        for index in every_process:
             self._send(index, _STEP)
-        self._gather(everyone)
+        self._gather(every_process)
         return self._observations, views.rewards, views.terminations, views.truncations, {}
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset those in `options["reset_mask"]` (bool [envs]), or all.
+        """Reset the environments in `options["reset_mask"]` (bool [envs]), or all.
 
         Raises:
             EnvironmentFailed: A process died, or an environment raised.
@@ -122,15 +121,15 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        asked = [index for index, share in enumerate(self._shares) if chosen[share].any()]
+        asked = [index for index, group in enumerate(self._groups) if chosen[group].any()]
         for index in asked:
-            share = self._shares[index]
-            self._send(index, pickle.dumps((None if seeds is None else seeds[share], chosen[share])))
+            group = self._groups[index]
+            self._send(index, pickle.dumps((None if seeds is None else seeds[group], chosen[group])))
         self._gather(asked)
         return self._observations, {}
 
     def close(self, **_: Any) -> None:
-        """End the processes. One that is in mid-step, or takes longer than its grace, is killed. Again is harmless."""
+        """End the processes. One that is in mid-step, or needs more than `GRACE_S`, is killed. May be called again."""
         if not self._answers_due:
             for pipe in self._pipes:
                 with suppress(OSError):
@@ -165,14 +164,13 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _died(self, index: int) -> EnvironmentFailed:
         process = self.processes[index]
         process.join(GRACE_S)  # its pipe is closed a moment before
-        code = process.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with {code}"
+        how = "closed its pipe" if process.exitcode is None else f"ended: {describe_exit(process.exitcode)}"
         return EnvironmentFailed(f"{process.name} (pid {process.pid}) {how}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Views:
-    """Arrays of some environments: a leaf [envs, ...] each of observations and actions, [envs] of the others."""
+    """Arrays of a group of environments: observations and actions as leaves [envs, ...], the others [envs]."""
 
     observations: list[Array]
     actions: list[Array]
@@ -182,7 +180,7 @@ class _Views:
 
 
 class _Shared:
-    """Memory that goes to other processes when they start. It lies in no file that has a name: nothing can stay."""
+    """Memory that processes get when they start. It has no name in a file system, so it cannot be left behind."""
 
     def __init__(self, observation_space: Space, action_space: Space, num_envs: int) -> None:
         self.seen, self.acted, self._num_envs = SpaceTree(observation_space), SpaceTree(action_space), num_envs
@@ -194,11 +192,11 @@ class _Shared:
             for dtype, shape in self._layout
         ]
 
-    def views(self, share: slice) -> _Views:
-        """Those of a share of the environments."""
+    def views(self, group: slice) -> _Views:
+        """Return the arrays of a group of environments."""
         arrays: list[Array] = [
             np.frombuffer(memoryview(memory), dtype, self._num_envs * prod(shape)).reshape(self._num_envs, *shape)[
-                share
+                group
             ]
             for (dtype, shape), memory in zip(self._layout, self._memory, strict=True)
         ]
@@ -212,15 +210,15 @@ class _Shared:
         )
 
 
-def _work(makers: CloudpickleWrapper, shared: _Shared, share: slice, pipe: Connection, other_end: Connection) -> None:
-    """The program of a process: do what the pipe says, answer with nothing, or with what went wrong."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; whoever started us ends us
+def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Connection, other_end: Connection) -> None:
+    """Run in a process: obey messages from the pipe, and answer each with nothing or with an error's traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    other_end.close()  # or we would keep our own pipe open when they are gone
+    other_end.close()  # else this process would keep the pipe open after the parent's end
     env: SerialVectorEnv | None = None
     try:
         env = SerialVectorEnv(makers())
-        views = shared.views(share)
+        views = shared.views(group)
         env.write_into(views.observations, views.rewards, views.terminations, views.truncations)
         actions = shared.acted.join(views.actions)
         pipe.send_bytes(b"")
@@ -232,7 +230,7 @@ def _work(makers: CloudpickleWrapper, shared: _Shared, share: slice, pipe: Conne
                 env.reset(seed=seeds, options={"reset_mask": mask})
             pipe.send_bytes(b"")
     except (EOFError, BrokenPipeError):
-        pass  # they are gone
+        pass  # the parent has ended
     except Exception:
         with suppress(OSError):
             pipe.send_bytes(traceback.format_exc().encode())

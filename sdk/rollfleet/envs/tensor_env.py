@@ -1,6 +1,6 @@
-"""Environments that make tensors, as rollouts see them: actions go to their device, what they give comes as arrays.
+"""Environments that make tensors, adapted to rollouts: actions go to their device, results come back as arrays.
 
-A rollout writes into arrays in CPU memory. Environments of NumPy arrays are there already, and nothing is done to them.
+A rollout writes into arrays in CPU memory. Results that are NumPy arrays already are passed through.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from rollfleet.errors import EnvironmentInvalid
 
 
 class Bridge:
-    """Between arrays and an environment on a device.
+    """Converts between arrays and the tensors of an environment on a device.
 
     Args:
-        env: The environment. One that has a method `to` is moved there.
-        device: Where it is.
-        no_cuda_sync: Do not wait until actions have arrived; what they are copied from must then be left alone, as it
-            is where that is memory of the CPU which is not pinned.
+        env: The environment. If it has a method `to`, it is moved to the device.
+        device: The environment's device.
+        no_cuda_sync: Do not wait until actions have arrived. Their source must then stay unchanged, which holds for
+            CPU memory that is not pinned.
     """
 
     def __init__(self, env: Any, device: torch.device, *, no_cuda_sync: bool) -> None:
@@ -31,7 +31,7 @@ class Bridge:
             env.unwrapped.to(device)
 
     def actions(self, value: Any) -> Any:
-        """Tensors on the device, in the same structure; as they are, where the environment has arrays."""
+        """Return actions as tensors on the device, in the same structure; unchanged if the environment has arrays."""
         if not self._has_tensors:
             return value
         if isinstance(value, Mapping):
@@ -41,22 +41,22 @@ class Bridge:
         return torch.as_tensor(value).to(self._device, non_blocking=self._no_cuda_sync)
 
     def first(self, observation: Any) -> Any:
-        """What a reset gave, as arrays; from now on it is known whether the environment has tensors.
+        """Return a reset's observation as arrays, and remember whether the environment has tensors.
 
         Raises:
-            EnvironmentInvalid: It has none, and is said to be elsewhere than in CPU memory.
+            EnvironmentInvalid: It has none, but its device is not the CPU.
         """
         self._has_tensors = _any_tensor(observation)
         if not self._has_tensors and self._device.type != "cpu":
             raise EnvironmentInvalid(
-                f"environment {self._name} gives NumPy arrays, which are in CPU memory, not on {str(self._device)!r}; "
-                "remove `env_device`, or give an environment that makes tensors there"
+                f"environment {self._name} returns NumPy arrays in CPU memory, not tensors on {str(self._device)!r}; "
+                "remove `env_device`, or use an environment that makes tensors there"
             )
         return arrays(observation)
 
 
 def arrays(value: Any) -> Any:
-    """Tensors as arrays in CPU memory, in the same structure; all else as it is."""
+    """Return tensors as arrays in CPU memory, in the same structure; other values stay unchanged."""
     if isinstance(value, Tensor):
         return value.numpy(force=True)
     if isinstance(value, Mapping):
@@ -93,9 +93,9 @@ class TensorEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class TensorVectorEnv(VectorWrapper):
-    """A vector of them."""
+    """A vector environment on a device."""
 
-    env: Any  # its `reset` takes lists of seeds, too, which Gymnasium does not promise of all
+    env: Any  # its `reset` also takes lists of seeds, which Gymnasium does not promise for all
 
     def __init__(self, env: VectorEnv[Any, Any, Any], device: torch.device, no_cuda_sync: bool = False) -> None:
         """See `Bridge`."""

@@ -1,7 +1,8 @@
-"""What is behind the learner's iterator, above every transport.
+"""The parts of the learner's iterator, on any transport.
 
-`options` and `construction` turn a constructor's arguments into a job. `gathering` tells workers what to do and
-collects their batches; `following` does so for ranks other than 0. `admission` lets each batch in once, on weights that
-are new enough; `duplicates` finds repeats and gaps; `outcome` puts a batch together for the user. `broadcast` numbers
-and sends versions of the weights.
+`iterator` is the loop that users run. `keywords`, `spec_fields`, `options` and `construction` make a job from the
+arguments of `rollfleet.Collector`. `gathering` directs the workers and collects their batches, `rounds` holds one round
+of mode Sync, and `following` gathers on ranks other than 0. `admission` admits each batch once, and only if its weights
+are new enough; `duplicates` finds repeats and gaps; `outcome` makes the value that an iteration yields. `broadcast`
+numbers and sends versions of the weights. It must not import `rollfleet.collector` or `rollfleet.connection`.
 """

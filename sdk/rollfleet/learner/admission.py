@@ -1,20 +1,20 @@
-"""Which arrivals reach the learner: each batch once, none that is too old, none of another round."""
+"""Decides which arrivals reach the learner: each batch once, none that is too old, none of another round."""
 
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
 
 
 class Admission:
-    """Decides for each arrival, and counts why it was turned away.
+    """Admits or drops each arrival, and counts the drops by reason.
 
     Args:
         max_lag: Versions that a batch may be behind the newest.
-        session: The learner's own session: in sync mode, batches asked for by an earlier one are too old.
+        session: The learner's session. In mode Sync, a batch of an earlier session is too old.
         sync: Whether batches belong to rounds.
 
     Attributes:
         max_lag: As above. It may change with the number of workers.
-        repeated: Batches that had been seen already: delivered twice, or collected again by a worker that started anew.
+        repeated: Batches that had come before: delivered twice, or collected again by a restarted worker.
         stale: Batches too old, by their version or their round.
     """
 
@@ -28,25 +28,25 @@ class Admission:
 
     @property
     def missed(self) -> int:
-        """Sequence numbers that have not come, though later ones of the same life have."""
+        """Sequence numbers that have not come, although later ones of the same incarnation have."""
         return self._duplicates.missed
 
     @property
     def dropped(self) -> int:
-        """All that was turned away."""
+        """Batches dropped for either reason."""
         return self.repeated + self.stale
 
     def open_round(self, number: int) -> None:
-        """From now on, one batch of each worker belongs to this round."""
+        """Open a round: one batch of each worker belongs to it."""
         self._round = number
         self._in_round.clear()
 
     def admit(self, arrival: Arrival, *, version: int) -> bool:
-        """Whether this one is for the learner.
+        """Whether this arrival is for the learner. Counts it if not.
 
         Args:
-            arrival: What came.
-            version: The newest version that was sent.
+            arrival: A worker's batch.
+            version: The newest version that was sent to that worker.
         """
         if not self._duplicates.add(arrival.worker, arrival.incarnation, arrival.sequence):
             self.repeated += 1

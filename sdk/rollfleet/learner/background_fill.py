@@ -1,4 +1,4 @@
-"""Fills a replay buffer behind the learner's back, on a thread of its own."""
+"""Fills a replay buffer in the background, on its own thread."""
 
 import atexit
 import threading
@@ -8,17 +8,18 @@ from weakref import WeakMethod
 
 from rollfleet.errors import Timeout
 
-AT_EXIT_S = 10.0  # for the batch that is under way: torch aborts a program that ends in the middle of its work
+AT_EXIT_S = 10.0  # for the batch under way: torch aborts a program that exits during its work
 
 
 class BackgroundFill:
-    """Fills until all is done, `stop` is called, nobody holds the collector any more, or the program ends."""
+    """Fills until the iterator ends, `stop` is called, the collector is dropped, or the program exits."""
 
     def __init__(self, fill: Callable[[], object]) -> None:
-        """Begins at once.
+        """Start filling.
 
         Args:
-            fill: A method, which is not kept alive. Puts one batch into the buffer; raises StopIteration at the end.
+            fill: A method that puts one batch into the buffer, and raises StopIteration at the end. Its object is not
+                kept alive.
         """
         self._fill = WeakMethod(fill)
         self._turn = threading.Lock()
@@ -30,33 +31,33 @@ class BackgroundFill:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether the thread still fills."""
         return self._thread.is_alive()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is written inside the block; it is entered once what is under way was written."""
+        """Write nothing inside the block. Enter it once the batch under way is written."""
         with self._turn:
             yield
 
     def check(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the error that ended the thread, if any."""
         if self._error:
             raise self._error
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """End after the batch that is under way.
+        """Stop after the batch under way, and raise the error that ended the thread, if any.
 
         Raises:
             Timeout: That batch did not come in time.
         """
         self._end(timeout_s)
         if self._thread.is_alive():
-            raise Timeout(f"the batch that is under way did not come within {timeout_s:g} s")
+            raise Timeout(f"the batch under way did not come within {timeout_s:g} s")
         self.check()
 
     def leave(self, timeout_s: float) -> None:
-        """End, wherever it is after so long; what went wrong is not told."""
+        """Stop, or give up waiting after the timeout. Raise no error."""
         self._end(timeout_s)
 
     def _end(self, timeout_s: float | None = AT_EXIT_S) -> None:

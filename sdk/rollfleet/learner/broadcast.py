@@ -1,4 +1,4 @@
-"""Numbers the versions of a learner's weights and hands snapshots of them to the transport."""
+"""Numbers the versions of a learner's weights, and hands snapshots of them to the transport."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -8,27 +8,31 @@ from torch import Tensor
 
 from rollfleet.errors import NoWeights, WeightMismatch
 from rollfleet.schemes import Layout, WeightScheme
-from rollfleet.transports.learner_side import Lends, Transport
+from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.layout import State, WeightLayout
 from rollfleet.weights.models import models_of
 
 log = logging.getLogger(__name__)
 
-NOTHING = "there are no parameters or buffers to send"
+NOTHING = "the policy has no parameters or buffers to send"
 
 
 class Broadcaster:
     """Sends versions of one policy.
 
     Args:
-        transport: Where snapshots go.
-        policy: What is sent when nothing else is named; None: nothing is.
-        scheme: How weights travel.
+        transport: The learner's side of a transport.
+        policy: The policy that is sent by default; None: no policy.
+        scheme: Which weights travel, and in which form.
         version: The newest version that was ever sent for this job.
-        acts: `policy` is the very object that collects: nothing need be sent, only loaded where it is something else.
+        acts: Whether `policy` is the very object that collects: other weights are loaded into it, and none are sent.
+
+    Attributes:
+        version: The newest version that was sent; 0: none yet.
+        has_policy: Whether there is a policy with weights.
 
     Raises:
-        WeightMismatch: `policy` holds no weights in a form that can be sent.
+        WeightMismatch: `policy` has weights in a form that cannot be sent.
     """
 
     def __init__(
@@ -36,15 +40,15 @@ class Broadcaster:
     ) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
         self._layout: Layout | None = None
-        self._last: Tensor | None = None  # the bytes sent last: nobody writes over them before the next are there
-        self._for_some: dict[int, int] = {}  # worker -> the newest version, where it was not meant for all
+        self._last: Tensor | None = None  # the bytes sent last; valid until the next snapshot
+        self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
         self._for_all = version
-        self._batches: int | None = None  # handed out since the last one; None: nothing was sent yet
+        self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
         self.version = version
         self.has_policy = policy is not None and any(scheme.select(policy).values())
 
     def meant_for(self, worker: int) -> int:
-        """The newest version that was sent to this worker; 0: none."""
+        """Return the newest version that was sent to this worker; 0: none."""
         return max(self._for_all, self._for_some.get(worker, 0))
 
     @property
@@ -54,17 +58,17 @@ class Broadcaster:
 
     @property
     def meant_for_some(self) -> tuple[tuple[int, int], ...]:
-        """Workers that were sent a newer one, and which."""
+        """Workers that have a newer version than all others, and that version."""
         return tuple(sorted((worker, version) for worker, version in self._for_some.items() if version > self._for_all))
 
     def select(self, policy: Any) -> dict[str, State]:
-        """Which tensors of a policy travel."""
+        """Return the tensors of a policy that travel, by model and name."""
         return self._scheme.select(policy)
 
     def is_due(self, interval: int) -> bool:
-        """Whether the policy is to be sent: after so many batches; 0: never but once.
+        """Whether the policy is due: after this many batches.
 
-        Even then somebody must send the first: nobody can act on what was never sent.
+        With interval 0 it is due once: workers cannot act before the first version.
         """
         if not self.has_policy:
             return False
@@ -73,16 +77,16 @@ class Broadcaster:
         return self._batches is None or self._batches >= interval
 
     def count_batch(self) -> None:
-        """One more was handed out."""
+        """Count a batch that was yielded."""
         if self._batches is not None:
             self._batches += 1
 
-    def go_on_from(self, version: int) -> None:
-        """Number on from here, where that is further; the policy is due."""
+    def continue_from(self, version: int) -> None:
+        """Continue after this version, if it is newer than the present one. The policy is due."""
         if version < self.version:
             log.warning(
-                "restored at version %d, while workers have had version %d: weights that are %d versions older go out "
-                "as version %d",
+                "restored version %d, but workers have had version %d already: weights that are %d versions older are "
+                "sent as version %d",
                 version,
                 self.version,
                 self.version - version,
@@ -92,14 +96,14 @@ class Broadcaster:
         self._batches = None
 
     def pass_on(self, models: Mapping[str, State], version: int) -> int:
-        """Load weights that came from elsewhere into the policy, where there is one, and send them on.
+        """Load weights of an outer collector into the policy, if there is one, and send them. Returns their version.
 
         Args:
-            models: As in `send`.
-            version: What they are called where they come from; so they are called here, if that is newer.
+            models: The named tensors of each model.
+            version: The outer collector's number. They keep it here if it is newer.
 
         Raises:
-            WeightMismatch: They are laid out differently.
+            WeightMismatch: Names, shapes or dtypes differ from earlier versions.
         """
         if self._policy is not None:
             self._load(self._travelling(models))
@@ -112,16 +116,16 @@ class Broadcaster:
         workers: Collection[int] | None = None,
         version: int = 0,
     ) -> int:
-        """Take a snapshot and send it. Returns its version; the work goes on behind the call.
+        """Take a snapshot and send it. Returns its version at once, while the transport still sends.
 
         Args:
-            models: The named tensors of each model; what is not named stays as it was sent last. None: the policy.
-            workers: Who acts on it; None: all.
-            version: What to call it, if that is more than the next number.
+            models: The named tensors of each model. Other models keep the weights sent last. None: the policy.
+            workers: The workers that get it. None: all.
+            version: Its number, if that is higher than the next one.
 
         Raises:
-            WeightMismatch: It is laid out differently from earlier versions.
-            NoWeights: There is nothing to send.
+            WeightMismatch: Names, shapes or dtypes differ from earlier versions.
+            NoWeights: There are no weights to send.
         """
         if models is not None:
             models = self._travelling(models)
@@ -140,13 +144,13 @@ class Broadcaster:
         return version
 
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
-        """A snapshot, to the transport."""
+        """Pass a snapshot to the transport."""
         if self._layout is None:
             self._layout = self._scheme.layout(models)
         for snapshot in self._transport.spent():
             self._layout.release(snapshot)
-        if isinstance(self._transport, Lends):
-            lent = self._transport.lend(self._layout.parameters, self._layout.total_bytes)
+        if (lender := self._transport.lender) is not None:
+            lent = lender.lend(self._layout.parameters, self._layout.total_bytes)
             if lent is not None:
                 self._layout.release(lent)
         snapshot = self._layout.snapshot(models)
@@ -155,7 +159,7 @@ class Broadcaster:
         self._transport.send_weights(version, snapshot, workers=workers)
 
     def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:
-        """Without what stays where it is, as the policy here tells: all of a `state_dict` may be named."""
+        """Return the tensors that the scheme sends: users may pass a whole `state_dict`."""
         if self._policy is None:
             return models
         known, selected = models_of(self._policy), self._scheme.select(self._policy)
@@ -179,19 +183,19 @@ class Broadcaster:
         elif len(known) > 1:
             for name in models:
                 if name not in known:
-                    raise WeightMismatch(f"there is no model {name!r}; the policy's are {', '.join(known)}")
+                    raise WeightMismatch(f"the policy has no model {name!r}; it has {', '.join(known)}")
             models = {**known, **models}
         if not any(models.values()):
             raise NoWeights(NOTHING)
         return models
 
     def _load(self, models: Mapping[str, State]) -> None:
-        """Into the policy that acts, unless that is where they come from."""
-        mine = self._scheme.select(self._policy)
+        """Load tensors into the policy, unless they are the policy's own."""
+        own = self._scheme.select(self._policy)
         for name, state in models.items():
-            if name not in mine:
-                raise WeightMismatch(f"there is no model {name!r}; the policy's are {', '.join(mine)}")
-            layout = WeightLayout({name: mine[name]})
-            if any(mine[name].get(key) is not value for key, value in state.items()):
+            if name not in own:
+                raise WeightMismatch(f"the policy has no model {name!r}; it has {', '.join(own)}")
+            layout = WeightLayout({name: own[name]})
+            if any(own[name].get(key) is not value for key, value in state.items()):
                 snapshot = layout.snapshot({name: state})
-                layout.load(snapshot.data, {name: mine[name]})
+                layout.load(snapshot.data, {name: own[name]})

@@ -1,7 +1,6 @@
-"""From the arguments of `rollfleet.Collector` to a job and to what its workers have to do.
+"""Makes a job, and the work of its workers, from the arguments of `rollfleet.Collector`.
 
-A job made from objects reads like any other, but names `rollfleet.learner.construction:given` where no words could say
-what was given.
+A job made from objects reads like any other. In place of an object it names `rollfleet.learner.construction:given`.
 """
 
 import copy
@@ -20,15 +19,9 @@ from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.spaces import supported
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.errors import JobInvalid, PolicyInvalid
-from rollfleet.learner.options import (
-    CHOICES,
-    SPEC_PATHS,
-    Options,
-    check_learner_options,
-    check_names,
-    check_together,
-    device_of,
-)
+from rollfleet.learner.keywords import Keywords
+from rollfleet.learner.options import LearnerOptions, check_together, device_of
+from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.factory import RandomPolicy
 from rollfleet.processes.inline import InlineTransport
@@ -43,63 +36,64 @@ _GIVEN = "rollfleet.learner.construction:given"
 
 
 def given(*_: object, **__: object) -> NoReturn:
-    """Stands in a job for an environment or a policy that was given as an object.
+    """Stand in a job for an environment or a policy that was passed as an object.
 
     Raises:
-        JobInvalid: Always: the object itself is not in the job.
+        JobInvalid: Always: the job does not hold the object.
     """
-    raise JobInvalid("this environment or policy was given to rollfleet.Collector as an object; a job needs its name")
+    raise JobInvalid("this environment or policy was passed to rollfleet.Collector as an object; a job needs its name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Construction:
-    """What a collector is made of.
+    """The parts of a collector, before anything is started.
 
     Attributes:
-        workload: What its workers have to do.
-        in_this_process: There is one worker, and it is here.
-        acts_with_the_learners_policy: That worker's policy is the very object that the learner has.
+        workload: The work of its workers.
+        options: The learner's options.
+        in_this_process: Whether its one worker runs in this process and thread.
+        acts_with_the_learners_policy: Whether that worker's policy is the very object that the learner has.
     """
 
     workload: Workload
+    options: LearnerOptions
     in_this_process: bool
     acts_with_the_learners_policy: bool
 
 
-def construct(env: Any, policy: Any, options: Options) -> Construction:
-    """Check the arguments of `rollfleet.Collector`.
+def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
+    """Check the arguments of `rollfleet.Collector`, and make a job of them.
 
     Raises:
-        JobInvalid: They contradict each other, or one of them is none. The message names the keyword.
+        JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    check_names(options, Options, "rollfleet.Collector")
-    check_learner_options(options)
-    workers = options.get("workers", 0)
-    here = workers == 0
-    factory = options.get("policy_factory")
+    options = LearnerOptions.of(keywords)
+    inline = keywords["workers"] == 0
+    factory = keywords["policy_factory"]
     if policy is not None and factory is not None:
         raise PolicyInvalid("policy and policy_factory are both given; write one of them")
-    check_together(options)
-    if "policy_device" in options and policy is not None and not isinstance(policy, nn.Module):
-        raise JobInvalid(f"`policy_device` moves an nn.Module; a {type(policy).__name__} stays where it is, remove it")
-    if "device" in options and not here and _ring(options) is not None:
+    check_together(keywords)
+    if keywords["policy_device"] is not None and policy is not None and not isinstance(policy, nn.Module):
+        raise JobInvalid(f"`policy_device` moves an nn.Module; {type(policy).__name__} is none, so remove the keyword")
+    if keywords["device"] is not None and not inline and _ring(options) is not None:
         raise JobInvalid(
-            "`device` is where batches are put, and with this `replay_buffer` workers write frames into the buffer "
-            "themselves; remove `device`, and move what you sample"
+            "`device` has no effect with this `replay_buffer`: workers write frames into the buffer themselves; remove "
+            "`device`, and move the samples that you draw"
         )
-    job = _job(env, options, count=1 if here else workers)
+    job = _job(env, keywords, workers=1 if inline else keywords["workers"])
     count = job.spec.workers
     envs = _for_each(env, count, "env")
-    _check_envs(envs, job.spec.env, here=here)
+    _check_envs(envs, job.spec.env, inline=inline)
     policies = _Policies(
         policy=policy,
         factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
-        devices=_devices(options.get("policy_device"), count, "policy_device"),
-        copies=not here,
+        devices=_devices(keywords["policy_device"], count, "policy_device"),
+        copies=not inline,
     )
-    if "policy_device" in options and policy is None and factory is None:
-        raise JobInvalid("`policy_device` is where a policy acts, and there is none; pass a policy, or remove it")
-    kwargs = _for_each(options.get("env_kwargs", {}), count, "env_kwargs")
+    if keywords["policy_device"] is not None and policy is None and factory is None:
+        raise JobInvalid("`policy_device` needs a policy to move; pass `policy` or `policy_factory`, or remove it")
+    env_kwargs = keywords["env_kwargs"]
+    kwargs = _for_each({} if env_kwargs is None else env_kwargs, count, "env_kwargs")
     _check_kwargs(kwargs, envs)
     workload = Workload(
         job=job,
@@ -107,62 +101,54 @@ def construct(env: Any, policy: Any, options: Options) -> Construction:
             spec=job.spec.env,
             given=envs,
             kwargs=kwargs,
-            devices=_devices(options.get("env_device"), count, "env_device"),
-            no_cuda_sync=options.get("no_cuda_sync", False),
+            devices=_devices(keywords["env_device"], count, "env_device"),
+            no_cuda_sync=keywords["no_cuda_sync"],
         ),
         make_policy=policies,
-        scheme=options.get("weight_scheme") or scheme_of(job.spec.weights),
+        scheme=options.weight_scheme or scheme_of(job.spec.weights),
     )
-    shared = here and isinstance(policy, nn.Module) and policies.leaves_it_where_it_is
-    return Construction(workload=workload, in_this_process=here, acts_with_the_learners_policy=shared)
+    shared = inline and isinstance(policy, nn.Module) and policies.stays_on_its_device
+    return Construction(
+        workload=workload, options=options, in_this_process=inline, acts_with_the_learners_policy=shared
+    )
 
 
-def start(env: Any, policy: Any, options: Options) -> tuple[Transport, CollectorJob, bool]:
-    """Begin to collect: here, or in worker processes.
-
-    Returns:
-        Where batches come from; the job that the arguments amount to; whether the learner's own policy acts.
+def start(construction: Construction, keywords: Keywords) -> Transport:
+    """Start to collect, in this process or in worker processes. Returns the transport that batches come from.
 
     Raises:
-        JobInvalid: See `construct`; or an environment or policy cannot be made.
+        JobInvalid: An environment or a policy cannot be made, or there is no such start method.
     """
-    made = construct(env, policy, options)
-    transport = _transport(made, options)
-    return transport, made.workload.job, made.acts_with_the_learners_policy
-
-
-def _transport(made: Construction, options: Options) -> Transport:
-    device = None if (device := options.get("device")) is None else device_of(device, "device")
-    no_cuda_sync = options.get("no_cuda_sync", False)
-    if made.in_this_process:
+    device = None if keywords["device"] is None else device_of(keywords["device"], "device")
+    if construction.in_this_process:
         return InlineTransport(
-            made.workload,
+            construction.workload,
             device=device,
-            no_cuda_sync=no_cuda_sync,
-            acts_with_the_learners_policy=made.acts_with_the_learners_policy,
+            no_cuda_sync=keywords["no_cuda_sync"],
+            acts_with_the_learners_policy=construction.acts_with_the_learners_policy,
         )
     from rollfleet.processes.transport import ProcessesTransport
 
     return ProcessesTransport(
-        made.workload,
+        construction.workload,
         device=device,
-        no_cuda_sync=no_cuda_sync,
-        start_method=options.get("start_method", "spawn"),
-        max_restarts_per_worker=options.get("max_restarts_per_worker", 0),
-        quiet=options.get("quiet", True),
-        ring=_ring(options),
+        no_cuda_sync=keywords["no_cuda_sync"],
+        start_method=keywords["start_method"],
+        max_restarts_per_worker=keywords["max_restarts_per_worker"],
+        quiet=keywords["quiet"],
+        ring=_ring(construction.options),
     )
 
 
-def _ring(options: Options) -> Ring | None:
-    """Where workers write frames themselves: in a buffer that they can reach, frames that are done with as they are."""
-    buffer = options.get("replay_buffer")
-    return buffer.ring if isinstance(buffer, ReplayBuffer) and options.get("postproc") is None else None
+def _ring(options: LearnerOptions) -> Ring | None:
+    """Return the buffer's ring if workers can write frames into it themselves: no function changes them before."""
+    buffer = options.replay_buffer
+    return buffer.ring if isinstance(buffer, ReplayBuffer) and options.postproc is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Envs:
-    """Makes a worker's environments."""
+    """A function that makes a worker's environments."""
 
     spec: EnvSpec
     given: Sequence[Any]
@@ -184,7 +170,7 @@ class _Envs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Policies:
-    """Makes a worker's policy."""
+    """A function that makes a worker's policy."""
 
     policy: Any
     factories: Sequence[Callable[..., Any]] | None
@@ -192,8 +178,8 @@ class _Policies:
     copies: bool
 
     @property
-    def leaves_it_where_it_is(self) -> bool:
-        """Whether no device is asked for that the policy is not on."""
+    def stays_on_its_device(self) -> bool:
+        """Whether the policy is already on the device asked for, or no device is asked for."""
         device = self.devices[0]
         return device is None or all(
             tensor.device == device for tensor in (*self.policy.parameters(), *self.policy.buffers())
@@ -206,7 +192,7 @@ class _Policies:
             policy = self.factories[worker % len(self.factories)](observation_space, action_space)
         elif self.policy is None:
             return RandomPolicy(supported(action_space, "action", "the random policy"))
-        elif not isinstance(self.policy, nn.Module) or (not self.copies and self.leaves_it_where_it_is):
+        elif not isinstance(self.policy, nn.Module) or (not self.copies and self.stays_on_its_device):
             policy = self.policy
         else:
             policy = copy.deepcopy(self.policy)
@@ -214,22 +200,17 @@ class _Policies:
             raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
         if device is not None and isinstance(policy, nn.Module):
             policy.to(device)
-        made: Policy = policy
-        return made
+        built: Policy = policy
+        return built
 
 
-def _job(env: Any, options: Options, *, count: int) -> CollectorJob:
-    spec: dict[str, Any] = {"policy": {"entrypoint": _GIVEN}, "mode": "Sync", "env": {}, "collect": {}}
-    for keyword, value in options.items():
-        if keyword in SPEC_PATHS:
-            *outer, last = SPEC_PATHS[keyword]
-            place = spec
-            for name in outer:
-                place = place.setdefault(name, {})
-            place[last] = value.capitalize() if keyword in CHOICES and isinstance(value, str) else value
-    if str(spec["env"].get("backend", "")).lower() == "envpool":
-        spec["env"]["backend"] = "EnvPool"
-    spec["workers"] = count
+def _job(env: Any, keywords: Keywords, *, workers: int) -> CollectorJob:
+    spec: dict[str, Any] = {"policy": {"entrypoint": _GIVEN}, "env": {}, "collect": {}}
+    for keyword, field in SPEC_FIELDS.items():
+        if keyword in keywords.given:
+            field.put(spec, keywords[keyword])
+    SPEC_FIELDS["mode"].put(spec, keywords["mode"])
+    SPEC_FIELDS["workers"].put(spec, workers)
     first = env[0] if isinstance(env, list | tuple) and env else env
     spec["env"] |= {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
     if isinstance(first, gymnasium.vector.VectorEnv):
@@ -237,27 +218,27 @@ def _job(env: Any, options: Options, *, count: int) -> CollectorJob:
     try:
         return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "collector"}, "spec": spec})
     except JobErrors as error:
-        words = {f"spec.{'.'.join(path)}": keyword for keyword, path in SPEC_PATHS.items()}
-        found = "; ".join(_in_python(str(problem), words) for problem in error.problems)
-        raise JobInvalid(found) from None
+        raise JobInvalid("; ".join(_in_python(str(problem)) for problem in error.problems)) from None
 
 
-def _in_python(problem: str, words: Mapping[str, str]) -> str:
+def _in_python(problem: str) -> str:
+    """Replace the job's names in an error message by the keywords that the caller wrote."""
+    words = {".".join(field.path): keyword for keyword, field in SPEC_FIELDS.items()}
     for path, keyword in sorted(words.items(), key=lambda each: -len(each[0])):
-        problem = problem.replace(path, keyword).replace(f"`{path.rpartition('.')[2]}", f"`{keyword}")
+        problem = problem.replace(f"spec.{path}", keyword).replace(f"`{path}`", f"`{keyword}`")
+        problem = problem.replace(f"`{path.rpartition('.')[2]}", f"`{keyword}")
     return problem
 
 
-def _check_envs(envs: Sequence[Any], spec: EnvSpec, *, here: bool) -> None:
+def _check_envs(envs: Sequence[Any], spec: EnvSpec, *, inline: bool) -> None:
     for env in envs:
         if isinstance(env, gymnasium.vector.VectorEnv):
-            if not here:
+            if not inline:
                 raise JobInvalid(
-                    "env: a VectorEnv that is already made cannot be moved into worker processes; give a function that "
-                    "makes it"
+                    "env: a VectorEnv object cannot be moved into worker processes; pass a function that makes it"
                 )
             if env.num_envs != spec.num_envs:
-                raise JobInvalid(f"num_envs is {spec.num_envs}, but the VectorEnv given has {env.num_envs}")
+                raise JobInvalid(f"num_envs is {spec.num_envs}, but the VectorEnv has {env.num_envs}")
             if spec.vectorization is not Vectorization.SYNC or spec.processes:
                 raise JobInvalid("env: a VectorEnv steps itself; remove `vectorization` and `env_processes`")
         elif not isinstance(env, str) and not callable(env):
@@ -270,9 +251,9 @@ def _check_envs(envs: Sequence[Any], spec: EnvSpec, *, here: bool) -> None:
 def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
     for each in kwargs:
         if not isinstance(each, Mapping):
-            raise JobInvalid(f"`env_kwargs` are names and values, not a {type(each).__name__}")
+            raise JobInvalid(f"`env_kwargs` must map names to values, not be a {type(each).__name__}")
         if each and any(isinstance(env, gymnasium.vector.VectorEnv) for env in envs):
-            raise JobInvalid("env: a VectorEnv that is there was made with its own arguments; remove `env_kwargs`")
+            raise JobInvalid("env: a VectorEnv object has its arguments already; remove `env_kwargs`")
 
 
 def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:
@@ -280,7 +261,7 @@ def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:
         return [value]
     if len(value) != workers:
         raise JobInvalid(
-            f"`{name}` lists {len(value)}, but there are {workers} workers; write one for each, or one for all"
+            f"`{name}` has {len(value)} entries for {workers} workers; write one for each worker, or one for all"
         )
     return value
 
@@ -290,13 +271,15 @@ def _devices(value: Any, workers: int, name: str) -> list[torch.device | None]:
 
 
 def _callables(factory: Any) -> Any:
-    """Factories by name, `module:callable`, are looked up where they are used."""
+    """Return factories that can be called. Those named `module:callable` are imported on the worker."""
     if isinstance(factory, list | tuple):
         return [_callables(each) for each in factory]
     if isinstance(factory, str):
         return _ByName(factory)
     if not callable(factory):
-        raise PolicyInvalid(f"policy_factory is called as factory(observation_space, action_space); it is {factory!r}")
+        raise PolicyInvalid(
+            f"policy_factory is called as factory(observation_space, action_space); {factory!r} cannot be"
+        )
     return factory
 
 

@@ -1,26 +1,32 @@
-"""What has come of each life of each worker, by sequence numbers: what is new, what came before, what is missing."""
+"""Finds repeated and missing batches, by the sequence numbers of each incarnation of each worker."""
 
-WINDOW = 4096  # batches of one life of a worker among which the order may differ from the one they were sent in
-INCARNATIONS = 4  # of one worker that are remembered
+WINDOW = 4096  # batches of one incarnation that may arrive out of order
+INCARNATIONS = 4  # remembered for each worker
 _ALL = (1 << WINDOW) - 1
 
 
 class DuplicateFilter:
-    """Remembers which batches have come, in memory that does not grow with their number."""
+    """Remembers which batches have come, in memory that does not grow with their number.
+
+    Example:
+        >>> seen = DuplicateFilter()
+        >>> seen.add(0, 0, 7), seen.add(0, 0, 7), seen.add(0, 0, 9), seen.missed
+        (True, False, True, 1)
+    """
 
     def __init__(self) -> None:
-        self._incarnations: dict[int, dict[int, _Incarnation]] = {}  # worker -> incarnation -> what was seen of it
-        self._missed_before = 0  # of lives that are forgotten
+        self._incarnations: dict[int, dict[int, _Incarnation]] = {}  # by worker, then by incarnation
+        self._missed_before = 0  # of forgotten incarnations
 
     @property
     def missed(self) -> int:
-        """Sequence numbers that have not come, though later ones of the same life have."""
+        """Sequence numbers that have not come, although later ones of the same incarnation have."""
         return self._missed_before + sum(
             incarnation.missed for incarnations in self._incarnations.values() for incarnation in incarnations.values()
         )
 
     def add(self, worker: int, incarnation: int, sequence: int) -> bool:
-        """This one has come. False: it had come before, or so long after its successors that nobody knows any more."""
+        """Add a batch. Returns False if it had come before, or comes too late to know."""
         incarnations = self._incarnations.setdefault(worker, {})
         if incarnation in incarnations:
             return incarnations[incarnation].add(sequence)
@@ -34,17 +40,16 @@ class DuplicateFilter:
 
 
 class _Incarnation:
-    """The sequence numbers of one life of a worker that have come, in whatever order.
+    """The sequence numbers of one incarnation that have come, in any order.
 
-    Numbers before the first that came are no gap: an earlier learner may have had them. It takes half a kilobyte,
-    whatever is sent.
+    Numbers before the first one are no gap: an earlier learner may have received them. It takes half a kilobyte.
     """
 
     __slots__ = ("_count", "_first", "_newest", "_seen")
 
     def __init__(self, sequence: int) -> None:
         self._first = self._newest = sequence
-        self._seen = 1  # bit i: the number i before the newest has come
+        self._seen = 1  # bit i: the number `newest - i` has come
         self._count = 1
 
     @property
@@ -52,7 +57,7 @@ class _Incarnation:
         return self._newest - self._first + 1 - self._count
 
     def add(self, sequence: int) -> bool:
-        """False: it has come before, or so long after its successors that nobody knows any more."""
+        """Add a number. Returns False if it had come before, or comes too late to know."""
         age = self._newest - sequence
         if age >= WINDOW or (age >= 0 and self._seen >> age & 1):
             return False

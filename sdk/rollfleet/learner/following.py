@@ -1,44 +1,44 @@
-"""Gathers for the ranks of a learner that are not rank 0: rank 0 opens the rounds and sends the weights."""
+"""Gathers batches for the other ranks of a learner: rank 0 opens the rounds and sends the weights."""
 
 import logging
 import time
 from collections import deque
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 from rollfleet.errors import JobEnded
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
-from rollfleet.learner.gathering import LOOK_AROUND_S, Gatherer
+from rollfleet.learner.gathering import CHECK_WORKERS_S, Gatherer
 from rollfleet.learner.options import MANUAL, LearnerOptions
 from rollfleet.learner.tally import Tally
 from rollfleet.schemes import scheme_of
-from rollfleet.transports.learner_side import Arrival, Ranked, Transport, rank_of
+from rollfleet.transports.learner_side import Arrival, Peers, Transport
 from rollfleet.weights.layout import State
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, RankStatus
 
 log = logging.getLogger(__name__)
 
-WORD_AFTER_S = 10.0  # without rank 0, a word is due
-PATIENCE_S = 60.0  # for another rank 0, where the one before had completed the job
+WARN_AFTER_S = 10.0  # without rank 0, and again after as long
+LEADER_TIMEOUT_S = 60.0  # for a new rank 0, if the last one had completed the job
 ANY_LAG = 1 << 62
 
-When = tuple[int, int]  # session and round
+SessionRound = tuple[int, int]  # session and round
 
 
 class FollowedWeights(Broadcaster):
-    """The versions that rank 0 has sent, as its control messages tell. Nothing is sent from here."""
+    """The versions that rank 0 has sent, by its control messages. This rank sends nothing."""
 
     def follow(self, control: Control | None) -> int:
-        """The newest version, by what rank 0 said last."""
+        """Take over the versions of a control message of rank 0. Returns the newest version."""
         if control is not None:
             self._for_all, self._for_some = control.version, dict(control.some)
             self.version = max(control.version, *self._for_some.values(), 0)
         return self.version
 
     def is_due(self, interval: int) -> bool:
-        """Never: all ranks have the same weights, and rank 0 sends them."""
+        """Return False: all ranks have the same weights, and rank 0 sends them."""
         return False
 
     def send(
@@ -48,86 +48,89 @@ class FollowedWeights(Broadcaster):
         workers: Collection[int] | None = None,
         version: int = 0,
     ) -> int:
-        """Sends nothing. Returns the newest version that rank 0 is known to have sent."""
-        return self.follow(cast(Ranked, self._transport).heard())
+        """Send nothing. Returns the newest version that rank 0 has sent, as far as this rank knows."""
+        return self.follow(_peers_of(self._transport).leader_control())
 
     def pass_on(self, models: Mapping[str, State], version: int) -> int:
-        """Loads them into the policy, where there is one; sends nothing."""
+        """Load the weights into the policy, if there is one. Send nothing."""
         if self._policy is not None:
             self._load(models)
         return self.send()
 
-    def go_on_from(self, version: int) -> None:
-        """Rank 0 numbers on."""
+    def continue_from(self, version: int) -> None:
+        """Do nothing: rank 0 numbers the versions."""
 
 
 class Follower(Gatherer):
-    """Gathers what the workers of one rank collect for the rounds that rank 0 opens.
+    """Gathers the fragments of one rank's workers, for the rounds that rank 0 opens.
 
-    What comes tells which round it is for, and comes in its order from each worker: once there is something of every
-    member, the earliest round among these is complete.
+    A fragment names its round, and each worker sends its fragments in order. Once every member has sent one, the
+    earliest round among the first ones is complete.
     """
 
     def __init__(
         self, transport: Transport, job: CollectorJob, weights: FollowedWeights, tally: Tally, *, manual: bool = False
     ) -> None:
         super().__init__(transport, job, weights, tally, manual=manual)
-        self._followed, self._leader = weights, cast(Ranked, transport)
-        self.admission = Admission(max_lag=0, session=0, sync=False)  # rounds are dealt with here
+        self._followed, self._leader = weights, _peers_of(transport)
+        self.admission = Admission(max_lag=0, session=0, sync=False)  # this class orders the rounds itself
         self._bound_lag()
-        self._ahead: dict[int, deque[Arrival]] = {}  # worker -> what has come, one of each round
-        self._gathered = self._handed = self._has_enough_of = (0, 0)
-        control = self._leader.heard()
-        self._over_before = control.session if control and control.phase is LearnerPhase.COMPLETE else None
+        self._queues: dict[int, deque[Arrival]] = {}  # worker -> its fragments, at most one of each round
+        self._gathered = self._received = self._enough_of = (0, 0)
+        control = self._leader.leader_control()
+        self._completed_session = control.session if control and control.phase is LearnerPhase.COMPLETE else None
         self._alone_since_s: float | None = time.monotonic()
-        self._told_s = 0.0
+        self._warned_s = 0.0
 
     def is_over(self) -> bool:
-        """Whether rank 0 has completed the job, in the session that it has now."""
-        control = self._leader.heard()
-        return control is not None and control.phase is LearnerPhase.COMPLETE and control.session != self._over_before
+        """Whether rank 0 has completed the job, in a session that was not complete when this rank connected."""
+        control = self._leader.leader_control()
+        if control is None or control.phase is not LearnerPhase.COMPLETE:
+            return False
+        return control.session != self._completed_session
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
-        """These are the learner's now."""
-        self._handed = self._gathered
+        """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
+        self._received = self._gathered
         super().hand_over(arrivals)
 
     def direct(self) -> None:
-        """Rank 0 does."""
+        """Do nothing: rank 0 directs the workers."""
 
     def enter(self, phase: LearnerPhase) -> None:
-        """Known here alone."""
+        """Set the phase of this process only."""
         self.phase = phase
 
-    def look_around(self) -> None:
-        """See how the workers are, and whether there is a rank 0.
+    def check_workers(self) -> None:
+        """Check the workers' states, and whether rank 0 is present.
 
         Raises:
-            WorkerFailed: One gave up for good.
-            JobEnded: The job had been completed before, and no rank 0 comes.
+            WorkerFailed: A worker gave up with an error that a restart would repeat.
+            JobEnded: The job was complete when this rank connected, and no new rank 0 comes.
         """
-        super().look_around()
-        control = self._leader.heard()
+        super().check_workers()
         if self._alone_since_s is None:
             return
+        control = self._leader.leader_control()
         alone_s = time.monotonic() - self._alone_since_s
-        if control is not None and control.session != self._over_before:
+        if control is not None and control.session != self._completed_session:
             self._alone_since_s = None
-        elif control is not None and alone_s > PATIENCE_S:
+        elif control is not None and alone_s > LEADER_TIMEOUT_S:
             raise JobEnded(
-                f"{self._job.key} was complete when {self._rank} connected, and for {PATIENCE_S:g} s no rank 0 has"
+                f"{self._job.key} was complete when {self._rank} connected, and no rank 0 connected within "
+                f"{LEADER_TIMEOUT_S:g} s"
             )
-        elif alone_s - self._told_s > WORD_AFTER_S:
-            self._told_s = alone_s
-            log.warning("%s of %s waits for rank 0, which has not begun", self._rank, self._job.key)
+        elif alone_s - self._warned_s > WARN_AFTER_S:
+            self._warned_s = alone_s
+            log.warning("%s of %s waits for rank 0, which has not connected", self._rank, self._job.key)
 
-    def _round(self) -> list[Arrival]:
+    def _gather_round(self) -> list[Arrival]:
         silent = False
         while True:
-            self._drop_what_an_earlier_session_asked_for()
-            heads = {worker: _when(queue[0]) for worker, queue in self._ahead.items() if queue}
+            self._drop_earlier_sessions()
+            heads = {worker: _round_of(queue[0]) for worker, queue in self._queues.items() if queue}
             missing = self._members() - heads.keys()
-            self._tell_whether_enough(list(heads.values()))
+            self._report_enough(list(heads.values()))
             if heads and silent and self._is_closed(min(heads.values())):
                 missing -= self._idle(missing)
             if heads and not missing:
@@ -135,42 +138,42 @@ class Follower(Gatherer):
             if self.is_over():
                 return []
             if arrival := self._next():
-                self._line_up(arrival)
+                self._enqueue(arrival)
             silent = arrival is None
         self._gathered = min(heads.values())
-        return [self._ahead[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
+        return [self._queues[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
 
-    def _tell_whether_enough(self, heads: list[When]) -> None:
-        """Rank 0 closes no round before every rank has shares of it."""
+    def _report_enough(self, heads: list[SessionRound]) -> None:
+        """Report to rank 0 that this rank has enough fragments of the earliest round, which it may then close."""
         first = min(heads, default=(0, 0))
-        if first > self._has_enough_of and heads.count(first) >= self._enough(self._members()):
-            self._has_enough_of = first
+        if first > self._enough_of and heads.count(first) >= self._enough(self._members()):
+            self._enough_of = first
             self._report()
 
-    def _is_closed(self, when: When) -> bool:
-        control = self._leader.heard()
-        return control is not None and when <= (control.session, control.closed)
+    def _is_closed(self, round_: SessionRound) -> bool:
+        control = self._leader.leader_control()
+        return control is not None and round_ <= (control.session, control.closed)
 
-    def _line_up(self, arrival: Arrival) -> None:
-        queue = self._ahead.setdefault(arrival.worker, deque())
-        if queue and _when(arrival) <= _when(queue[-1]):
-            self.admission.repeated += 1  # collected again, by a worker that began anew
-        elif _when(arrival) <= self._handed:
+    def _enqueue(self, arrival: Arrival) -> None:
+        queue = self._queues.setdefault(arrival.worker, deque())
+        if queue and _round_of(arrival) <= _round_of(queue[-1]):
+            self.admission.repeated += 1  # collected again by a restarted worker
+        elif _round_of(arrival) <= self._received:
             self.admission.stale += 1
         else:
             queue.append(arrival)
             return
         self._transport.take(arrival)
 
-    def _drop_what_an_earlier_session_asked_for(self) -> None:
-        control = self._leader.heard()
-        for queue in self._ahead.values():
+    def _drop_earlier_sessions(self) -> None:
+        control = self._leader.leader_control()
+        for queue in self._queues.values():
             while queue and control is not None and queue[0].meta.session < control.session:
                 self.admission.stale += 1
                 self._transport.take(queue.popleft())
 
-    def _next(self, timeout_s: float = LOOK_AROUND_S) -> Arrival | None:
-        self._followed.follow(self._leader.heard())
+    def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
+        self._followed.follow(self._leader.leader_control())
         return super()._next(timeout_s)
 
     def _bound_lag(self) -> None:
@@ -179,15 +182,15 @@ class Follower(Gatherer):
             self.admission.max_lag = ANY_LAG
 
     def _report(self) -> None:
-        tally, session = self._tally, max(self._handed[0], self._has_enough_of[0])
-        self._leader.report_rank(
+        tally, session = self._tally, max(self._received[0], self._enough_of[0])
+        self._leader.report(
             RankStatus(
                 rank=self._rank.rank,
                 ranks=self._rank.ranks,
-                life="",  # the transport's
+                life="",  # the transport sets it
                 session=session,
-                round=self._handed[1] if self._handed[0] == session else 0,
-                enough=self._has_enough_of[1] if self._has_enough_of[0] == session else 0,
+                round=self._received[1] if self._received[0] == session else 0,
+                enough=self._enough_of[1] if self._enough_of[0] == session else 0,
                 frames=tally.frames - tally.restored,
                 batches=tally.batches,
                 dropped=self._dropped(),
@@ -199,24 +202,29 @@ class Follower(Gatherer):
 def gatherer_over(
     transport: Transport, job: CollectorJob, policy: Any, tally: Tally, options: LearnerOptions, *, acts: bool
 ) -> tuple[Broadcaster, Gatherer]:
-    """What sends weights and what gathers batches, for the rank that this transport is of.
+    """Make the broadcaster and the gatherer for the rank of this transport.
 
     Args:
-        transport: Where batches come from.
+        transport: The learner's side of a transport.
         job: The job.
-        policy: What is sent when nothing else is named; None: nothing is.
-        tally: What was handed out.
-        options: The learner's.
-        acts: `policy` is the very object that collects.
+        policy: The policy that is sent by default; None: no policy.
+        tally: The counters of the learner.
+        options: The learner's options.
+        acts: Whether `policy` is the very object that collects.
     """
-    scheme, version = options.get("weight_scheme") or scheme_of(job.spec.weights), transport.resumed.version
-    manual = options.get("acknowledge") == MANUAL
-    if rank_of(transport).leads:
+    scheme, version = options.weight_scheme or scheme_of(job.spec.weights), transport.resumed.version
+    manual = options.acknowledge == MANUAL
+    if transport.rank.leads:
         weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
         return weights, Gatherer(transport, job, weights, tally, manual=manual)
     followed = FollowedWeights(transport, policy, scheme=scheme, version=version)
     return followed, Follower(transport, job, followed, tally, manual=manual)
 
 
-def _when(arrival: Arrival) -> When:
+def _peers_of(transport: Transport) -> Peers:
+    assert transport.peers is not None, "a learner of one process has rank 0 only"
+    return transport.peers
+
+
+def _round_of(arrival: Arrival) -> SessionRound:
     return arrival.meta.session, arrival.meta.round

@@ -1,82 +1,43 @@
-"""Tells workers what to do, and gathers what they send: a round in mode Sync, whoever is first in mode Async."""
+"""Directs the workers and gathers their fragments: a round in mode Sync, the next batch in mode Async."""
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Set
+from dataclasses import replace
 
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
+from rollfleet.learner.rounds import Round
+from rollfleet.learner.run_state import RunState
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
-from rollfleet.transports.learner_side import Arrival, Elsewhere, Ranked, Transport, rank_of
+from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState
 
-LOOK_AROUND_S = 1.0  # how often the workers are looked at
-ASK_OTHERS_S = 0.02  # how often, whether a round may be closed
+CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
+ASK_PEERS_S = 0.02  # between two questions whether a round may be closed
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
-@dataclass(slots=True, kw_only=True)
-class RunState:
-    """Where a run stands.
-
-    Attributes:
-        round: The last round that was opened.
-        closed: The last round that was closed before all had reported.
-        seed: What the learner's `set_seed` said last; None: nothing.
-        seeding: How often it was called.
-        origin: Added to the workers' incarnations, where a run was restored.
-    """
-
-    round: int = 0
-    closed: int = 0
-    seed: int | None = None
-    seeding: int = 0
-    origin: int = 0
-
-    def set_seed(self, seed: int) -> None:
-        """Workers begin anew with this seed, also where it is the one before.
-
-        Raises:
-            JobInvalid: It is below 0.
-        """
-        if seed < 0:
-            raise JobInvalid(f"a seed is 0 or more, not {seed}")
-        self.seed, self.seeding = seed, self.seeding + 1
-
-    def state_dict(self, lives: int) -> dict[str, Any]:
-        """For a run that goes on elsewhere, after workers that began so many times."""
-        return {
-            "round": self.round,
-            "seed": self.seed,
-            "seeding": self.seeding,
-            "origin": self.origin + lives,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self.round = max(self.round, state["round"])
-        self.seed, self.seeding, self.origin = state["seed"], state["seeding"], state["origin"]
-
-
 class Gatherer:
-    """Gathers batches of a job's workers.
+    """Gathers batches of a job's workers. In a learner of several ranks, this is rank 0.
 
-    A round waits for the workers that were members when it opened, less those that leave while it is open, or had not
-    begun when it was closed. Where a learner has several ranks, this is rank 0: it gathers the shares of its own
-    workers and tells all workers what to do. It closes no round before every other rank that is there has enough shares
-    of it, and opens none before each has been handed the one before.
+    Rank 0 gathers the fragments of its own workers, and directs all workers. It closes a round once every present rank
+    has enough fragments of it, and opens the next one once every present rank has received the last.
 
     Args:
-        transport: Where they come from.
+        transport: The learner's side of a transport.
         job: The job.
-        weights: What was sent.
-        tally: What was handed out.
-        manual: Whether the learner says itself when it has what it was handed.
+        weights: The versions of the weights.
+        tally: The counters of the learner.
+        manual: Whether the learner acknowledges batches itself.
+
+    Attributes:
+        run_state: Rounds and seeds.
+        phase: The phase that workers are in.
+        admission: Which arrivals reach the learner.
     """
 
     def __init__(
@@ -84,44 +45,45 @@ class Gatherer:
     ) -> None:
         self._transport, self._job, self._weights, self._tally = transport, job, weights, tally
         self._manual = manual
-        self._held: list[Arrival] = []  # handed over, and not acknowledged
+        self._unacknowledged: list[Arrival] = []  # handed over
         self._sync = job.spec.mode is Mode.SYNC
-        self._session, self._rank = transport.resumed.session, rank_of(transport)
-        self._ranked: Ranked | None = transport if isinstance(transport, Ranked) else None
-        self._controlled: Control | None = None
-        self._looked_s = time.monotonic()
-        self._asked_s: float | None = None  # since when the learner waits for data; None: it does not
+        self._session, self._rank = transport.resumed.session, transport.rank
+        self._peers = transport.peers
+        self._control: Control | None = None  # the last one sent
+        self._checked_s = time.monotonic()
+        self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._waited_s = 0.0
         self._quota = tally.quota
-        self._steps = 0  # T of the round that is open
-        self._opened = False  # a round, in this session
+        self._steps = 0  # T of the open round
+        self._opened = False  # whether this session has opened a round
         self.run_state = RunState(round=transport.resumed.round)
         self.phase = LearnerPhase.RUN
         self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
         self._bound_lag()
 
     def gather(self) -> list[Arrival]:
-        """The arrivals that make the next batch, in the order of their workers.
+        """Wait for the arrivals that make the next batch; return them in the order of their workers.
 
-        None at all where workers fill the replay buffer themselves: it has all that was asked for.
+        Returns an empty list when the job is over meanwhile: other ranks, or workers that fill the replay buffer
+        themselves, have the last frames.
 
         Raises:
-            JobInvalid: None can come: the learner has acknowledged nothing of what the workers had room for.
+            JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
         """
-        self._check_held()
-        self._asked_s = time.monotonic()
+        self._check_unacknowledged()
+        self._waiting_since_s = time.monotonic()
         try:
-            return self._round() if self._sync else self._fresh()
+            return self._gather_round() if self._sync else self._gather_one()
         finally:
-            self._waited_s, self._asked_s = self._waited(), None
+            self._waited_s, self._waiting_since_s = self._waited(), None
 
     def is_over(self) -> bool:
-        """Whether all frames that were asked for have been handed out, here or to other ranks."""
+        """Whether the learner, with all its ranks, has `totalFrames`."""
         return 0 < self._job.spec.collect.total_frames <= self._all_frames()
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
-        """These are the learner's now."""
-        self._held += arrivals
+        """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
+        self._unacknowledged += arrivals
         if not self._manual:
             self.acknowledge()
         self._tally.add(arrivals, newest=self._weights.version)
@@ -129,13 +91,13 @@ class Gatherer:
         self._report()
 
     def acknowledge(self) -> None:
-        """All that was handed over need not come again."""
-        held, self._held = self._held, []
-        for arrival in held:
+        """Acknowledge all that was handed over."""
+        arrivals, self._unacknowledged = self._unacknowledged, []
+        for arrival in arrivals:
             self._transport.take(arrival)
 
     def direct(self) -> None:
-        """Tell the workers what holds now, if it is not what they were told last."""
+        """Send the workers the present control message, if it differs from the last one."""
         run_state = self.run_state
         control = Control(
             session=self._session,
@@ -151,41 +113,41 @@ class Gatherer:
             steps=self._steps,
             own_weights=not self._weights.has_policy,
         )
-        if control != self._controlled:
+        if control != self._control:
             self._transport.control(control)
-            self._controlled = control
+            self._control = control
 
     def direct_async(self) -> None:
-        """The same, where no round is to be opened that would tell them anyway."""
+        """Do the same in mode Async. In mode Sync the next round sends it anyway."""
         if not self._sync:
             self.direct()
 
     def enter(self, phase: LearnerPhase) -> None:
-        """From now on, the workers are in this phase."""
+        """Put the workers into this phase."""
         self.phase = phase
         if self._quota and phase is LearnerPhase.RUN:
-            self._quota.take_again()
-        if self._controlled is None:
+            self._quota.resume()
+        if self._control is None:
             self.direct()
-        else:  # nothing else must change by it: in mode Sync no round is opened, and no version asked for
-            self._controlled = replace(self._controlled, phase=phase)
-            self._transport.control(self._controlled)
+        else:  # change nothing else: in mode Sync no round opens, and no newer version is required
+            self._control = replace(self._control, phase=phase)
+            self._transport.control(self._control)
         if self._quota and phase is LearnerPhase.PAUSE:
-            self._quota.shut()
+            self._quota.pause()
 
     def complete(self) -> None:
-        """The job is complete: workers leave."""
+        """Complete the job: workers leave."""
         self._report()
         self.enter(LearnerPhase.COMPLETE)
 
-    def look_around(self) -> None:
-        """See how the workers are.
+    def check_workers(self) -> None:
+        """Check the workers' states, report the learner's, and follow the number of members.
 
         Raises:
-            WorkerFailed: One gave up for good.
-            NoWeights: They wait for what nobody would ever send.
+            WorkerFailed: A worker gave up with an error that a restart would repeat.
+            NoWeights: Workers wait for weights, and nothing would ever send them.
         """
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._bound_lag()
         self._report()
         for worker, status in self._transport.workers().items():
@@ -193,7 +155,7 @@ class Gatherer:
                 raise WorkerFailed(worker, status.error or "no reason given")
             if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0 and self._rank.leads:
                 raise NoWeights(
-                    f"worker {worker} waits for weights and nobody has sent any: call update_policy_weights_() before "
+                    f"worker {worker} waits for weights, and none were sent: call update_policy_weights_() before "
                     f"iterating, or pass `policy=`"
                 )
 
@@ -201,17 +163,17 @@ class Gatherer:
         """Wait until every member has applied this version or a newer one.
 
         Raises:
-            Timeout: It did not happen in time; names the workers that are behind.
+            Timeout: Workers are still behind. The message names them.
         """
         until = time.monotonic() + timeout_s
         while behind := sorted(self._transport.members() - self._at(version)):
             if time.monotonic() >= until:
                 raise Timeout(f"workers {behind} have not applied version {version} within {timeout_s:g} s")
-            self.look_around()
+            self.check_workers()
             time.sleep(0.01)
 
     def stats(self) -> Stats:
-        """Counters since this learner connected."""
+        """Return counters since this learner connected."""
         workers = self._transport.workers().values()
         return Stats(
             frames=self._tally.frames,
@@ -228,109 +190,110 @@ class Gatherer:
     def _at(self, version: int) -> set[int]:
         return {worker for worker, status in self._transport.workers().items() if status.version >= version}
 
-    def _round(self) -> list[Arrival]:
+    def _gather_round(self) -> list[Arrival]:
         run_state = self.run_state
-        self._wait_for_others()
+        self._wait_for_peers()
         if self.is_over():
             return []
         run_state.round, self._opened = run_state.round + 1, True
         self.admission.open_round(run_state.round)
-        members, everyone = self._members(), len(self._transport.members())
-        # A round has `framesPerBatch` however many take part; where nobody does, as many may come back as there were.
+        everyone, members = len(self._transport.members()), self._members()
+        # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         self._steps = self._job.spec.steps_among(everyone) if everyone else self._steps
         self.direct()
-        enough = self._enough(members)
-        shares: dict[int, Arrival] = {}
-        shared_among, silent_s = members, 0.0
-        # With all of them gone, others may come; and whom another rank waits for stops when this one closes the round.
-        while (missing := members - shares.keys()) or not shares or self._is_to_close():
-            reported = len(shares.keys() & shared_among) >= enough or (not missing and len(shares) > 0)
-            if (closing := reported and run_state.closed < run_state.round) and self._others_have_enough():
+        round_ = Round(members, enough=self._enough(members))
+        silent_s = 0.0
+        # Without members, others may join. Workers of other ranks stop only when this rank closes the round.
+        while round_.missing or not round_.fragments or self._must_close():
+            closing = round_.has_enough and run_state.closed < run_state.round
+            if closing and self._peers_have_enough():
                 run_state.closed = run_state.round
                 self.direct()
                 continue
-            timeout_s = ASK_OTHERS_S if closing else LOOK_AROUND_S
+            timeout_s = ASK_PEERS_S if closing else CHECK_WORKERS_S
             if (arrival := self._next(timeout_s)) is not None:
-                shares[arrival.worker], silent_s = arrival, 0.0
-            elif (silent_s := silent_s + timeout_s) < LOOK_AROUND_S:
-                pass  # what somebody sent who has left may be on its way
-            elif shares:
-                members -= missing - self._members()
+                round_.add(arrival)
+                silent_s = 0.0
+            elif (silent_s := silent_s + timeout_s) < CHECK_WORKERS_S:
+                pass  # a fragment of a worker that left may still be on its way
+            elif round_.fragments:
+                missing = round_.missing
+                round_.release(missing - self._members())
                 if run_state.closed == run_state.round:
-                    members -= self._idle(missing)
-            else:  # all of them may have made room for others
-                shared_among = members = self._members()
-        # Who came when the round had been shared out brings frames too many, unless all others have gone.
-        counted = shares.keys() & shared_among or shares.keys()
-        for worker in shares.keys() - counted:
+                    round_.release(self._idle(missing))
+            else:
+                round_.reopen(self._members())
+        fragments, late = round_.result()
+        for arrival in late:
             self.admission.stale += 1
-            self._transport.take(shares[worker])
-        return [shares[worker] for worker in sorted(counted)]
+            self._transport.take(arrival)
+        return fragments
 
-    def _wait_for_others(self) -> None:
-        """Until every rank is there, and has been handed the last round of this session."""
-        if self._ranked is None:
+    def _wait_for_peers(self) -> None:
+        """Wait until every rank is present, and has received the last round of this session."""
+        if self._peers is None:
             return
-        self._waited_s, self._asked_s = self._waited(), None  # it is not data that is waited for
+        self._waited_s, self._waiting_since_s = self._waited(), None  # this is no wait for data
         last = self.run_state.round if self._opened else None
-        while not self._ranked.wait_for_others(last, timeout_s=LOOK_AROUND_S):
-            self.look_around()
-        self._asked_s = time.monotonic()
+        while not self._peers.wait_for_round(last, timeout_s=CHECK_WORKERS_S):
+            self.check_workers()
+        self._waiting_since_s = time.monotonic()
 
-    def _is_to_close(self) -> bool:
-        """Whether the round that is open holds up another rank until it is closed."""
+    def _must_close(self) -> bool:
+        """Whether another rank waits for this one to close the open round."""
         stragglers = self._job.spec.stragglers.threshold < 1 and self._rank.ranks > 1
         return stragglers and self.run_state.closed < self.run_state.round
 
-    def _others_have_enough(self) -> bool:
-        return self._ranked is None or self._ranked.may_close(self.run_state.round)
+    def _peers_have_enough(self) -> bool:
+        return self._peers is None or self._peers.may_close(self.run_state.round)
 
     def _enough(self, members: Set[int]) -> int:
-        """So many shares close a round."""
+        """Return the number of fragments that closes a round."""
         return max(1, int(len(members) * self._job.spec.stragglers.threshold))
 
     def _members(self) -> frozenset[int]:
-        """Those whose batches come here."""
+        """Return the workers whose fragments come to this rank."""
         return frozenset(worker for worker in self._transport.members() if self._rank.has(worker))
 
     def _idle(self, workers: Set[int]) -> frozenset[int]:
-        """Those of them that had not begun when the round was closed, and so will not: they wait for the next one."""
+        """Return the workers that had not begun when the round was closed: they wait for the next one."""
         statuses = self._transport.workers()
         return frozenset(each for each in workers if each not in statuses or statuses[each].state in IDLE)
 
-    def _elsewhere(self) -> Elsewhere:
-        return self._ranked.elsewhere() if self._ranked else Elsewhere()
+    def _peer_totals(self) -> PeerTotals:
+        return self._peers.totals() if self._peers else PeerTotals()
 
     def _all_frames(self) -> int:
-        return self._tally.frames + self._elsewhere().frames
+        return self._tally.frames + self._peer_totals().frames
 
-    def _check_held(self) -> None:
-        ahead, held = self._job.spec.delivery.max_batches_ahead, Counter(each.worker for each in self._held)
-        full = {worker for worker, batches in held.items() if batches >= ahead}
+    def _check_unacknowledged(self) -> None:
+        ahead = self._job.spec.delivery.max_batches_ahead
+        by_worker = Counter(each.worker for each in self._unacknowledged)
+        full = {worker for worker, batches in by_worker.items() if batches >= ahead}
         members = self._members()
         if full and (members & full if self._sync else members <= full):
             raise JobInvalid(
-                f"no batch can come: {len(self._held)} are not acknowledged, and a worker may be {ahead} ahead "
-                f"(`delivery.maxBatchesAhead`): call ack() when you have stored what you were given"
+                f"no batch can come: {len(self._unacknowledged)} are not acknowledged, and a worker may be {ahead} "
+                f"ahead (`delivery.maxBatchesAhead`): call ack() once you have stored them"
             )
 
-    def _fresh(self) -> list[Arrival]:
-        if self._controlled is None:
+    def _gather_one(self) -> list[Arrival]:
+        if self._control is None:
             self.direct()
         while (arrival := self._next()) is None:
-            if self.is_over():  # other ranks have had the rest, or whoever wrote it did not live to tell
+            if self.is_over():  # other ranks have the rest, or a worker died after it had written the last frames
                 return []
         return [arrival]
 
-    def _next(self, timeout_s: float = LOOK_AROUND_S) -> Arrival | None:
-        """One that is admitted; None: none came for a while."""
+    def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
+        """Wait for an arrival that is admitted; None: none came in time."""
         while True:
             arrival = self._transport.receive(timeout_s=timeout_s)
-            if time.monotonic() - self._looked_s >= LOOK_AROUND_S:
-                self.look_around()
+            if time.monotonic() - self._checked_s >= CHECK_WORKERS_S:
+                self.check_workers()
             if arrival is None:
                 return None
-            # What is in the replay buffer was new enough when it was written.
+            # A stored batch was new enough when its worker wrote it.
             version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
             if self.admission.admit(arrival, version=version):
                 return arrival
@@ -343,14 +306,15 @@ class Gatherer:
             self._quota.max_lag = self.admission.max_lag
 
     def _dropped(self) -> int:
-        """Batches that were collected, and were not handed over here."""
+        """Return the number of batches that were collected, and not handed over by this rank."""
         return self.admission.dropped + self.admission.missed + self._transport.corrupt()
 
     def _waited(self) -> float:
-        return self._waited_s + (0.0 if self._asked_s is None else time.monotonic() - self._asked_s)
+        since_s = self._waiting_since_s
+        return self._waited_s + (0.0 if since_s is None else time.monotonic() - since_s)
 
     def _report(self) -> None:
-        tally, elsewhere = self._tally, self._elsewhere()
+        tally, peers = self._tally, self._peer_totals()
         members, statuses = self._transport.members(), self._transport.workers()
         applied = [status.version for worker, status in statuses.items() if worker in members]
         self._transport.report(
@@ -358,12 +322,12 @@ class Gatherer:
                 session=self._session,
                 version=self._weights.version,
                 applied_version=min(applied, default=0),
-                frames=tally.frames + elsewhere.frames,
-                batches=tally.batches + elsewhere.batches,
-                dropped=self._dropped() + elsewhere.dropped,
+                frames=tally.frames + peers.frames,
+                batches=tally.batches + peers.batches,
+                dropped=self._dropped() + peers.dropped,
                 mean_return=tally.mean_return,
                 lag=tally.lag,
                 waited_s=self._waited(),
-                time_s=0.0,  # whoever sends it sets the time
+                time_s=0.0,  # the transport sets it
             )
         )

@@ -1,9 +1,9 @@
-"""Who collects for a learner: named, added and removed in mid-run."""
+"""The workers of a learner: named, added and removed during a run."""
 
 from collections.abc import Collection
 
 from rollfleet.errors import JobInvalid
-from rollfleet.transports.learner_side import Elastic, Transport, rank_of
+from rollfleet.transports.learner_side import Elastic, Transport
 
 
 class Membership:
@@ -13,15 +13,15 @@ class Membership:
         self._transport = transport
 
     def all(self) -> tuple[int, ...]:
-        """Those whose batches come here, in the order of their shares."""
-        rank = rank_of(self._transport)
+        """Return the workers whose batches come to this rank, in the order of their fragments."""
+        rank = self._transport.rank
         return tuple(sorted(worker for worker in self._transport.members() if rank.has(worker)))
 
     def these(self, worker_ids: int | Collection[int] | None) -> tuple[int, ...] | None:
-        """The workers that a user names; None: all.
+        """Return the workers that a user named; None: all.
 
         Raises:
-            JobInvalid: One is not there.
+            JobInvalid: There is no such worker.
         """
         if worker_ids is None:
             return None
@@ -29,11 +29,11 @@ class Membership:
         members = self._transport.members()
         for worker in these:
             if worker not in members:
-                raise JobInvalid(f"there is no worker {worker}; there are {sorted(members)}")
+                raise JobInvalid(f"there is no worker {worker}; the workers are {sorted(members)}")
         return these
 
     def add(self, count: int) -> list[int]:
-        """Start more; their indices.
+        """Start more workers. Returns their indices.
 
         Raises:
             JobInvalid: The workers are not the learner's own.
@@ -41,17 +41,17 @@ class Membership:
         return self._elastic().add_workers(count)
 
     def remove(self, worker_ids: int | Collection[int]) -> None:
-        """Let these leave.
+        """Remove these workers.
 
         Raises:
-            JobInvalid: One is not there, nobody would be left, or the workers are not the learner's own.
+            JobInvalid: There is no such worker, none would remain, or the workers are not the learner's own.
         """
         these = self.these(worker_ids) or ()
         if set(these) >= self._transport.members():
-            raise JobInvalid("these are all workers there are: shut the collector down instead")
+            raise JobInvalid("no worker would remain: shut the collector down instead")
         self._elastic().remove_workers(these)
 
     def _elastic(self) -> Elastic:
-        if not isinstance(self._transport, Elastic):
-            raise JobInvalid("the workers are not this collector's own: scale the job instead (`workers` in its spec)")
-        return self._transport
+        if self._transport.elastic is None:
+            raise JobInvalid("the workers are not this collector's own: change `workers` in the job's spec instead")
+        return self._transport.elastic

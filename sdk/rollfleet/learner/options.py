@@ -1,12 +1,13 @@
-"""The keywords of `rollfleet.Collector`: the fields of a job, in snake_case, and what only Python can say."""
+"""Options of a learner that only Python can express, and checks of keywords against each other."""
 
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from rollfleet.errors import JobInvalid
+from rollfleet.learner.keywords import Keywords
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -18,93 +19,54 @@ AUTO, MANUAL = "auto", "manual"  # values of `acknowledge`
 
 
 class Extends(Protocol):
-    """A replay buffer, ours or any other."""
+    """A replay buffer: `rollfleet.ReplayBuffer`, TorchRL's, or any object with this method."""
 
     def extend(self, batch: Any, /) -> Any:
         """Store the frames of a batch, TensorDict `[frames]`."""
         ...
 
 
-class LearnerOptions(TypedDict, total=False):
-    """What the learner does, whoever collects for it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerOptions:
+    """What the learner does with batches and weights, on every transport.
 
-    split_trajs: bool
-    postproc: "Callable[[TensorDict], Any]"
-    replay_buffer: Extends
-    weight_scheme: "WeightScheme"
-    acknowledge: str
+    Attributes:
+        split_trajs: Yield `split_trajectories(batch)`.
+        postproc: A function of each batch; its result is yielded. None: the batch itself.
+        replay_buffer: The buffer that stores batches; the iterator then yields None. None: no buffer.
+        weight_scheme: Which weights travel, and in which form. None: the scheme that the job names.
+        acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once the learner calls `ack()`.
 
+    Raises:
+        JobInvalid: A value cannot be used. The message names the keyword.
+    """
 
-class Options(LearnerOptions, total=False):
-    """See `rollfleet.Collector`, which tells what each does."""
+    split_trajs: bool = False
+    postproc: "Callable[[TensorDict], Any] | None" = None
+    replay_buffer: Extends | None = None
+    weight_scheme: "WeightScheme | None" = None
+    acknowledge: str = AUTO
 
-    frames_per_batch: int
-    num_envs: int
-    workers: int
-    mode: str
-    total_frames: int
-    seed: int
-    init_random_frames: int
-    max_frames_per_traj: int
-    exploration: str
-    set_truncated: bool
-    reset_at_each_iter: bool
-    reset_when_done: bool
-    step_count: bool
-    is_init: bool
-    trajs_per_batch: int
-    cat_results: str
-    weights_interval: int
-    max_lag: int
-    precision: str
-    stragglers_threshold: float
-    suspect_after_s: int
-    max_batches_ahead: int
-    env_kwargs: Mapping[str, object] | Sequence[Mapping[str, object]]
-    vectorization: str
-    backend: str
-    env_processes: int
-    policy_factory: Callable[..., Any] | str | Sequence[Callable[..., Any] | str]
-    policy_device: Device | Sequence[Device]
-    env_device: Device | Sequence[Device]
-    device: Device
-    no_cuda_sync: bool
-    start_method: str
-    max_restarts_per_worker: int
-    quiet: bool
+    def __post_init__(self) -> None:
+        """Check the values."""
+        buffer = self.replay_buffer
+        if buffer is not None and not callable(getattr(buffer, "extend", None)):
+            raise JobInvalid(f"`replay_buffer` needs a method extend(frames); {type(buffer).__name__} has none")
+        if self.acknowledge not in (AUTO, MANUAL):
+            raise JobInvalid(f"`acknowledge` is one of {AUTO!r}, {MANUAL!r}, not {self.acknowledge!r}")
+        if self.acknowledge == MANUAL and buffer is not None:
+            raise JobInvalid(
+                "`replay_buffer` stores each batch before the next one comes; remove `acknowledge`, or extend the "
+                "buffer in your own loop"
+            )
+        if self.postproc is not None and not callable(self.postproc):
+            raise JobInvalid(f"`postproc` must be callable; {type(self.postproc).__name__} is not")
 
+    @classmethod
+    def of(cls, keywords: Keywords) -> "LearnerOptions":
+        """Take the learner's options from the keywords of a call."""
+        return cls(**{name: keywords[name] for name in cls.__dataclass_fields__})
 
-# keyword -> where a job says it; what is not here only Python can say
-SPEC_PATHS: dict[str, tuple[str, ...]] = {
-    "frames_per_batch": ("collect", "framesPerBatch"),
-    "num_envs": ("env", "numEnvs"),
-    "workers": ("workers",),
-    "mode": ("mode",),
-    "total_frames": ("collect", "totalFrames"),
-    "seed": ("collect", "seed"),
-    "init_random_frames": ("collect", "initRandomFrames"),
-    "max_frames_per_traj": ("collect", "maxFramesPerTraj"),
-    "exploration": ("collect", "exploration"),
-    "set_truncated": ("collect", "setTruncated"),
-    "reset_at_each_iter": ("collect", "resetAtEachIter"),
-    "reset_when_done": ("collect", "resetWhenDone"),
-    "step_count": ("collect", "stepCount"),
-    "is_init": ("collect", "isInit"),
-    "trajs_per_batch": ("collect", "trajsPerBatch"),
-    "cat_results": ("collect", "catResults"),
-    "weights_interval": ("weights", "interval"),
-    "max_lag": ("weights", "maxLag"),
-    "precision": ("weights", "precision"),
-    "stragglers_threshold": ("stragglers", "threshold"),
-    "suspect_after_s": ("failure", "suspectAfterSeconds"),
-    "max_batches_ahead": ("delivery", "maxBatchesAhead"),
-    "vectorization": ("env", "vectorization"),
-    "backend": ("env", "backend"),
-    "env_processes": ("env", "processes"),
-}
-
-CHOICES = {"mode", "exploration", "cat_results", "vectorization", "backend"}
-"""Keywords whose values a job writes with a capital: `sync` is taken for `Sync`."""
 
 OF_PROCESSES = (
     "start_method",
@@ -115,82 +77,43 @@ OF_PROCESSES = (
     "suspect_after_s",
     "acknowledge",
 )
-"""Keywords that say nothing about a worker in the learner's own process."""
+"""Keywords without a meaning for a worker in the learner's own process."""
 
 OF_MODES = {"max_lag": "async", "max_batches_ahead": "async", "cat_results": "sync"}
-"""Keywords that say something in one mode only."""
+"""Keywords with a meaning in one mode only."""
 
 
-def check_together(options: Mapping[str, Any]) -> None:
-    """Whether keywords say something beside each other.
+def check_together(keywords: Keywords) -> None:
+    """Check that the keywords that the caller gave have a meaning beside each other.
 
     Raises:
-        JobInvalid: One does not; names it, and what to write.
+        JobInvalid: A keyword has none. The message names it, and what to write.
     """
-    mode = str(options.get("mode", "sync")).lower()
-    if not options.get("workers"):
+    given, mode = keywords.given, str(keywords["mode"]).lower()
+    if not keywords["workers"]:
         for name in OF_PROCESSES:
-            if name in options:
-                raise JobInvalid(f"`{name}` is about worker processes; write `workers=1` or more, or remove it")
+            if name in given:
+                raise JobInvalid(f"`{name}` needs worker processes; write `workers=1` or more, or remove it")
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
     for name, needed in OF_MODES.items():
-        if name in options and mode != needed:
-            raise JobInvalid(f"`{name}` says nothing in mode '{mode}'; write `mode='{needed}'`, or remove it")
-    if options.get("no_cuda_sync") and not ("device" in options or "env_device" in options):
+        if name in given and mode != needed:
+            raise JobInvalid(f"`{name}` has no effect in mode '{mode}'; write `mode='{needed}'`, or remove it")
+    if keywords["no_cuda_sync"] and not ("device" in given or "env_device" in given):
         raise JobInvalid(
-            "`no_cuda_sync` is about copies to `device` and to `env_device`, and there are none; name a device, or "
-            "remove it"
+            "`no_cuda_sync` needs `device` or `env_device`: it is about copies to them; name a device, or remove it"
         )
-    if "precision" in options and "weight_scheme" in options:
-        raise JobInvalid(
-            "`weight_scheme` says in which form weights travel; remove `precision`, or give it to the scheme"
-        )
+    if "precision" in given and "weight_scheme" in given:
+        raise JobInvalid("`weight_scheme` sets the precision itself; remove `precision`, or pass it to the scheme")
 
 
 def device_of(value: Device, keyword: str) -> torch.device:
-    """A device by its name.
+    """Return a torch device by its name.
 
     Raises:
-        JobInvalid: There is none of that name; names the keyword.
+        JobInvalid: torch has no such device. The message names the keyword.
     """
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
-        raise JobInvalid(f"`{keyword}`: {value!r} is no device of torch: {error}") from None
-
-
-def check_learner_options(options: Mapping[str, Any]) -> None:
-    """Whether what is there can be used.
-
-    Raises:
-        JobInvalid: It cannot; names the keyword.
-    """
-    buffer, postproc = options.get("replay_buffer"), options.get("postproc")
-    if buffer is not None and not callable(getattr(buffer, "extend", None)):
-        raise JobInvalid(
-            f"`replay_buffer` is filled by its method extend(frames), and a {type(buffer).__name__} has none"
-        )
-    if (acknowledge := options.get("acknowledge", AUTO)) not in (AUTO, MANUAL):
-        raise JobInvalid(f"`acknowledge` is one of {AUTO!r}, {MANUAL!r}, not {acknowledge!r}")
-    if acknowledge == MANUAL and buffer is not None:
-        raise JobInvalid(
-            "`replay_buffer` has what it was given before the next batch comes; remove `acknowledge`, or extend the "
-            "buffer in your own loop"
-        )
-    if postproc is not None and not callable(postproc):
-        raise JobInvalid(f"`postproc` is called with each batch; a {type(postproc).__name__} cannot be")
-
-
-def check_names(options: Mapping[str, object], known: type[LearnerOptions], caller: str) -> None:
-    """Whether all keywords of a call are known.
-
-    Raises:
-        TypeError: One is not; names it, and what was meant.
-    """
-    names = list(known.__annotations__)
-    for name in options:
-        if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(names)}"
-            raise TypeError(f"{caller} has no keyword `{name}`; {hint}")
+        raise JobInvalid(f"`{keyword}`: {value!r} is not a torch device: {error}") from None

@@ -1,11 +1,14 @@
-"""What becomes of what was gathered: put together, split, handed to the user's function, put into a replay buffer."""
+"""Makes what an iteration yields of gathered fragments: joined, split, post-processed, stored in a replay buffer."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from rollfleet.data.batch import MASK, check_alike, join, pad
 from rollfleet.data.splitting import frames_of, split_trajectories
+from rollfleet.errors import JobInvalid
 from rollfleet.learner.options import LearnerOptions
-from rollfleet.learner.shares import together
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.job import CatResults
 
@@ -14,29 +17,29 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """What an iteration yields.
+    """Turns arrivals into the value that an iteration yields.
 
     Args:
-        cat_results: How the shares of workers are put together.
-        options: What the learner does with batches.
+        cat_results: How the fragments of workers are joined.
+        options: The learner's options.
 
     Attributes:
-        buffer: The replay buffer that they go into; None: there is none.
+        buffer: The replay buffer that stores batches; None: batches are yielded.
     """
 
     def __init__(self, cat_results: CatResults, options: LearnerOptions) -> None:
         self._cat_results = cat_results
-        self._split, self._postproc = options.get("split_trajs", False), options.get("postproc")
-        self.buffer = options.get("replay_buffer")
+        self._split, self._postproc = options.split_trajs, options.postproc
+        self.buffer = options.replay_buffer
 
     def put_together(self, arrivals: Sequence[Arrival]) -> "TensorDict | None":
-        """One batch; None: their workers have put them into the replay buffer."""
+        """Join the arrivals into one batch; None: their workers have written them into the replay buffer."""
         if any(arrival.stored for arrival in arrivals):
             return None
-        return together([arrival.batch for arrival in arrivals], self._cat_results)
+        return join_fragments([arrival.batch for arrival in arrivals], self._cat_results)
 
     def of(self, batch: "TensorDict | None") -> Any:
-        """What is yielded; None: it is in the replay buffer."""
+        """Return the value to yield; None: the batch is in the replay buffer."""
         if batch is None:
             return None
         result = split_trajectories(batch) if self._split else batch
@@ -45,3 +48,33 @@ class Outcome:
             return result
         self.buffer.extend(frames_of(result))
         return None
+
+
+def join_fragments(fragments: Sequence["TensorDict"], how: CatResults) -> "TensorDict":
+    """Join the workers' fragments `[envs, T]` into one batch, in their order.
+
+    A shorter fragment is padded to the longest: with zeros, trajectory id -1, and False in `("collector", "mask")`.
+    All fragments then have that mask.
+
+    Args:
+        fragments: One fragment of each worker, at least one.
+        how: `Envs`: `[all envs, T]`. `Time`: `[envs, workers * T]`. `Stack`: `[workers, envs, T]`.
+
+    Raises:
+        JobInvalid: The fragments differ in a key, dtype or shape, or in a number of environments that must be equal.
+    """
+    if how is CatResults.ENVS:
+        return join(fragments)
+    steps = max(fragment.shape[-1] for fragment in fragments)
+    masked = [MASK in fragment.keys(True) for fragment in fragments]
+    if any(fragment.shape[-1] < steps for fragment in fragments) or len(set(masked)) > 1:
+        fragments = [pad(fragment, steps) for fragment in fragments]
+    check_alike(fragments)
+    if len({fragment.shape[0] for fragment in fragments}) > 1:
+        raise JobInvalid(
+            f"workers with {', '.join(str(fragment.shape[0]) for fragment in fragments)} environments cannot be joined "
+            f"along {how.value.lower()}; write cat_results 'envs', or trajs_per_batch 0"
+        )
+    if how is CatResults.TIME:
+        return torch.cat(list(fragments), dim=1)
+    return torch.stack(list(fragments), dim=0)

@@ -1,4 +1,4 @@
-"""What a learner has got so far, in numbers."""
+"""Counters of a learner: frames, batches, episodes."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,22 @@ from typing import Any
 from rollfleet.data.write_quota import WriteQuota
 from rollfleet.transports.learner_side import Arrival
 
-EPISODES = 100  # that `mean_return` is over
+EPISODES = 100  # in `mean_return`
 
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """Counts what was handed out.
+    """Counts the batches that were handed over to the learner.
 
     Attributes:
-        through: Frames, without padding, that came through the learner.
-        restored: Frames of an earlier run that goes on here.
-        quota: Those that workers put into its replay buffer; None: they do not.
+        through: Frames, without padding, of batches that came to the learner.
+        restored: Frames of an earlier run that continues here.
+        quota: The frames that workers write into the learner's replay buffer; None: batches come to the learner.
         batches: Batches.
-        nbytes: What they had on the wire.
-        lag: Versions between the newest and the one that acted in the last batch.
-        episode_returns: Of the last 100 episodes that ended in what was handed out.
-        episode_lengths: Of the same, in frames.
+        nbytes: Their bytes on the wire.
+        lag: Versions between the newest one and that of the last batch.
+        episode_returns: Returns of the last 100 episodes that ended in these batches.
+        episode_lengths: Lengths of the same episodes, in frames.
     """
 
     through: int = 0
@@ -36,7 +36,7 @@ class Tally:
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
 
     def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
-        """Count one batch, made of these, while `newest` is the newest version."""
+        """Count one batch of these arrivals. `newest` is the newest version at that time."""
         for arrival in arrivals:
             self.through += 0 if arrival.stored else arrival.meta.frames
             self.nbytes += arrival.nbytes
@@ -47,16 +47,16 @@ class Tally:
 
     @property
     def frames(self) -> int:
-        """Frames, without padding."""
+        """All frames, without padding."""
         return self.through + (self.quota.written if self.quota else 0)
 
     @property
     def mean_return(self) -> float | None:
-        """Of the last 100 episodes; None: none has ended."""
+        """Mean return of the last 100 episodes; None: no episode has ended."""
         return sum(self.episode_returns) / len(self.episode_returns) if self.episode_returns else None
 
     def state_dict(self) -> dict[str, Any]:
-        """For a run that goes on elsewhere."""
+        """Return the counters, for a run that continues elsewhere."""
         return {
             "frames": self.frames,
             "batches": self.batches,
@@ -65,10 +65,10 @@ class Tally:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from there."""
+        """Continue from a `state_dict`."""
         self.batches, self.restored = state["batches"], state["frames"]
         if self.quota:
-            self.quota.begin_at(state["frames"])
+            self.quota.start_at(state["frames"])
         else:
             self.through = state["frames"]
         self.episode_returns.extend(state["episode_returns"])

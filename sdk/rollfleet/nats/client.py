@@ -1,11 +1,19 @@
-"""nats-py's client, where large messages are copied once on each side.
+"""nats-py's client, with one copy of a large message on each side.
 
-nats-py joins a message three times before it is written, and copies one that it receives six times, 32 KiB at a time:
-of 1 MB messages that is most of what sending and receiving cost. Here a message is handed to the socket in the pieces
-that it has, and the payload of a large one is received where it stays. All else is nats-py's: what is small, and what
-comes through a WebSocket, takes its own way, and `Msg.data` of a large message is a `bytearray` instead of `bytes`.
+nats-py joins a message three times before it is written, and copies a received one six times, 32 KiB at a time. For
+messages of 1 MB that is most of the cost. Here a message is handed to the socket in its pieces, and a large payload is
+received in its final buffer. Small messages and WebSockets take nats-py's own way. `Msg.data` of a large message is a
+`bytearray` instead of `bytes`.
 
-This reaches into nats-py. That both ways carry the same is tested (tests/sdk/nats/test_client.py).
+Private names of nats-py (2.16), all in this file and in `link`:
+
+- `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`, `_process_msg`
+- `nats.protocol.parser.Parser`: `parse`, `reset`, `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and the
+  constants `AWAITING_CONTROL_LINE`, `AWAITING_MSG_PAYLOAD`, `CRLF_SIZE`
+- `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `read`
+- `asyncio.StreamReader` (Python): `_buffer`
+
+`tests/sdk/nats/test_client.py` sends the same messages both ways, and fails if one of these changes.
 """
 
 import asyncio
@@ -19,13 +27,18 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, CR
 Piece: TypeAlias = bytes | bytearray | memoryview
 
 LARGE_BYTES = 1 << 16  # smaller ones are cheaper to copy than to treat specially
-SCRATCH_BYTES = 1 << 16  # received at most before it is looked at: what follows may be wanted elsewhere
+SCRATCH_BYTES = 1 << 16  # received at most before it is parsed: the next bytes may belong in a large buffer
 
 
 class Pieces:
-    """The payload of a message, never joined: its memory must stay as it is until the message is known to have arrived.
+    """A message's payload in pieces that are never joined.
 
-    nats-py puts what belongs before and behind it by `+`.
+    Their memory must not change until NATS confirms the message. nats-py adds a message's head and end with `+`.
+
+    Example:
+        >>> payload = Pieces(b"prefix", memoryview(b"tensor"))
+        >>> len(payload)
+        12
     """
 
     def __init__(self, *pieces: Piece) -> None:
@@ -33,20 +46,20 @@ class Pieces:
         self._nbytes = sum(memoryview(piece).nbytes for piece in pieces)
 
     def __len__(self) -> int:
-        """In bytes."""
+        """Return the size in bytes."""
         return self._nbytes
 
     def __radd__(self, before: Piece) -> "Pieces":
-        """With a piece before the others."""
+        """Return the payload with a piece before the others."""
         return Pieces(before, *self.pieces)
 
     def __add__(self, behind: Piece) -> "Pieces":
-        """With a piece behind the others."""
+        """Return the payload with a piece after the others."""
         return Pieces(*self.pieces, behind)
 
 
 class Client(NatsClient):
-    """As nats-py's, and a payload may be `Pieces`."""
+    """nats-py's client; a payload may be `Pieces`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +67,7 @@ class Client(NatsClient):
 
     async def _send_command(self, cmd: bytes | Pieces, priority: bool = False) -> None:
         if isinstance(cmd, Pieces):
-            self._pending.extend(cmd.pieces[:-1])  # type: ignore[arg-type]  # whatever can be written
+            self._pending.extend(cmd.pieces[:-1])  # type: ignore[arg-type]  # any buffer can be written
             self._pending_data_size += len(cmd) - len(cmd.pieces[-1])
             cmd = bytes(cmd.pieces[-1])  # the end of the line
         await super()._send_command(cmd, priority)
@@ -66,14 +79,14 @@ class Client(NatsClient):
 
 
 class _Receiver(asyncio.BufferedProtocol):
-    """Takes over from the stream that nats-py made: bytes go into memory that is wanted, else into a backlog."""
+    """Replaces nats-py's stream: bytes go into the wanted memory, or else into a backlog."""
 
     def __init__(self, transport: asyncio.Transport, reader: asyncio.StreamReader) -> None:
-        self.wanted: memoryview | None = None  # what is left to fill of the memory that is wanted
+        self.wanted: memoryview | None = None  # the rest of the memory to fill
         self._transport, self._reader = transport, reader
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._came: asyncio.Future[None] | None = None
-        self._stream: Any = transport.get_protocol()  # which is told of everything but data
+        self._arrival: asyncio.Future[None] | None = None
+        self._stream: Any = transport.get_protocol()  # gets every event but data
         self._paused = False
         transport.pause_reading()
         self._backlog = bytearray(reader._buffer)  # type: ignore[attr-defined]
@@ -82,7 +95,7 @@ class _Receiver(asyncio.BufferedProtocol):
         transport.resume_reading()
 
     async def read(self) -> bytes | bytearray:
-        """What has come; nothing once what is wanted is complete, or at the end."""
+        """Wait for data and return it; nothing if the wanted memory is full, or at the end."""
         while self.wanted is None or self.wanted.nbytes:
             if error := self._reader.exception():
                 raise error
@@ -92,12 +105,12 @@ class _Receiver(asyncio.BufferedProtocol):
             if self._paused and not self._transport.is_closing():
                 self._transport.resume_reading()
             self._paused = False
-            self._came = asyncio.get_running_loop().create_future()
-            await self._came
+            self._arrival = asyncio.get_running_loop().create_future()
+            await self._arrival
         return b""
 
     def want(self, memory: memoryview) -> None:
-        """Fill this first, whatever comes then."""
+        """Fill this memory first, with the next bytes."""
         taken = min(memory.nbytes, len(self._backlog))
         memory[:taken] = self._backlog[:taken]
         del self._backlog[:taken]
@@ -111,7 +124,7 @@ class _Receiver(asyncio.BufferedProtocol):
             self.wanted = self.wanted[nbytes:]
         else:
             self._backlog += self._scratch[:nbytes]
-            if nbytes == SCRATCH_BYTES:  # there is more, and uvloop would read all of it before it lets anybody look
+            if nbytes == SCRATCH_BYTES:  # uvloop would read everything that follows before it runs other code
                 self._transport.pause_reading()
                 self._paused = True
         self._wake()
@@ -132,16 +145,16 @@ class _Receiver(asyncio.BufferedProtocol):
         self._stream.resume_writing()
 
     def _wake(self) -> None:
-        if self._came and not self._came.done():
-            self._came.set_result(None)
+        if self._arrival and not self._arrival.done():
+            self._arrival.set_result(None)
 
 
 class _Transport(TcpTransport):
-    """nats-py's, whose reading is taken over once the handshake is done."""
+    """nats-py's transport; `_Receiver` reads from it after the handshake."""
 
     receiver: _Receiver | None = None
 
-    def __bool__(self) -> bool:  # else nats-py would put one of its own in its place before it is connected
+    def __bool__(self) -> bool:  # else nats-py would replace it with its own before the connection
         return True
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
@@ -154,13 +167,13 @@ class _Transport(TcpTransport):
             assert self._io_reader is not None
             if self._io_writer.transport.is_closing():
                 return await super().read(buffer_size)
-            transport: Any = self._io_writer.transport  # which reads, too
+            transport: Any = self._io_writer.transport  # it also reads
             self.receiver = _Receiver(transport, self._io_reader)
         return await self.receiver.read()
 
 
 class _Parser(Parser):
-    """nats-py's, for all but the payload of a large message."""
+    """nats-py's parser for everything but the payload of a large message."""
 
     def reset(self) -> None:
         super().reset()
@@ -188,5 +201,5 @@ class _Parser(Parser):
         del payload[self.needed :]
         del payload[: self.header_needed]
         self._large, self.header_needed, self.state = None, 0, AWAITING_CONTROL_LINE
-        said = self.msg_arg
-        await self.nc._process_msg(said["sid"], said["subject"], said["reply"], payload, headers)
+        head = self.msg_arg
+        await self.nc._process_msg(head["sid"], head["subject"], head["reply"], payload, headers)

@@ -6,103 +6,115 @@ from enum import StrEnum
 from uuid import uuid4
 
 from rollfleet.errors import JetStreamRefused, LearnerReplaced
-from rollfleet.nats.jetstream import NO_CONSUMER, NOT_FOUND, ask, remove
-from rollfleet.nats.link import RETRY_WAIT_S, Link
+from rollfleet.nats.link import Link
+from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet.nats.state import read_bytes
+from rollfleet.nats.streams import ask, remove
+from rollfleet_api.jetstream import CONSUMER_CONFLICT, NOT_FOUND, JetStreamCode
 from rollfleet_api.ranks import ALONE, Rank
 from rollfleet_api.streams import OWNER, learner_consumer
 
 log = logging.getLogger(__name__)
 
-_IN_THE_WAY = (10013, 10099, 10100, 10105, 10148)  # another has this name, or these workers: JetStream's error codes
 
-
-class Gone(StrEnum):
-    """Why there is no consumer."""
+class Missing(StrEnum):
+    """The part that is missing: the consumer, or its stream."""
 
     CONSUMER = "consumer"
     STREAM = "stream"
 
 
 class LearnerConsumer:
-    """Makes the consumer of a rank, and tells whose it is.
+    """Creates the consumer of a rank, and reads which process owns it.
 
-    Where there are several ranks a consumer names the workers whose batches it takes, and when there are more workers
-    it is made anew: the server would not go back to what a new one had sent before.
+    With several ranks, a consumer names the workers whose batches it takes. It is recreated when the job grows: the
+    server would not deliver earlier messages of a new worker to an existing consumer.
 
     Args:
         link: The learner's connection.
-        rank: Whose consumer it is.
-        workers: How many the job has.
+        rank: The rank that reads it.
+        workers: The job's number of workers.
+
+    Attributes:
+        owner: Unique id of this process.
+
+    Example:
+        >>> consumer = LearnerConsumer(link, ALONE, workers=2)  # doctest: +SKIP
+        >>> await consumer.take_over()  # doctest: +SKIP
+        >>> await consumer.owned_by() == consumer.owner  # doctest: +SKIP
+        True
     """
 
     def __init__(self, link: Link, rank: Rank, workers: int) -> None:
         self._link, self._rank, self._workers = link, rank, workers
         self._queue = link.subjects.batches_stream
-        self.owner = uuid4().hex  # unlike that of any other process
+        self.owner = uuid4().hex
 
     async def take_over(self) -> None:
-        """Make it anew, and take those of a learner with another number of ranks away: who held them is told so."""
+        """Recreate the consumer, and delete consumers of a learner with another number of ranks.
+
+        Their processes notice that they were replaced.
+        """
         if self._rank != ALONE:
-            await self._cover_who_was_there()
-            await self._dismiss_others()
+            await self._cover_earlier_workers()
+            await self._delete_other_learners()
         while True:
             try:
-                await self.remake()
+                await self.recreate()
             except LearnerReplaced as error:
-                log.debug("%s; once more", error)
-                await self._dismiss_others()
+                log.debug("%s; trying again", error)
+                await self._delete_other_learners()
                 await asyncio.sleep(RETRY_WAIT_S)
             else:
                 return
 
-    async def remake(self) -> None:
-        """Make it anew: whoever held it is told so, and what was not acknowledged comes again.
+    async def recreate(self) -> None:
+        """Delete the consumer and create it. Unacknowledged messages are delivered again; another owner notices.
 
         Raises:
-            LearnerReplaced: Somebody came in between.
+            LearnerReplaced: Another process created it in between.
         """
         await remove(self._link, f"CONSUMER.DELETE.{self._queue}.{self._rank.consumer}")
-        await self.make()
+        await self.create()
 
-    async def make(self) -> None:
-        """Make it.
+    async def create(self) -> None:
+        """Create the consumer.
 
         Raises:
-            LearnerReplaced: There is one of somebody else, of this rank or of the same workers.
+            LearnerReplaced: Another process has a consumer of this rank, or of the same workers.
         """
         consumer = learner_consumer(self._link.subjects, self._rank, self.owner, workers=self._workers)
         body = {"stream_name": self._queue, "config": consumer, "action": "create"}
         try:
             await ask(self._link, f"CONSUMER.DURABLE.CREATE.{self._queue}.{self._rank.consumer}", body)
         except JetStreamRefused as error:
-            if error.error_code in _IN_THE_WAY:
+            if error.error_code in CONSUMER_CONFLICT:
                 raise LearnerReplaced(f"another learner has the batches of {self._link.subjects.key}") from error
             raise
 
-    async def owned_by(self) -> str | Gone:
-        """Who made the one that is there; or that it, or the whole stream, is not."""
+    async def owned_by(self) -> str | Missing:
+        """Return the owner of the consumer, or the missing part."""
         try:
             info = await ask(self._link, f"CONSUMER.INFO.{self._queue}.{self._rank.consumer}", {})
         except JetStreamRefused as error:
             if error.error_code not in NOT_FOUND:
                 raise
-            return Gone.CONSUMER if error.error_code == NO_CONSUMER else Gone.STREAM
+            return Missing.CONSUMER if error.error_code == JetStreamCode.CONSUMER_NOT_FOUND else Missing.STREAM
         return str(info["config"].get("metadata", {}).get(OWNER, ""))
 
     def cover(self, workers: int) -> bool:
-        """The job has so many workers now. True: there are some that it does not name, and it is to be made anew."""
+        """Set the job's number of workers. Returns True if the consumer does not name all of them: recreate it."""
         subjects, before = self._link.subjects, self._workers
-        self._workers = max(self._workers, workers)  # those that leave have sent something, perhaps
+        self._workers = max(self._workers, workers)  # workers that leave may have sent batches
         return self._rank.filters(subjects, self._workers) != self._rank.filters(subjects, before)
 
-    async def _cover_who_was_there(self) -> None:
-        """The job may have had more workers, and what these have sent is there still."""
+    async def _cover_earlier_workers(self) -> None:
+        """Count workers of a larger job before this one: the queue may hold their batches."""
         while await read_bytes(self._link, self._link.subjects.lease(self._workers)):
             self._workers += 1
 
-    async def _dismiss_others(self) -> None:
-        """Take away the consumers of learners with another number of ranks."""
+    async def _delete_other_learners(self) -> None:
+        """Delete the consumers of learners with another number of ranks."""
         names: list[str] = []
         while True:
             answer = await ask(self._link, f"CONSUMER.NAMES.{self._queue}", {"offset": len(names)})

@@ -1,4 +1,4 @@
-"""Follows a credentials file: whoever stays connected with the ones before is cut off for good when they expire."""
+"""Follows a credentials file: a connection must use new credentials before the old ones expire."""
 
 import asyncio
 import logging
@@ -8,21 +8,21 @@ from nats.aio.client import Client
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 10.0  # an operator renews at half of their life: hours before
+CHECK_EVERY_S = 10.0  # an operator renews at half of their validity: hours before they expire
 
 
 async def follow_credentials(client: Client, file: Path, known: bytes) -> None:
-    """Connect anew whenever the file changes: the client reads it at each connection.
+    """Reconnect whenever the file changes: the client reads it at each connection.
 
-    NATS ends a connection whose credentials expire, and nats-py then closes it and does not come back.
+    NATS ends a connection whose credentials expire; nats-py then closes it for good.
 
     Args:
         client: The connection.
         file: Its credentials.
-        known: What the file held before the connection was made.
+        known: The file's content before the connection was made.
     """
     while not client.is_closed:
-        await asyncio.sleep(LOOK_EVERY_S)
+        await asyncio.sleep(CHECK_EVERY_S)
         try:
             now = await asyncio.to_thread(file.read_bytes)
         except OSError as error:  # between one file and the next
@@ -30,5 +30,5 @@ async def follow_credentials(client: Client, file: Path, known: bytes) -> None:
             continue
         if now != known:
             known = now
-            log.info("new credentials: connecting anew")
+            log.info("new credentials: reconnecting")
             await client.force_reconnect()

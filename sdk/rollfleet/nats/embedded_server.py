@@ -1,4 +1,4 @@
-"""A real nats-server of our own, for a job on this machine: on a free loopback port, with its store in our folder."""
+"""A nats-server for a job on this machine: on a free loopback port, with its storage in a given folder."""
 
 import asyncio
 import json
@@ -18,16 +18,16 @@ from rollfleet_api.subjects import Subjects
 START_TIMEOUT_S = 10.0
 ADMIN = "admin"
 CONFIG = "nats.json"  # NATS's own format takes JSON
-# NATS sets room for all of `delivery.maxBytes` aside, of three quarters of the disk that is free. The one job here
-# needs a small part of that as a rule: a laptop that has not as much left must not be refused.
+# NATS reserves all of `delivery.maxBytes`, out of three quarters of the free disk. The job here usually needs a small
+# part of that: a laptop with less free disk must not be refused.
 MAX_FILE_BYTES = 1 << 40
 
 
 def find_nats_server() -> Path:
-    """The program: on the PATH, else beside this Python, where the `local` extra puts it.
+    """Find the program: on the PATH, or else beside this Python, where the `local` extra installs it.
 
     Raises:
-        NatsServerMissing: There is none. The text tells how to get one.
+        NatsServerMissing: It was not found. The text explains how to install it.
     """
     found = shutil.which("nats-server") or shutil.which("nats-server", path=str(Path(sys.executable).parent))
     if not found:
@@ -42,10 +42,15 @@ class NatsServer:
     """A running server with one user for each role of one job, each with that role's permissions.
 
     Attributes:
-        folder: Where its files are.
+        folder: The folder of its files.
         child: The process.
         host_port: `127.0.0.1:<port>`.
-        passwords: Of the users, by name: `admin` and each role.
+        passwords: The users' passwords, by name: `admin` and each role.
+
+    Example:
+        >>> server = await start_nats_server(Subjects.parse("default/cartpole"), folder)  # doctest: +SKIP
+        >>> server.url(Role.LEARNER)  # doctest: +SKIP
+        'nats://learner:...@127.0.0.1:40123'
     """
 
     folder: Path
@@ -54,15 +59,15 @@ class NatsServer:
     passwords: dict[str, str]
 
     def url(self, role: Role | None) -> str:
-        """Where a role connects; None: whoever runs the job."""
+        """Return the URL for a role; None: for the job's owner, with all permissions."""
         user = role or ADMIN
         return f"nats://{user}:{self.passwords[user]}@{self.host_port}"
 
     async def start_again(self) -> None:
-        """After it has ended: on the same port, with the same users and what it had stored on disk.
+        """Start it again after it has ended: on the same port, with the same users and storage.
 
         Raises:
-            RollfleetError: It ended at once, or did not come up in time; with its last words.
+            RollfleetError: It ended at once, or did not come up in time; with its last output.
         """
         config = self.folder / CONFIG
         config.write_text(json.dumps(json.loads(config.read_text()) | {"listen": self.host_port}, indent=2))
@@ -70,11 +75,11 @@ class NatsServer:
 
 
 async def start_nats_server(subjects: Subjects, folder: Path) -> NatsServer:
-    """Start a server whose files are all in `folder`.
+    """Start a server with all its files in `folder`.
 
     Raises:
-        NatsServerMissing: There is no program to start.
-        RollfleetError: It ended at once, or did not come up in time; with its last words.
+        NatsServerMissing: The program was not found.
+        RollfleetError: It ended at once, or did not come up in time; with its last output.
     """
     passwords = {user: secrets.token_urlsafe(24) for user in (ADMIN, *Role)}
     config = folder / CONFIG
@@ -94,18 +99,18 @@ async def _start(folder: Path) -> tuple[Child, str]:
         child.kill(signal.SIGKILL)
         await child.process.wait()
         if isinstance(error, TimeoutError):
-            words = child.last_words()
-            raise RollfleetError(f"nats-server did not come up within {START_TIMEOUT_S:g} s: {words}") from error
+            output = child.last_output()
+            raise RollfleetError(f"nats-server did not come up within {START_TIMEOUT_S:g} s: {output}") from error
         raise
 
 
 async def _url(child: Child, folder: Path) -> str:
-    """What the server writes into a file when it is up."""
+    """Wait for the URL, which the server writes into a file when it is up."""
     ports = folder / f"nats-server_{child.pid}.ports"
     while not (ports.exists() and ports.stat().st_size):
         if child.ended:
-            await child.wait()  # for its last words
-            raise RollfleetError(f"nats-server ended at once: {child.last_words()}")
+            await child.wait()  # for its last output
+            raise RollfleetError(f"nats-server ended at once: {child.last_output()}")
         await asyncio.sleep(0.01)
     url: str = json.loads(ports.read_text())["nats"][0]
     return url
@@ -123,7 +128,7 @@ def _configuration(subjects: Subjects, folder: Path, passwords: dict[str, str]) 
             }
         )
     return {
-        "listen": "127.0.0.1:-1",  # a free port, told in the ports file
+        "listen": "127.0.0.1:-1",  # a free port, written into the ports file
         "ports_file_dir": str(folder),
         "jetstream": {"store_dir": str(folder / "jetstream"), "max_file_store": MAX_FILE_BYTES},
         "authorization": {"users": users},

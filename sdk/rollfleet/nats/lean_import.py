@@ -1,20 +1,23 @@
-"""nats-py without what a worker does not need of it.
+"""Imports nats-py without aiohttp, which a worker does not need.
 
-Where aiohttp is installed, nats-py imports it for WebSockets: 9 MB of memory and a tenth of a worker's start.
+nats-py imports aiohttp for WebSockets if it is installed: 9 MB of memory and a tenth of a worker's start.
+
+It relies on nats-py (2.16) tolerating a failed `import aiohttp`, and on `sys.modules["aiohttp"] = None` making that
+import fail. `tests/sdk/nats/test_client.py` runs it in a new process, and fails if aiohttp is loaded after all.
 """
 
 import sys
 
 
 def import_nats(url: str) -> None:
-    """Import nats-py, without aiohttp unless one of these servers is reached through a WebSocket. Others may import it.
+    """Import nats-py, without aiohttp unless a server is reached through a WebSocket. Other code may import aiohttp.
 
     Args:
-        url: Of one or several servers, separated by commas.
+        url: The URL of one server or several, separated by commas.
     """
     if any(each.strip().startswith(("ws:", "wss:")) for each in url.split(",")) or "aiohttp" in sys.modules:
         return
-    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # so Python says that it is not installed
+    sys.modules["aiohttp"] = None  # type: ignore[assignment]  # Python then reports it as not installed
     try:
         import nats  # noqa: F401
     finally:

@@ -1,4 +1,4 @@
-"""A worker's lease: each incarnation takes it by compare and set, so that no two have the same number."""
+"""A worker's lease. Each incarnation takes it by compare and set, so no two have the same number."""
 
 import os
 import socket
@@ -10,14 +10,13 @@ from nats.js.errors import APIError
 from rollfleet.errors import JobEnded
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_message
+from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
 from rollfleet_api.messages import Lease, pack, unpack
-
-_WRONG_LAST_SEQUENCE = 10071
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A worker's newest lease as NATS has it; incarnation -1: there is none."""
+    """A worker's newest lease in NATS; incarnation -1: no lease."""
 
     incarnation: int
     sequence: str
@@ -34,6 +33,11 @@ class WorkerLease:
 
     Attributes:
         incarnation: Number of this incarnation, from 0; no other process has it.
+
+    Example:
+        >>> lease = await WorkerLease.take(link, worker=3)  # doctest: +SKIP
+        >>> lease.incarnation  # doctest: +SKIP
+        0
     """
 
     def __init__(self, link: Link, worker: int, stored: _Stored) -> None:
@@ -42,12 +46,12 @@ class WorkerLease:
 
     @property
     def lease(self) -> Lease:
-        """The lease as it is stored."""
+        """The stored message."""
         return _lease(self.incarnation)
 
     @classmethod
     async def take(cls, link: Link, worker: int) -> Self:
-        """Begin a worker's next incarnation."""
+        """Take the lease for the worker's next incarnation."""
         while True:
             last = await _last(link, worker)
             if await _publish(link, worker, last.incarnation + 1, after=last):
@@ -56,7 +60,7 @@ class WorkerLease:
                     return cls(link, worker, mine)
 
     async def check(self) -> _Stored:
-        """The newest lease of this worker.
+        """Return the newest lease of this worker.
 
         Raises:
             JobEnded: A later incarnation holds the lease.
@@ -67,7 +71,7 @@ class WorkerLease:
         return last
 
     async def renew(self) -> bool:
-        """After a cut, make sure that the lease is stored. False: NATS had lost it, and all that was stored with it.
+        """Store the lease again after a cut, if NATS has lost it. Returns False if NATS has lost its storage.
 
         Raises:
             JobEnded: A later incarnation holds the lease.
@@ -77,7 +81,7 @@ class WorkerLease:
             last = await self.check()
             if last.incarnation == self.incarnation:
                 self._stored = last
-                return last == before  # else somebody has put it back
+                return last == before  # else the job's owner has stored it again
             await _publish(self._link, self._worker, self.incarnation, after=last)
 
 
@@ -94,12 +98,12 @@ async def _last(link: Link, worker: int) -> _Stored:
 
 
 async def _publish(link: Link, worker: int, incarnation: int, *, after: _Stored) -> bool:
-    """False: another process took the lease in between."""
-    expected = {"Nats-Expected-Last-Subject-Sequence": after.sequence}
+    """Store a lease. Returns False if another process took it in between."""
+    expected = {EXPECTED_SEQUENCE: after.sequence}
     try:
         await link.js.publish(link.subjects.lease(worker), pack(_lease(incarnation)), headers=expected)
     except APIError as error:
-        if error.err_code != _WRONG_LAST_SEQUENCE:
+        if error.err_code != JetStreamCode.WRONG_LAST_SEQUENCE:
             raise
         return False
     return True

@@ -1,6 +1,9 @@
-"""One NATS connection on a thread of its own, for blocking calls from a script, a notebook or a rollout.
+"""One NATS connection on its own thread, for blocking calls from a script, a notebook or a rollout.
 
-The thread runs an asyncio loop (uvloop where it is installed). A running loop in the caller's thread does not matter.
+The thread runs an asyncio loop (uvloop if it is installed). A running loop in the caller's thread does not matter.
+
+Private names of nats-py (2.16): `Client._transport`, `_pending`, `_pending_data_size`. `tests/sdk/nats/test_link.py`
+and `test_delivery.py` kill servers under a connection, and fail if these names change.
 """
 
 import asyncio
@@ -13,36 +16,48 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import nats
+from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
+from rollfleet.errors import ConnectionFailed, JobInvalid, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
 from rollfleet.nats.credentials import follow_credentials
-from rollfleet_api.environment import Address
+from rollfleet.nats.polling import RETRY_WAIT_S, insist
+from rollfleet.system.process_setup import exit_on_sigterm
+from rollfleet_api.address import Address, EnvironmentIncomplete
+from rollfleet_api.jetstream import JetStreamCode
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import MessageInvalid, unpack
 from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.subjects import Subjects
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 RECONNECT_WAIT_S = 0.25
 PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries nothing is cut after about 10 s
-PENDING_BYTES = 64 << 20  # nats-py's own write buffer: our windows are far below it
+PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
 REQUEST_TIMEOUT_S = 5.0
-RETRY_WAIT_S = 0.2
-TELL_AFTER_S = 30.0  # of a NATS that stores nothing: its disk may be full, or its cluster without a leader
-_STARTING_UP = (None, 0, 10008)  # error codes of a JetStream that is not ready yet: it says none, or "temporarily"
+WARN_AFTER_S = 30.0  # of a NATS that stores nothing: its disk may be full, or its cluster without a leader
+_STARTING_UP = (None, 0, JetStreamCode.NOT_AVAILABLE)  # a JetStream that is not ready gives no code, or this one
 
 
 class Link:
     """A connection to one job's NATS, with blocking calls for any thread.
 
-    It reconnects for ever: a NATS server that restarts is no error, only a wait.
+    It reconnects without limit: a NATS server that restarts is a wait, not an error.
+
+    Args:
+        address: The job's NATS server, its name, and credentials.
+        role: The role to connect as; None: the job's owner, with all permissions.
+        timeout_s: How long to wait for the server.
 
     Attributes:
         client: The NATS client; use it on the connection's thread only.
@@ -51,6 +66,11 @@ class Link:
 
     Raises:
         ConnectionFailed: The server could not be reached within `timeout_s`, or refused the credentials.
+
+    Example:
+        >>> link = Link(Address(url="nats://localhost:4222", job="default/cartpole"), role=None)  # doctest: +SKIP
+        >>> link.call(read_state(link, link.subjects.control, Control), timeout_s=5)  # doctest: +SKIP
+        >>> link.close()  # doctest: +SKIP
     """
 
     def __init__(self, address: Address, *, role: Role | None, timeout_s: float = 10.0) -> None:
@@ -60,13 +80,13 @@ class Link:
         self.closed = False
         self._role = role
         self._last_error: Exception | None = None
-        self._told_s = -math.inf  # when it was last said that NATS stores nothing
+        self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
         self._recovering: asyncio.Task[None] | None = None
         self._loop = _new_loop()
         self._cut: asyncio.Future[None] = self._loop.create_future()  # done when the connection is lost
         self._refused: asyncio.Future[Exception] = self._loop.create_future()  # done when waiting longer would not help
-        self._recovered = asyncio.Event()  # the connection is there, and whatever a cut left behind was seen to
+        self._recovered = asyncio.Event()  # the connection is up, and recovery from the last cut is complete
         self._recovered.set()
         self._thread = threading.Thread(target=self._run, name="rollfleet-link", daemon=True)
         self._thread.start()
@@ -82,11 +102,11 @@ class Link:
 
     @property
     def max_payload_bytes(self) -> int:
-        """The largest message that this server takes, headers included."""
+        """The largest message that this server accepts, headers included."""
         return self.client.max_payload
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
-        """Run a coroutine on the connection's thread and wait for its result.
+        """Run a coroutine on the connection's thread, and wait for its result.
 
         Raises:
             Timeout: It took longer than `timeout_s`, or NATS did not answer one of its requests in time.
@@ -104,7 +124,7 @@ class Link:
             raise
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Run a coroutine on the connection's thread; the result comes later.
+        """Run a coroutine on the connection's thread, and return its future.
 
         Raises:
             ConnectionFailed: The connection was closed.
@@ -115,28 +135,28 @@ class Link:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine on the connection's thread of which nobody awaits the end; what breaks it is logged."""
+        """Run a coroutine on the connection's thread without waiting for it. An error is logged."""
 
-        def tell(future: "Future[object]") -> None:
+        def log_error(future: "Future[object]") -> None:
             if not future.cancelled() and (error := future.exception()):
-                log.error("in the background of %s: %r", self.address.job, error, exc_info=error)
+                log.error("%s: background task failed: %r", self.address.job, error, exc_info=error)
 
-        self.spawn(coroutine).add_done_callback(tell)
+        self.spawn(coroutine).add_done_callback(log_error)
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a function on the connection's thread."""
+        """Run a function on the connection's thread without waiting for it."""
         self._loop.call_soon_threadsafe(function)
 
     def on_reconnect(self, recover: Callable[[], Awaitable[None]]) -> None:
-        """Await `recover()` on the connection's thread whenever it is back after a cut, until NATS has answered it.
+        """Await `recover()` on the connection's thread after each reconnection, again until NATS answers.
 
-        Nothing is stored before: what it finds out may change what there is to store. If it raises an error of ours,
-        nothing is stored any more.
+        `store` waits for it: recovery may change the messages to store. If it raises a `RollfleetError`, nothing is
+        stored any more.
         """
         self._recoveries.append(recover)
 
     def close(self, *, flush_timeout_s: float = 2.0) -> None:
-        """Send what is buffered, close, and end the thread. Closing twice is fine."""
+        """Send buffered messages, close the connection and end its thread. Closing twice is harmless."""
         if self.closed:
             return
         try:
@@ -149,27 +169,27 @@ class Link:
     # --- for coroutines on the connection's thread ---
 
     async def store(self, subject: str, data: bytes | Pieces, headers: dict[str, str] | None = None) -> None:
-        """Publish a message to a stream, again and again until NATS says that it has it. NATS being away is waited for.
+        """Publish a message to a stream until NATS confirms it. Waits while NATS is away.
 
-        The memory of `data` must stay as it is until then: a large message is not copied.
+        The memory of `data` must not change until then: a large message is not copied.
 
         Raises:
-            APIError: JetStream refused it (and is not merely starting up).
+            APIError: JetStream refused it, for another reason than that it is starting up.
         """
         began_s = time.monotonic()
         payload = Pieces(data) if not isinstance(data, Pieces) and len(data) >= LARGE_BYTES else data
         while True:
             await self._recovered.wait()
             now = time.monotonic()
-            if now - max(began_s, self._told_s) >= TELL_AFTER_S:  # of all that waits, one is worth a word
-                self._told_s = now
+            if now - max(began_s, self._warned_s) >= WARN_AFTER_S:  # one warning for all messages that wait
+                self._warned_s = now
                 log.warning("NATS has not stored %s for %.0f s; trying again", subject, now - began_s)
             cut = self._cut
             publishing: asyncio.Future[Any] = asyncio.ensure_future(
                 self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S, headers=headers)
             )
             try:
-                # The answer to what was sent before a cut never comes: do not wait for it.
+                # The answer to a message that was sent before a cut never comes: do not wait for it.
                 either: set[asyncio.Future[Any]] = {publishing, cut}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if publishing.done():
@@ -183,17 +203,32 @@ class Link:
             finally:
                 publishing.cancel()
 
-    async def tell(self, subject: str, data: bytes) -> None:
-        """Publish a message that may be lost: while NATS is away it is not sent at all."""
+    async def publish(self, subject: str, data: bytes) -> None:
+        """Publish a message that may be lost. While NATS is away it is not sent."""
         if self.client.is_connected:
             try:
                 await self.client.publish(subject, data)
             except (nats.errors.Error, OSError) as error:
                 log.debug("publishing %s: %r", subject, error)
 
+    async def listen(self, subject: str, kind: type[M], handler: Callable[[M], object]) -> None:
+        """Subscribe to messages of one type. Invalid messages are logged and skipped.
+
+        Args:
+            subject: The subject, or a wildcard.
+            kind: The messages' type.
+            handler: Takes each valid message, on the connection's thread. It must not block.
+        """
+
+        async def on_message(message: Msg) -> None:
+            if (parsed := unpack_or_skip(kind, message.data, message.subject)) is not None:
+                handler(parsed)
+
+        await self.client.subscribe(subject, cb=on_message)
+
     async def flush(self) -> None:
-        """Wait until the server has dealt with all that was sent before: published, subscribed."""
-        await self.client.flush()  # this one may overtake what still waits to be written
+        """Wait until the server has processed all publications and subscriptions that were sent before."""
+        await self.client.flush()  # this one may overtake data that is not yet written
         await self.client.flush()
 
     async def _connect(self, timeout_s: float) -> None:
@@ -241,12 +276,12 @@ class Link:
             self._drop_socket()
             if "authorization violation" in str(error).lower() and not self._refused.done():
                 self._refused.set_result(error)
-        # Cuts are lived with; what a reconnection does not mend is worth a word.
+        # A reconnection mends a cut. Warn about errors that it does not mend.
         lasting = isinstance(error, nats.errors.SlowConsumerError) or "violation" in str(error).lower()
         log.log(logging.WARNING if lasting else logging.DEBUG, "NATS connection of %s: %r", self.address.job, error)
 
     def _drop_socket(self) -> None:
-        """Close what a failed attempt left open: the client would forget it and open another."""
+        """Close the socket of a failed attempt: the client would forget it and open another."""
         left = self.client._transport
         if left:
             left.close()  # type: ignore[no-untyped-call]
@@ -257,8 +292,7 @@ class Link:
             self._recovering.cancel()
         if not self._cut.done():
             self._cut.set_result(None)
-        # The client would send what it has buffered as soon as it is back, before anybody could look around. What has
-        # to arrive is stored again.
+        # The client would send its buffer as soon as it is back, before recovery. `store` sends its messages again.
         self.client._pending.clear()
         self.client._pending_data_size = 0
 
@@ -271,9 +305,9 @@ class Link:
             for recover in self._recoveries:
                 await insist(recover)
         except RollfleetError as error:
-            log.debug("%s stores nothing any more: %r", self.address.job, error)
+            log.debug("%s: nothing is stored any more: %r", self.address.job, error)
         except Exception as error:
-            log.error("after a cut, %s: %r", self.address.job, error, exc_info=error)
+            log.error("%s: recovery after a cut failed: %r", self.address.job, error, exc_info=error)
             self._recovered.set()
         else:
             self._recovered.set()
@@ -295,16 +329,34 @@ class Link:
         self._thread.join(10)
 
 
-async def insist(ask: Callable[[], Awaitable[None]]) -> None:
-    """Ask something again and again until NATS has answered: a server that has just come back may not be ready yet."""
-    while True:
-        try:
-            await ask()
-        except (nats.errors.Error, TimeoutError, OSError) as error:
-            log.debug("no answer: %r; asking again", error)
-            await asyncio.sleep(RETRY_WAIT_S)
-        else:
-            return
+def unpack_or_skip(kind: type[M], data: bytes, subject: str) -> M | None:
+    """Unpack a message; None: it is invalid, which is logged."""
+    try:
+        return unpack(kind, data)
+    except MessageInvalid as error:
+        log.warning("skipped an invalid message on %s: %s", subject, error)
+        return None
+
+
+def open_link(
+    job: str | CollectorJob | None, *, address: str | None, credentials: str | Path | None, timeout_s: float
+) -> Link:
+    """Connect to a job as its learner, an evaluator or a recorder. Missing arguments come from the environment.
+
+    Raises:
+        ConnectionFailed: No server was named, none answered, or it refused the credentials.
+        JobInvalid: The name is not valid for a job.
+    """
+    name = job.key if isinstance(job, CollectorJob) else job
+    try:
+        where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
+        Subjects.parse(where.job)
+    except EnvironmentIncomplete as error:
+        raise ConnectionFailed(str(error)) from error
+    except ValueError as error:
+        raise JobInvalid(str(error)) from error
+    exit_on_sigterm()
+    return Link(where, role=Role.LEARNER, timeout_s=timeout_s)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -1,31 +1,40 @@
-"""What rank 0 of a learner knows of the others, and what each of these knows of rank 0."""
+"""What rank 0 of a learner knows of the other ranks, and what each of these knows of rank 0."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from rollfleet.nats.link import Link
-from rollfleet.transports.learner_side import Elsewhere
+from rollfleet.transports.learner_side import PeerTotals
 from rollfleet_api.messages import Control, LearnerPhase, RankStatus, pack
 from rollfleet_api.ranks import Rank
 
-BEATS_MISSED = 10  # after so many, of one a second, a rank is not there
+MISSED_HEARTBEATS = 10  # a rank is absent after this many, at one a second
 
 
 class PeerRanks:
-    """The other ranks, as rank 0 hears of them. One that was not heard of for so many of its beats is not there.
+    """The other ranks, by the heartbeats that rank 0 receives. A rank is absent after `MISSED_HEARTBEATS`.
+
+    A rank may be restarted: each of its processes has its own id (`RankStatus.life`). The newest process is present.
 
     Args:
         rank: Rank 0.
+
+    Example:
+        >>> peers = PeerRanks(Rank(0, 2))
+        >>> peers.hear(RankStatus(rank=1, ranks=2, life="a", session=1, round=3))
+        >>> peers.wait_for(session=1, round_=3, timeout_s=0)
+        True
     """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._processes: dict[int, dict[str, RankStatus]] = {}  # rank -> life -> newest; the last is present
+        self._processes: dict[int, dict[str, RankStatus]] = {}  # rank -> process -> newest status; the last is present
         self._missed = dict.fromkeys(range(1, rank.ranks), 0)
         self._changed = threading.Condition()
 
     def hear(self, status: RankStatus) -> None:
-        """A rank tells of itself. A life that was replaced may do so still."""
+        """Record a rank's heartbeat. A process that was replaced may still send some."""
         if status.ranks != self._rank.ranks or status.rank not in self._missed:
             return
         with self._changed:
@@ -36,19 +45,19 @@ class PeerRanks:
             self._changed.notify_all()
 
     def tick(self) -> None:
-        """A second has passed in which they could be heard."""
+        """Count a second in which heartbeats could arrive."""
         with self._changed:
             for rank in self._missed:
                 self._missed[rank] += 1
             self._changed.notify_all()
 
-    def begin_anew(self) -> None:
-        """Nothing could be heard for a while."""
+    def forget_missed(self) -> None:
+        """Forget missed heartbeats: none could arrive for a while."""
         with self._changed:
             self._missed = dict.fromkeys(self._missed, 0)
 
-    def elsewhere(self) -> Elsewhere:
-        """What they have been handed, in all their lives."""
+    def totals(self) -> PeerTotals:
+        """Return the totals of all processes of all other ranks."""
         frames = 0
         with self._changed:
             for processes in self._processes.values():
@@ -56,39 +65,41 @@ class PeerRanks:
                 for status in processes.values():
                     of_rank = (status.restored or of_rank) + status.frames
                 frames += of_rank
-            told = [status for processes in self._processes.values() for status in processes.values()]
-        return Elsewhere(
-            frames=frames, batches=sum(each.batches for each in told), dropped=sum(each.dropped for each in told)
+            statuses = [status for processes in self._processes.values() for status in processes.values()]
+        return PeerTotals(
+            frames=frames,
+            batches=sum(status.batches for status in statuses),
+            dropped=sum(status.dropped for status in statuses),
         )
 
     def wait_for(self, session: int, round_: int | None, timeout_s: float) -> bool:
-        """Wait until nobody is behind this round of this session; None: until all have been heard of.
+        """Wait until each present rank has received this round of this session; None: until each has reported.
 
-        False: somebody was, or was not, all the time.
+        Returns False after the timeout.
         """
 
         def ready() -> bool:
             if round_ is None:
-                return all(rank in self._processes for rank in self._there())
+                return all(rank in self._processes for rank in self._expected())
             return all(each.round >= round_ for each in self._following(session))
 
         with self._changed:
             return self._changed.wait_for(ready, timeout_s)
 
     def may_close(self, session: int, round_: int) -> bool:
-        """Whether everybody has enough shares of this round of this session, or was handed it."""
+        """Return whether each present rank has enough batches of this round of this session, or has received it."""
         with self._changed:
             return all(max(each.round, each.enough) >= round_ for each in self._following(session))
 
     def _following(self, session: int) -> list[RankStatus]:
-        """What they tell of this session: one that has not heard of it yet will."""
-        unheard = RankStatus(rank=0, ranks=self._rank.ranks, life="")
-        told = [self._present(rank) or unheard for rank in self._there()]
-        return [status if status.session == session else unheard for status in told]
+        """Statuses in this session; an empty one for a rank that has not yet heard of the session."""
+        empty = RankStatus(rank=0, ranks=self._rank.ranks, life="")
+        statuses = [self._present(rank) or empty for rank in self._expected()]
+        return [status if status.session == session else empty for status in statuses]
 
-    def _there(self) -> list[int]:
-        """Those that were heard of in time, or may be yet, and have not left."""
-        present = {rank: self._present(rank) for rank, missed in self._missed.items() if missed < BEATS_MISSED}
+    def _expected(self) -> list[int]:
+        """Ranks that are present or may still report, and have not left."""
+        present = {rank: self._present(rank) for rank, missed in self._missed.items() if missed < MISSED_HEARTBEATS}
         return [rank for rank, status in present.items() if status is None or not status.left]
 
     def _present(self, rank: int) -> RankStatus | None:
@@ -97,65 +108,96 @@ class PeerRanks:
 
 
 class LeaderView:
-    """Rank 0, as another rank hears it; and what that one tells of itself.
+    """Rank 0 as another rank hears it, and that rank's own status.
 
     Args:
         link: The rank's connection.
-        rank: Which one it is.
-        life: Unlike that of any other process.
+        rank: The rank.
+        process: Unique id of this process.
     """
 
-    def __init__(self, link: Link, rank: Rank, life: str) -> None:
+    def __init__(self, link: Link, rank: Rank, process: str) -> None:
         self._link = link
         self._control: Control | None = None
-        self._status = RankStatus(rank=rank.rank, ranks=rank.ranks, life=life)
+        self._status = RankStatus(rank=rank.rank, ranks=rank.ranks, life=process)
         self._lock = threading.Lock()
 
     @property
     def control(self) -> Control | None:
-        """What it said last; None: nothing yet."""
+        """The newest control message of rank 0; None: none has come yet."""
         return self._control
 
     def hear(self, control: Control, *, joining: bool = False) -> None:
-        """It said this.
+        """Record a control message of rank 0.
 
         Args:
-            control: What was said.
-            joining: Before we were there: its round was perhaps handed to whoever was this rank before us.
+            control: The message.
+            joining: It is older than this process, whose predecessor may have received its round.
         """
         with self._lock:
             before = self._control
-            if before and _order(control) < _order(before):
+            if before and before.is_newer_than(control):
                 return
             if before and before.session == control.session and before.phase is LearnerPhase.COMPLETE:
-                return  # said once, for good
+                return  # a session never continues after its end
             self._control = control
             if before is None or before.session < control.session:
                 last = control.round if joining else max(0, control.round - 1)
                 self._status = replace(self._status, session=control.session, round=last, enough=0)
-        self.tell()
+        self.send()
 
     def report(self, status: RankStatus) -> None:
-        """This holds of us from now on; rank 0 is told at once, and with each beat."""
+        """Report this to rank 0, now and in each heartbeat."""
         with self._lock:
             held = self._status
             session, round_ = max((held.session, held.round), (status.session, status.round))
             enough = status.enough if status.session == session else held.enough
             self._status = replace(status, life=held.life, session=session, round=round_, enough=enough, left=held.left)
-        self.tell()
+        self.send()
 
     def leave(self) -> None:
-        """We need nothing any more."""
+        """Report that this rank needs nothing any more."""
         with self._lock:
             self._status = replace(self._status, left=True)
-        self.tell()
+        self.send()
 
-    def tell(self) -> None:
-        """Tell rank 0 what holds of us. From any thread."""
+    def send(self) -> None:
+        """Send the status to rank 0. From any thread."""
         status = self._status
         if not self._link.closed:
-            self._link.begin(self._link.tell(self._link.subjects.rank(status.rank), pack(status)))
+            self._link.begin(self._link.publish(self._link.subjects.rank(status.rank), pack(status)))
 
 
-def _order(control: Control) -> tuple[int, int, int]:
-    return control.session, control.round, control.version
+class NatsPeers:
+    """See `Peers`.
+
+    Args:
+        peers: The other ranks; on rank 0.
+        leader: Rank 0; on other ranks.
+        session: The learner's session.
+        check: Raises an error that happened in the background.
+    """
+
+    def __init__(self, peers: PeerRanks, leader: LeaderView, *, session: int, check: Callable[[], None]) -> None:
+        self._peers, self._leader, self._session, self._check = peers, leader, session, check
+
+    def totals(self) -> PeerTotals:
+        """See `Peers`."""
+        return self._peers.totals()
+
+    def wait_for_round(self, round_: int | None, *, timeout_s: float) -> bool:
+        """See `Peers`."""
+        self._check()
+        return self._peers.wait_for(self._session, round_, timeout_s)
+
+    def may_close(self, round_: int) -> bool:
+        """See `Peers`."""
+        return self._peers.may_close(self._session, round_)
+
+    def leader_control(self) -> Control | None:
+        """See `Peers`."""
+        return self._leader.control
+
+    def report(self, status: RankStatus) -> None:
+        """See `Peers`."""
+        self._leader.report(status)

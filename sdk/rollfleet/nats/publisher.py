@@ -1,4 +1,4 @@
-"""What a worker sends: its batches one after the other, cut into chunks, each published until NATS has it."""
+"""Sends a worker's batches one after the other, cut into chunks; each chunk is published until NATS confirms it."""
 
 import asyncio
 import logging
@@ -12,8 +12,10 @@ from rollfleet.errors import JobEnded, JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.wire.batch_chunks import PREFIX_BYTES, Identity, cut
+from rollfleet.wire.chunks import CHUNK_BYTES, piece_count
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
+from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import BatchMeta, Lease, pack
 
@@ -21,82 +23,91 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 8 << 20
 HEADER_BYTES = 512  # of a message's NATS headers, which count towards the server's limit
-FULL_WAIT_S = 0.25  # how long to wait for word of room in the queue before asking again, with a whole chunk
-BEHIND_WAIT_S = 4.0  # the same, at most, where the learner tells this worker as soon as there is
-TELL_AFTER_S = 30.0  # of waiting for room that the learner alone cannot make
-_FULL = 10077  # JetStream's error code: too many bytes or messages in the stream, or no room on its disk
-_NO_RESOURCES = (10002, 10023, 10028, 10047)  # the account's limits, the server's memory or disk
-_BEHIND = "maximum messages per subject"  # the one reason to wait that is nobody's fault
+FULL_WAIT_S = 0.25  # wait for a free slot in the queue before sending the whole chunk again
+BEHIND_WAIT_S = 4.0  # the longest such wait while the learner is behind: it reports each free slot
+WARN_AFTER_S = 30.0  # of waiting for space that the learner alone cannot free
+_LEARNER_BEHIND = "maximum messages per subject"  # NATS's description of the one ordinary reason to wait
 _MI = 1 << 20
 
 
 class BatchPublisher:
-    """Sends the batches of one life of a worker. Everything here runs on the link's thread.
+    """Sends the batches of one incarnation of a worker. Everything here runs on the link's thread.
 
     Args:
         link: The worker's connection.
         worker: Index of the worker.
 
     Attributes:
-        complete: The job is complete: what has found no room by now never will.
+        complete: Whether the job is complete: batches that still wait will never be stored.
+
+    Example:
+        >>> publisher = BatchPublisher(link, worker=0)  # doctest: +SKIP
+        >>> identity = Identity(worker=0, incarnation=0, sequence=0)  # doctest: +SKIP
+        >>> await publisher.publish(fragment, meta, identity, admitted=Future())  # doctest: +SKIP
     """
 
     def __init__(self, link: Link, worker: int) -> None:
         self.complete = False
         self._link, self._worker = link, worker
         self._job: CollectorJob | None = None
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._publishing = asyncio.Lock()
         self._losses = 0
         self._last: tuple[Fragment, BatchMeta, Identity] | None = None
 
     def follow(self, job: CollectorJob) -> None:
-        """What the job says now."""
+        """Use this version of the job."""
         self._job = job
 
-    def look_again(self) -> None:
-        """There may be room now."""
-        self._room.set()
+    def retry(self) -> None:
+        """Send waiting chunks again: the queue may have space."""
+        self._space.set()
 
     async def begin(self, lease: Lease) -> None:
-        """Say that a life of this worker has begun, behind whatever those before it sent."""
+        """Report that an incarnation has begun, after all messages of earlier incarnations."""
         subject = self._link.subjects.began(self._worker)
         await self._store(subject, pack(lease), f"{self._worker}.{lease.incarnation}.began")
 
     async def publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
-        """Publish a batch, after those before it: one that overtakes would make its predecessor look lost.
+        """Publish a batch after the earlier ones. Overtaking would make its predecessor look lost.
+
+        Args:
+            fragment: The batch; it must not change until this returns.
+            meta: Session, round, version and frames.
+            identity: Its identity.
+            admitted: Gets its result when the queue has accepted the batch's first chunk.
 
         Raises:
-            JobInvalid: The job leaves no room for batches of this size.
-            JobEnded: The job is complete, and nobody will take this batch.
-            APIError: NATS refuses it, and waiting would not help.
+            JobInvalid: The job's queue is too small for batches of this size.
+            JobEnded: The job is complete: no learner will take this batch.
+            APIError: NATS refused it, and waiting would not help.
         """
         async with self._publishing:
             losses = -1
-            while losses != self._losses:  # else what went before is gone with what NATS has lost
+            while losses != self._losses:  # NATS lost its storage meanwhile, and earlier chunks with it
                 losses = self._losses
                 await self._publish(fragment, meta, identity, admitted)
             self._last = (fragment, meta, identity)
 
     def lost(self, round_: int) -> None:
-        """NATS has lost all that was stored. Send again what a learner in round `round_` may be waiting for.
+        """Handle a NATS that has lost its storage: send the batch again that a learner in round `round_` waits for.
 
-        In async mode (round 0) nobody waits for one batch; what was lost shows as a gap. In sync mode the fragment is
-        as it was sent: the worker touches it again when the next round is opened.
+        In async mode (round 0) no learner waits for one batch: a lost batch shows as a gap. In sync mode the fragment
+        has not changed: the worker writes to it again only when the next round opens.
         """
         self._losses += 1
         if self._last and not self._publishing.locked() and self._last[1].round == round_ > 0:
-            log.warning("worker %d: NATS has lost its batch of round %d, which is sent again", self._worker, round_)
+            log.warning("worker %d: NATS has lost its batch of round %d; sending it again", self._worker, round_)
             self._link.begin(self.publish(*self._last, Future()))
 
     async def _publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
         encoded = pack_fragment(fragment, meta)
-        max_chunk_bytes = min(1 << 20, self._link.max_payload_bytes - HEADER_BYTES)
-        self._check_room(encoded, meta.frames, max_chunk_bytes)
+        max_chunk_bytes = min(CHUNK_BYTES, self._link.max_payload_bytes - HEADER_BYTES)
+        self._check_capacity(encoded, meta.frames, max_chunk_bytes)
         chunks = (
             (index, Pieces(*each)) for index, each in enumerate(cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
         )
-        await self._publish_chunk(identity, *next(chunks))  # once this one is in, the others have room too
+        await self._publish_chunk(identity, *next(chunks))  # once this one is stored, the others fit, too
         if not admitted.done():
             admitted.set_result(None)
         window = asyncio.Semaphore(max(1, WINDOW_BYTES // max_chunk_bytes))
@@ -106,18 +117,18 @@ class BatchPublisher:
                     await window.acquire()
                     publishing = group.create_task(self._publish_chunk(identity, index, chunk))
                     publishing.add_done_callback(lambda _: window.release())
-        except BaseExceptionGroup as failed:  # the worker asks what it was, not how many of its chunks it hit
+        except BaseExceptionGroup as failed:  # one cause, whichever chunks it hit
             raise failed.exceptions[0] from failed
 
-    def _check_room(self, encoded: Encoded, frames: int, max_chunk_bytes: int) -> None:
-        """A batch of each worker must fit at once: halves of several would wait for each other for ever."""
+    def _check_capacity(self, encoded: Encoded, frames: int, max_chunk_bytes: int) -> None:
+        """Check that one batch of each worker fits at once: halves of several would wait for each other forever."""
         if self._job is None:
             return
         spec = self._job.spec
         workers, delivery = spec.workers, spec.delivery
-        if spec.mode is Mode.SYNC:  # before a round is shared out among more workers, fewer have larger shares
+        if spec.mode is Mode.SYNC:  # while fewer workers are present, each collects a larger fragment
             workers = min(workers, -(-spec.collect.frames_per_batch // max(1, frames)))
-        chunks = -(-encoded.nbytes // (max_chunk_bytes - PREFIX_BYTES))
+        chunks = piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
         needed = workers * (encoded.nbytes + chunks * HEADER_BYTES)
         if needed > delivery.limit_bytes:
             raise JobInvalid(
@@ -132,28 +143,30 @@ class BatchPublisher:
         await self._store(self._link.subjects.batch_chunk(self._worker, index), chunk, message_id)
 
     async def _store(self, subject: str, data: bytes | Pieces, message_id: str) -> None:
-        """Store a message once, however often it is asked for; as long as it takes for there to be room."""
+        """Store a message once, however often it is sent. Waits while the queue is full."""
         waited_s, wait_s = 0.0, FULL_WAIT_S
         while True:
-            self._room.clear()
+            self._space.clear()
             try:
                 await self._link.store(subject, data, {"Nats-Msg-Id": message_id})
             except APIError as error:
-                if error.err_code != _FULL and error.err_code not in _NO_RESOURCES:
+                if error.err_code != JetStreamCode.STORE_FAILED and error.err_code not in NO_CAPACITY:
                     raise
-                if _BEHIND not in (error.description or ""):
-                    waited_s, wait_s = self._tell(waited_s, error), FULL_WAIT_S
+                if _LEARNER_BEHIND not in (error.description or ""):
+                    waited_s, wait_s = self._warn(waited_s, error), FULL_WAIT_S
                 if self.complete:
-                    raise JobEnded("the job is complete: nobody will take this batch") from error
+                    raise JobEnded("the job is complete: no learner will take this batch") from error
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._room.wait(), wait_s)
+                    await asyncio.wait_for(self._space.wait(), wait_s)
                 wait_s = min(2 * wait_s, BEHIND_WAIT_S)
             else:
                 return
 
-    def _tell(self, waited_s: float, error: APIError) -> float:
-        """Say so once in a while; returns how long it has been since."""
-        if waited_s >= TELL_AFTER_S:
-            log.warning("worker %d has waited %g s for room for a batch: %s", self._worker, waited_s, error.description)
+    def _warn(self, waited_s: float, error: APIError) -> float:
+        """Warn every `WARN_AFTER_S` seconds. Returns the seconds since the last warning."""
+        if waited_s >= WARN_AFTER_S:
+            log.warning(
+                "worker %d has waited %g s for space for a batch: %s", self._worker, waited_s, error.description
+            )
             return 0.0
         return waited_s + FULL_WAIT_S

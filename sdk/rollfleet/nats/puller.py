@@ -1,7 +1,7 @@
 """Pulls messages from the work queue, a bounded number of bytes at a time.
 
-NATS would push as fast as it can; a learner that sleeps would then hold the whole queue in memory. Here a few requests,
-each for so many bytes, are kept open; they are renewed as they are used up, and not while `paused()` says so.
+NATS would push as fast as it can; a learner that sleeps would then hold the whole queue in memory. Instead, a few
+requests, each for a number of bytes, are kept open. Each is renewed when it is used up, unless `paused()` is true.
 """
 
 import asyncio
@@ -19,19 +19,23 @@ log = logging.getLogger(__name__)
 WINDOW_BYTES = 16 << 20
 OPEN_REQUESTS = 2
 EXPIRES_S = 10.0
-_MAX_MESSAGES = 1_000_000  # never reached: the bytes of a request end it, and the server then says so
+_MAX_MESSAGES = 1_000_000  # never reached: a request ends with its bytes, and the server reports that
 
 
 class Puller:
-    """Keeps requests open at one consumer and hands each message to `on_message`, all on the connection's loop.
+    """Keeps requests open at one consumer, and calls `on_message` for each message, on the connection's loop.
 
     Args:
         client: A connected client.
         stream: The stream's name.
         consumer: The consumer's name.
         on_message: Takes a message; must not block.
-        on_gone: Called once if the consumer was deleted: somebody else took over.
-        paused: True while nothing more is wanted. Call `wake` when that changes.
+        on_deleted: Called once if the consumer was deleted.
+        paused: Whether to request nothing more. Call `wake` when that changes.
+
+    Example:
+        >>> puller = Puller(client, ..., on_message=receiver.add, paused=receiver.full)  # doctest: +SKIP
+        >>> link.spawn(puller.run())  # doctest: +SKIP
     """
 
     def __init__(
@@ -41,19 +45,19 @@ class Puller:
         stream: str,
         consumer: str,
         on_message: Callable[[Msg], None],
-        on_gone: Callable[[], None],
+        on_deleted: Callable[[], None],
         paused: Callable[[], bool],
     ) -> None:
         self._client = client
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._on_message = on_message
-        self._on_gone = on_gone
+        self._on_deleted = on_deleted
         self._paused = paused
-        self._open: dict[str, float] = {}  # reply subject of each open request -> when to give it up, in loop time
+        self._open: dict[str, float] = {}  # reply subject of each open request -> loop time at which to give it up
         self._wake = asyncio.Event()
         self._inbox = client.new_inbox()
         self._count = 0
-        self._gone = self._held = False
+        self._deleted = self._held = False
         request = {
             "batch": _MAX_MESSAGES,
             "max_bytes": max(WINDOW_BYTES // OPEN_REQUESTS, 2 * client.max_payload),
@@ -68,37 +72,37 @@ class Puller:
         )
         try:
             loop = asyncio.get_running_loop()
-            while not self._gone:
+            while not self._deleted:
                 self._wake.clear()
                 now = loop.time()
                 self._open = {inbox: until for inbox, until in self._open.items() if until > now}
                 while len(self._open) < OPEN_REQUESTS and not (self._held or self._paused()):
                     if not self._client.is_connected:
                         break
-                    await self._ask(now)
+                    await self._request_more(now)
                 await self._sleep(min(self._open.values(), default=now + 1.0) - now)
         finally:
             if not self._client.is_closed:
                 await subscription.unsubscribe()
 
     def wake(self) -> None:
-        """Look again whether more is wanted."""
+        """Check `paused()` again."""
         self._wake.set()
 
     def hold(self) -> None:
-        """Ask for nothing until `go_on`, and forget what is open: what its consumer answers is of no interest."""
+        """Request nothing until `resume`, and ignore the answers to open requests."""
         self._held = True
         self._open.clear()
 
-    def go_on(self) -> None:
-        """Ask again."""
+    def resume(self) -> None:
+        """Request messages again."""
         self._held = False
         self._wake.set()
 
-    async def _ask(self, now: float) -> None:
+    async def _request_more(self, now: float) -> None:
         self._count += 1
         inbox = f"{self._inbox}.{self._count}"
-        self._open[inbox] = now + EXPIRES_S + 2.0  # past its expiry the server has told us, unless it was lost
+        self._open[inbox] = now + EXPIRES_S + 2.0  # the server reports the expiry, unless that report was lost
         await self._client.publish(self._subject, self._request, reply=inbox)
 
     async def _sleep(self, seconds: float) -> None:
@@ -114,8 +118,8 @@ class Puller:
         headers: dict[Any, str] = message.headers or {}
         status, text = headers.get("Status", ""), headers.get("Description", "")
         if status == "409" and "Deleted" in text:
-            self._gone = True
-            self._on_gone()
+            self._deleted = True
+            self._on_deleted()
         elif status not in ("404", "408", "409"):
             log.warning("unexpected reply to a pull request: %s %s", status, text)
         self._wake.set()

@@ -1,4 +1,4 @@
-"""What the learner receives: chunks from the work queue, put together, and decoded on a thread of its own."""
+"""Receives the learner's batches: chunks from the work queue, reassembled, and decoded on a separate thread."""
 
 import asyncio
 import logging
@@ -15,7 +15,8 @@ from nats.errors import Error as NatsError
 
 from rollfleet.data.batch import to_batch
 from rollfleet.errors import MessageCorrupt, WireError
-from rollfleet.nats.link import RETRY_WAIT_S, Link
+from rollfleet.nats.link import Link
+from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.batch_chunks import MAX_WORKERS, Assembled, Assembler, Identity, peek
 from rollfleet.wire.buffer_pool import BufferPool
@@ -27,10 +28,10 @@ from rollfleet_api.subjects import BEGAN
 log = logging.getLogger(__name__)
 
 ACKNOWLEDGE_TIMEOUT_S = 2.0
-ACKNOWLEDGE_FOR_S = 60.0  # after that it has come again, and is dropped as repeated
+ACKNOWLEDGE_FOR_S = 60.0  # after that the batch was delivered again, and is dropped as repeated
 KEEP_EVERY_S = 10.0  # well within the consumer's ack wait
 READY_ASYNC = 2  # decoded batches that may wait for the learner; in sync mode all of a round may
-IDLE_PIECES, IDLE_PIECE_BYTES = 4, 64 << 20  # memory that is kept for the next: fresh pages cost more than a copy
+IDLE_BUFFERS, IDLE_BUFFER_BYTES = 4, 64 << 20  # memory to reuse: fresh pages cost more than a copy
 
 
 class BatchReceiver:
@@ -38,10 +39,18 @@ class BatchReceiver:
 
     Args:
         link: The learner's connection.
-        job: What it is an intake for.
-        device: Where batches are put; None: where they were received.
-        no_cuda_sync: Do not wait until they are there.
-        on_room: Called on the link's thread when a batch was received.
+        job: The job.
+        device: The device of batches; None: the CPU memory in which they were received.
+        no_cuda_sync: Do not wait for the copy to the device.
+        on_received: Called on the link's thread after the learner received a batch.
+
+    Attributes:
+        corrupt: Number of batches that could not be read.
+
+    Example:
+        >>> receiver = BatchReceiver(link, job=job, device=None, no_cuda_sync=False, on_received=wake)  # doctest: +SKIP
+        >>> receiver.add(message)  # doctest: +SKIP
+        >>> arrival = receiver.receive(timeout_s=1)  # doctest: +SKIP
     """
 
     def __init__(
@@ -51,19 +60,19 @@ class BatchReceiver:
         job: CollectorJob,
         device: torch.device | None,
         no_cuda_sync: bool,
-        on_room: Callable[[], None],
+        on_received: Callable[[], None],
     ) -> None:
-        self._link, self._device, self._no_cuda_sync, self._on_room = link, device, no_cuda_sync, on_room
-        received, self._rebuilt = (BufferPool(IDLE_PIECES, most_bytes=IDLE_PIECE_BYTES) for _ in range(2))
+        self._link, self._device, self._no_cuda_sync, self._on_received = link, device, no_cuda_sync, on_received
+        received, self._rebuilt = (BufferPool(IDLE_BUFFERS, most_bytes=IDLE_BUFFER_BYTES) for _ in range(2))
         self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes, allocate=received.take)
-        self._most_steps = 0  # T of a share: the others of its round are padded to it; 0: whatever comes
+        self._most_steps = 0  # the largest T of a fragment, to which its round is padded; 0: no bound
         self.follow(job)
-        # Every chunk of what is not taken yet: where in the stream it is, and how its newest delivery is answered.
+        # Each chunk of each batch that is not taken: its sequence in the stream, and its newest reply subject.
         self._acknowledge_at: dict[Identity, dict[int, tuple[int, str]]] = {}
         self._complete: set[Identity] = set()
-        self._taken: dict[Identity, None] = {}  # the last ones, in their order
-        self._incarnations: dict[int, int] = {}  # worker -> the newest life that has begun
-        self._waiting = 0  # complete, and not yet received
+        self._taken: dict[Identity, None] = {}  # the most recent ones, in order
+        self._incarnations: dict[int, int] = {}  # worker -> its newest incarnation
+        self._waiting = 0  # complete batches that were not received yet
         self._counting = threading.Lock()
         self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
         self._ready: deque[Arrival] = deque()
@@ -74,14 +83,14 @@ class BatchReceiver:
         self.corrupt = 0
 
     def receive(self, timeout_s: float) -> Arrival | None:
-        """The next arrival; None: none came in time. Raises what went wrong in the background."""
+        """Return the next arrival; None: none came in time. Raises an error that happened in the background."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._fault, timeout_s)
             arrival = self._ready.popleft() if self._ready else None
         if arrival is None:
             self.check()
         else:
-            self._one_less_waits()
+            self._count_received()
         return arrival
 
     def fail(self, error: BaseException) -> None:
@@ -91,47 +100,47 @@ class BatchReceiver:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise what went wrong in the background, if anything did."""
+        """Raise an error that happened in the background."""
         if self._fault:
             raise self._fault
 
     def take(self, identity: Identity) -> None:
-        """This batch left: acknowledge it, and let its worker go on."""
-        self._link.begin(self._let_go(identity))
+        """Acknowledge a batch, so that its worker may continue."""
+        self._link.begin(self._acknowledge_batch(identity))
 
-    def _one_less_waits(self) -> None:
+    def _count_received(self) -> None:
         with self._counting:
             self._waiting -= 1
-        self._link.soon(self._on_room)
+        self._link.soon(self._on_received)
 
     def close(self) -> None:
-        """End the decoder's thread."""
+        """End the decoding thread."""
         self._encoded.put(None)
         self._thread.join(5)
 
     # --- on the link's thread ---
 
     def follow(self, job: CollectorJob) -> None:
-        """Have room for as many workers as the job has now."""
+        """Adapt the bounds to the job's number of workers."""
         workers = job.spec.workers
         if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
             self._most_steps = max(self._most_steps, job.spec.steps_among(1))
         self._assembler.max_pending = 2 * workers + 2
         self._most_waiting = 2 * workers if job.spec.mode is Mode.SYNC else READY_ASYNC
-        # Of what was taken, no more can come once more than was in the queue at a time.
+        # A taken batch can be delivered again only while it may be in the queue.
         self._remembered = 2 * workers * (job.spec.delivery.max_batches_ahead + 1)
 
     def forget_deliveries(self) -> None:
-        """NATS has lost its stream: nothing is to be acknowledged, and in a new one other messages have the places."""
+        """Forget what to acknowledge: NATS has lost its stream. In a new one, other messages have these sequences."""
         for held in self._acknowledge_at.values():
             held.clear()
 
     def full(self) -> bool:
-        """Whether enough waits to be received."""
+        """Return whether enough batches wait for the learner."""
         return self._waiting >= self._most_waiting
 
     def add(self, message: Msg) -> None:
-        """Take one message of the work queue."""
+        """Add one message of the work queue."""
         try:
             if message.subject.endswith(BEGAN):
                 self._begin_incarnation(message)
@@ -139,10 +148,10 @@ class BatchReceiver:
             assembled = self._add_chunk(message)
         except (WireError, MessageInvalid) as error:
             self._count_corrupt(error)
-            self._link.begin(self._link.tell(message.reply, b"+TERM"))
+            self._link.begin(self._link.publish(message.reply, b"+TERM"))
             assembled = None
         for identity in self._assembler.take_given_up():
-            self._link.begin(self._let_go(identity))
+            self._link.begin(self._acknowledge_batch(identity))
         if assembled:
             self._complete.add(assembled.identity)
             with self._counting:
@@ -155,9 +164,9 @@ class BatchReceiver:
         late = identity.incarnation < self._incarnations.get(identity.worker, 0)
         held = self._acknowledge_at.get(identity, {})
         if identity in self._complete and (header.index in held or not held):
-            pass  # it came again, since it was not acknowledged in time
+            pass  # delivered again, because it was not acknowledged in time
         elif late or identity in self._complete or (identity in self._taken and header.count > 1):
-            # A piece that was sent again, and of which the others may never come; or of a worker that was replaced.
+            # Sent again, and the batch's other chunks may never come; or sent by a worker that was replaced.
             self._link.begin(self._acknowledge([message.reply]))
             return None
         else:
@@ -166,7 +175,7 @@ class BatchReceiver:
         return assembled
 
     def _hold(self, identity: Identity, index: int, message: Msg) -> None:
-        """A chunk is acknowledged with its batch. Where it was stored twice, the older message may go at once."""
+        """Keep a chunk's reply subject until its batch is taken. Of a chunk stored twice, acknowledge the older now."""
         held = self._acknowledge_at.setdefault(identity, {})
         stored, before = message.metadata.sequence.stream, held.get(index)
         held[index] = (stored, message.reply)
@@ -174,9 +183,9 @@ class BatchReceiver:
             self._link.begin(self._acknowledge([before[1]]))
 
     def _begin_incarnation(self, message: Msg) -> None:
-        """What earlier lives of a worker left half sent will never be whole, and would block its subjects.
+        """Give up incomplete batches of a worker's earlier incarnations: they would block its subjects.
 
-        The queue keeps its order: whatever of it is whole has come before.
+        The queue keeps its order: their complete batches have come before.
         """
         name, incarnation = message.subject.split(".")[-2], unpack(Lease, message.data).incarnation
         if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
@@ -188,31 +197,31 @@ class BatchReceiver:
 
     async def _end_incarnations(self, given_up: list[Identity], reply: str) -> None:
         for identity in given_up:
-            await self._let_go(identity)
-        await self._acknowledge([reply])  # last: who takes over in between begins with it again
+            await self._acknowledge_batch(identity)
+        await self._acknowledge([reply])  # last: a learner that takes over in between must begin with it
 
     async def keep(self) -> None:
-        """Tell NATS now and then that what waits here is being worked on, so that it does not come again."""
+        """Report to NATS periodically that waiting messages are in progress: it does not deliver them again."""
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
             for reply in [reply for held in self._acknowledge_at.values() for _, reply in held.values()]:
-                await self._link.tell(reply, b"+WPI")
+                await self._link.publish(reply, b"+WPI")
 
-    async def _let_go(self, identity: Identity) -> None:
+    async def _acknowledge_batch(self, identity: Identity) -> None:
         until = time.monotonic() + ACKNOWLEDGE_FOR_S
         while held := self._acknowledge_at.pop(identity, {}):
             if not await self._acknowledge([reply for _, reply in held.values()]) and time.monotonic() < until:
-                self._acknowledge_at.setdefault(identity, held)  # unless it has come again: then that is what counts
+                self._acknowledge_at.setdefault(identity, held)  # unless it was delivered again meanwhile
         self._complete.discard(identity)
         self._taken[identity] = None
         if len(self._taken) > self._remembered:
             del self._taken[next(iter(self._taken))]
-        await self._link.tell(self._link.subjects.taken(identity.worker), b"")
+        await self._link.publish(self._link.subjects.taken(identity.worker), b"")
 
     async def _acknowledge(self, replies: list[str]) -> bool:
-        """Whether NATS said that it knows: there is room in the queue from then on, which the worker is told next."""
+        """Acknowledge messages. Returns True once NATS has confirmed it: from then on the queue has space."""
         for reply in replies[:-1]:
-            await self._link.tell(reply, b"+ACK")
+            await self._link.publish(reply, b"+ACK")
         try:
             await self._link.client.request(replies[-1], b"+ACK", timeout=ACKNOWLEDGE_TIMEOUT_S)
         except (NatsError, TimeoutError, OSError) as error:
@@ -229,7 +238,7 @@ class BatchReceiver:
                 arrival = self._arrival(assembled)
             except WireError as error:
                 self._count_corrupt(error)
-                self._one_less_waits()
+                self._count_received()
                 self.take(assembled.identity)
             except BaseException as error:  # raised at the learner's next call
                 self.fail(error)
@@ -243,21 +252,20 @@ class BatchReceiver:
         meta, fragment = unpack_fragment(assembled.buffer)
         batch: Any = to_batch(fragment, empty_like=self._rebuilt.empty_like)
         if batch.shape[1] > self._most_steps > 0:
-            raise MessageCorrupt(f"a share of {batch.shape[1]:,} steps, where the job has {self._most_steps:,} at most")
+            raise MessageCorrupt(f"a fragment of {batch.shape[1]:,} steps; the job has {self._most_steps:,} at most")
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.identity
-        return Arrival(
+        return Arrival.of(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
             meta=meta,
+            fragment=fragment,
             batch=batch,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
             nbytes=assembled.buffer.nbytes,
         )
 
     def _count_corrupt(self, error: Exception) -> None:
         self.corrupt += 1
-        log.warning("a batch could not be read and is dropped: %s", error)
+        log.warning("dropped a batch that could not be read: %s", error)

@@ -1,16 +1,16 @@
-"""What the learner sends: weights and control, in order, behind its back.
+"""Sends the learner's weights and control, in order, in the background.
 
-Of versions that wait, only the newest goes out: nobody is helped by one that is already old. A control message goes out
-after the version that it asks for.
+Of the versions that wait, only the newest is sent. A control message is sent after the version that it asks for.
 """
 
 import asyncio
 import threading
 
 from rollfleet.errors import MessageTooLarge
+from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.weights.layout import Snapshot
-from rollfleet.wire.weight_chunks import manifest_of, split
+from rollfleet.wire.weight_chunks import cut, manifest_of
 from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerPhase, pack
 from rollfleet_api.subjects import WeightSubjects
 
@@ -20,18 +20,25 @@ Version = tuple[int, Snapshot]
 
 
 class LearnerSender:
-    """Sends on the link's thread what other threads put in.
+    """Sends weights and control of other threads on the link's thread.
 
     Args:
         link: The learner's connection.
-        session: The learner's.
+        session: The learner's session.
+
+    Example:
+        >>> sender = LearnerSender(link, session=1)  # doctest: +SKIP
+        >>> link.spawn(sender.run())  # doctest: +SKIP
+        >>> sender.weights(1, snapshot)  # doctest: +SKIP
+        >>> sender.flush(timeout_s=5)  # doctest: +SKIP
+        True
     """
 
     def __init__(self, link: Link, session: int) -> None:
         self._link, self._session = link, session
         self._lock = threading.Lock()
-        self._weights: dict[int | None, Version] = {}  # what waits: for one worker, or (None) for all
-        self._newest: dict[int | None, Version] = {}  # what went out last; kept, should NATS lose it
+        self._weights: dict[int | None, Version] = {}  # waiting, by worker; None: for all
+        self._newest: dict[int | None, Version] = {}  # sent last; kept in case NATS loses it
         self._control: Control | None = None
         self._last_control: Control | None = None
         self._spent: list[Snapshot] = []
@@ -40,25 +47,28 @@ class LearnerSender:
         self._filled = asyncio.Event()
 
     def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
-        """Send this version, to all workers or to some; one that still waits for the same is never sent."""
+        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers.
+
+        The sender owns the snapshot until `spent` returns it.
+        """
         with self._lock:
             before = self._held()
             if workers is None:
-                self._weights.clear()  # what waits for some is old now
+                self._weights.clear()  # versions for single workers are older
             self._weights |= dict.fromkeys([None] if workers is None else workers, (version, snapshot))
             self._note_spent(before)
             self._idle.clear()
         self._wake()
 
     def control(self, control: Control) -> None:
-        """Send this control message; one that still waits is never sent."""
+        """Send a control message. It replaces one that waits."""
         with self._lock:
             self._control = control
             self._idle.clear()
         self._wake()
 
     def send_again(self) -> None:
-        """NATS has lost what was stored: send the newest weights and the newest control message once more."""
+        """Send the newest weights and control message again: NATS has lost them."""
         with self._lock:
             self._weights = self._newest | self._weights
             self._control = self._control or self._last_control
@@ -66,26 +76,26 @@ class LearnerSender:
         self._wake()
 
     @property
-    def says_the_end(self) -> bool:
-        """Whether what was said last, sent or not, is that the job is complete."""
+    def ends_job(self) -> bool:
+        """Whether the newest control message, sent or not, says that the job is complete."""
         last = self._control or self._last_control
         return last is not None and last.phase is LearnerPhase.COMPLETE
 
     def spent(self) -> list[Snapshot]:
-        """Snapshots that will not be sent any more; each once."""
+        """Return the snapshots that will not be sent any more, each once."""
         with self._lock:
             spent, self._spent = self._spent, []
         return spent
 
     def flush(self, *, timeout_s: float) -> bool:
-        """Wait until all is sent; False: it was not, in time."""
+        """Wait until everything is sent. Returns False after the timeout."""
         return self._idle.wait(timeout_s)
 
     async def run(self) -> None:
-        """Send until cancelled. NATS being away is waited for.
+        """Send until cancelled. Waits while NATS is away.
 
         Raises:
-            MessageTooLarge: Of weights with so many parameters that their list is over what one message may have.
+            MessageTooLarge: The weights have too many parameters for the manifest to fit into one message.
         """
         while True:
             await self._filled.wait()
@@ -123,18 +133,18 @@ class LearnerSender:
         self._link.soon(self._filled.set)
 
     async def _send_weights(
-        self, sending: asyncio.TaskGroup, version: int, snapshot: Snapshot, place: WeightSubjects
+        self, sending: asyncio.TaskGroup, version: int, snapshot: Snapshot, subjects: WeightSubjects
     ) -> None:
         data = memoryview(snapshot.data.numpy().data)
         limit = self._link.max_payload_bytes
         manifest = manifest_of(self._session, version, snapshot.parameters, data, max_chunk_bytes=limit)
         window = asyncio.Semaphore(max(1, WINDOW_BYTES // manifest.chunk_bytes))
-        for index, chunk in enumerate(split(manifest, data)):
+        for index, chunk in enumerate(cut(manifest, data)):
             await window.acquire()
-            stored = sending.create_task(self._link.store(place.chunk(version, index), chunk))
+            stored = sending.create_task(self._link.store(subjects.chunk(version, index), Pieces(*chunk)))
             stored.add_done_callback(lambda _: window.release())
-        # Last, so that who reads it finds the bytes; should one of them still be on its way, its version tells.
+        # Last, so that its readers find the bytes. They notice a chunk that is still on its way by its version.
         packed = pack(manifest)
         if len(packed) > (most := min(self._link.max_payload_bytes, MAX_MESSAGE_BYTES)):
             raise MessageTooLarge(len(packed), most, f"the manifest of {len(manifest.parameters):,} parameters")
-        sending.create_task(self._link.store(place.manifest, packed))
+        sending.create_task(self._link.store(subjects.manifest, packed))

@@ -1,4 +1,4 @@
-"""Reads the last word on something from a job's state stream."""
+"""Reads a job's state stream, which keeps the last message of each subject."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from rollfleet.errors import JobNotFound
-from rollfleet.nats.link import REQUEST_TIMEOUT_S, RETRY_WAIT_S, Link
+from rollfleet.nats.link import REQUEST_TIMEOUT_S, Link, unpack_or_skip
+from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import unpack
 
 log = logging.getLogger(__name__)
 
@@ -19,29 +19,29 @@ M = TypeVar("M")
 
 
 async def read_message(link: Link, subject: str) -> Msg | None:
-    """The last message on a state subject, with the headers that tell where it is stored; None: there is none."""
+    """Return the last message on a state subject, with headers that hold its sequence and time; None: no message."""
     request = f"$JS.API.DIRECT.GET.{link.subjects.state_stream}.{subject}"
     message = await link.client.request(request, timeout=REQUEST_TIMEOUT_S)
     return None if message.headers and message.headers.get("Status") else message
 
 
 async def read_bytes(link: Link, subject: str) -> bytes | None:
-    """What the last message on a state subject holds; None: there is none."""
+    """Return the payload of the last message on a state subject; None: no message."""
     message = await read_message(link, subject)
     return message.data if message else None
 
 
 async def read_state(link: Link, subject: str, kind: type[M]) -> M | None:
-    """The last message on a state subject, as the type that it has; None: there is none."""
+    """Return the last message on a state subject; None: no message, or an invalid one, which is logged."""
     data = await read_bytes(link, subject)
-    return None if data is None else unpack(kind, data)
+    return None if data is None else unpack_or_skip(kind, data, subject)
 
 
 async def read_job(link: Link, *, timeout_s: float) -> CollectorJob:
-    """The job itself, as whoever runs it has published it.
+    """Return the job as it was published.
 
     Raises:
-        JobNotFound: It was not there within `timeout_s`.
+        JobNotFound: No job was published within `timeout_s`.
     """
     until = time.monotonic() + timeout_s
     while True:

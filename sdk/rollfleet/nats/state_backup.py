@@ -1,4 +1,4 @@
-"""What whoever runs a job keeps of its state, to put it back where NATS comes back without what it had stored."""
+"""Backs up a job's state in its owner's memory, to store it again after NATS has lost its storage."""
 
 from collections.abc import Mapping
 
@@ -6,25 +6,29 @@ from nats.aio.msg import Msg
 
 from rollfleet.nats.link import Link
 
-MAX_LEASES, MAX_LEASE_BYTES = 1 << 16, 1 << 12  # more than any job has, whoever writes them
+MAX_LEASES, MAX_LEASE_BYTES = 1 << 16, 1 << 12  # more than any job has: bounds for hostile senders
 
 
 class StateBackup:
-    """The last word on what a learner or a worker that starts anew has to know: claims, control, the learner's status.
+    """The newest messages that a restarted learner or worker needs: leases, control, the learner's status.
 
-    Not the weights: the learner sends them again.
+    Weights are not among them: the learner sends them again.
 
     Args:
-        link: A connection that may subscribe to all of it.
+        link: A connection that may subscribe to these messages.
+
+    Example:
+        >>> backup = StateBackup(link)  # doctest: +SKIP
+        >>> link.on_reconnect(lambda: provision(link, job, kept=backup.messages()))  # doctest: +SKIP
     """
 
     def __init__(self, link: Link) -> None:
-        self._kept: dict[str, bytes] = {}
+        self._messages: dict[str, bytes] = {}
         link.call(self._subscribe(link))
 
     def messages(self) -> Mapping[str, bytes]:
-        """By subject."""
-        return dict(self._kept)
+        """Return the messages by subject."""
+        return dict(self._messages)
 
     async def _subscribe(self, link: Link) -> None:
         subjects = link.subjects
@@ -33,9 +37,9 @@ class StateBackup:
         await link.client.subscribe(subjects.leases, cb=self._keep_lease)
 
     async def _keep_lease(self, message: Msg) -> None:
-        known = message.subject in self._kept or len(self._kept) < MAX_LEASES
-        if known and len(message.data) <= MAX_LEASE_BYTES:
+        has_space = message.subject in self._messages or len(self._messages) < MAX_LEASES
+        if has_space and len(message.data) <= MAX_LEASE_BYTES:
             await self._keep(message)
 
     async def _keep(self, message: Msg) -> None:
-        self._kept[message.subject] = message.data
+        self._messages[message.subject] = message.data

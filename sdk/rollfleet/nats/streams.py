@@ -1,65 +1,86 @@
-"""Makes a job's streams on a NATS server, and takes them away: what an operator does, for a job that runs here."""
+"""JetStream's API over a link: create and delete a job's streams, as an operator does, for a job on this machine.
+
+`rollfleet_api.streams` plans the requests; this module sends them.
+"""
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
-from nats.js.errors import APIError
+from nats.js.errors import APIError, ServiceUnavailableError
 
 from rollfleet.errors import JetStreamRefused
-from rollfleet.nats.jetstream import NO_STREAM, ask, remove
-from rollfleet.nats.link import Link
+from rollfleet.nats.link import REQUEST_TIMEOUT_S, Link
+from rollfleet_api.jetstream import NOT_FOUND
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import StreamConfiguration, batches_stream, state_stream, what_to_write
+from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning
 
-_WRONG_LAST_SEQUENCE = 10071  # JetStream's error code
+_UNAVAILABLE = 503  # JetStream is starting up: the one refusal that a retry can mend
 
 
 async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] | None = None) -> None:
-    """Make the job's streams, or bring those that are there up to date, and publish the job itself.
+    """Create a job's streams or update them, and publish the job.
 
     Args:
-        link: A connection that may.
+        link: A connection with the permission to.
         job: The job.
-        kept: Messages of its state by subject (see `StateBackup`), put back where NATS had lost them. The job itself
-            goes last: whoever joins waits for it, and finds all the rest.
+        kept: Messages of the job's state by subject (see `StateBackup`), stored again where NATS has lost them.
 
     Raises:
-        JetStreamRefused: There is not enough room for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
+        JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
     """
-    for stream in (state_stream(job), batches_stream(job)):
-        try:
-            await _update_or_create(link, stream)
-        except JetStreamRefused as error:
-            advice = what_to_write(job, error.error_code)
-            raise JetStreamRefused(error.subject, error.error_code, f"{error.description}{advice}") from error
-    for subject, data in (kept or {}).items():
-        await _put_back(link, subject, data)
-    await link.js.publish(link.subjects.spec, json.dumps(job.dump()).encode())
-
-
-async def _update_or_create(link: Link, stream: StreamConfiguration) -> None:
-    """In this order: to create a stream that is there takes room for it a second time, and is refused without."""
-    try:
-        await ask(link, f"STREAM.UPDATE.{stream['name']}", stream)
-    except JetStreamRefused as error:
-        if error.error_code != NO_STREAM:
-            raise
-        await ask(link, f"STREAM.CREATE.{stream['name']}", stream)
-
-
-async def _put_back(link: Link, subject: str, data: bytes) -> None:
-    """Where there is nothing: what is there already is newer."""
-    try:
-        await link.js.publish(subject, data, headers={"Nats-Expected-Last-Subject-Sequence": "0"})
-    except APIError as error:
-        if error.err_code != _WRONG_LAST_SEQUENCE:
-            raise
+    await _carry_out(link, provisioning(job, kept or {}))
 
 
 async def deprovision(link: Link) -> None:
-    """Take the job's streams away, with all that is in them.
+    """Delete the job's streams and all their messages.
 
-    The state goes first: a learner whose consumer vanishes looks for it, to tell an end from a successor.
+    Raises:
+        JetStreamRefused: The server refused it.
     """
-    for stream in (link.subjects.state_stream, link.subjects.batches_stream):
-        await remove(link, f"STREAM.DELETE.{stream}")
+    await _carry_out(link, deprovisioning(link.subjects))
+
+
+async def ask(link: Link, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer of JetStream's API.
+
+    Raises:
+        JetStreamRefused: The server refused the request.
+    """
+    request = Request(subject=f"{API}{subject}", data=json.dumps(body).encode() if body else b"")
+    reply = await _send(link, request)
+    if reply.error_code:
+        raise JetStreamRefused(subject, reply.error_code, reply.description)
+    answer: dict[str, Any] = json.loads(reply.data)
+    return answer
+
+
+async def remove(link: Link, subject: str) -> None:
+    """Delete a consumer or a stream, if it exists."""
+    try:
+        await ask(link, subject, {})
+    except JetStreamRefused as error:
+        if error.error_code not in NOT_FOUND:
+            raise
+
+
+async def _carry_out(link: Link, plan: Plan) -> None:
+    try:
+        request = next(plan)
+        while True:
+            request = plan.send(await _send(link, request))
+    except StopIteration:
+        return
+    except RequestRefused as refused:
+        if refused.subject.startswith("STREAM."):
+            raise JetStreamRefused(refused.subject, refused.error_code, refused.description) from refused
+        raise APIError(err_code=refused.error_code, description=refused.description) from refused  # it is tried again
+
+
+async def _send(link: Link, request: Request) -> Reply:
+    headers = dict(request.headers) or None
+    message = await link.client.request(request.subject, request.data, timeout=REQUEST_TIMEOUT_S, headers=headers)
+    reply = Reply.parse(request, message.data)
+    if reply.status == _UNAVAILABLE:
+        raise ServiceUnavailableError(description=reply.description)
+    return reply

@@ -1,4 +1,4 @@
-"""A worker's weights: the newest complete version, from what is broadcast, or fetched where something was missed."""
+"""A worker's weights: the newest complete version, from broadcast messages or, if some were missed, from storage."""
 
 import asyncio
 import logging
@@ -8,52 +8,59 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from rollfleet.errors import RollfleetError, WeightMismatch, WireError
-from rollfleet.nats.link import RETRY_WAIT_S, Link, insist
+from rollfleet.nats.link import Link, unpack_or_skip
+from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.state import read_bytes, read_state
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import Weights
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.weight_chunks import MAX_PENDING, WeightAssembler
-from rollfleet_api.messages import Manifest, MessageInvalid, unpack
+from rollfleet_api.messages import Manifest
 
 log = logging.getLogger(__name__)
 
 
 class NatsWeightsInbox:
-    """Follows a job's weights. Latest wins: a version that was overtaken while it came is forgotten.
+    """Follows a job's weights. The newest version wins: one that was overtaken on its way is dropped.
 
     Args:
         link: The worker's connection.
         worker: Index of the worker: some versions are for it alone.
-        layout: Of the worker's own policy.
-        changed: Notified when a newer version is complete, or one came that does not fit.
+        layout: The layout of the worker's policy.
+        changed: Notified when a newer version is complete, or when one does not fit.
+
+    Example:
+        >>> inbox = transport.follow_weights(layout)  # doctest: +SKIP
+        >>> transport.wait_until(lambda: inbox.newest() is not None)  # doctest: +SKIP
+        >>> inbox.newest().version  # doctest: +SKIP
+        1
     """
 
     def __init__(self, link: Link, worker: int, layout: Layout, changed: threading.Condition) -> None:
         self._link, self._layout, self._changed = link, layout, changed
-        self._places = (link.subjects.weights_of(None), link.subjects.weights_of(worker))
-        # Memory is used again once the version in it was overtaken, by another that came, and is not being loaded.
+        self._subjects = (link.subjects.weights_of(None), link.subjects.weights_of(worker))
+        # The pool lends a version's memory again once a newer version has replaced it and it is not being loaded.
         self._assembler = WeightAssembler(layout.total_bytes, BufferPool(MAX_PENDING).take)
         self._manifests: asyncio.Queue[Manifest] = asyncio.Queue()
         self._newest: Weights | None = None
-        self._misfit: RollfleetError | None = None
+        self._mismatch: RollfleetError | None = None
         self._finished = (0, 0)  # session and version
 
     def newest(self) -> Weights | None:
-        """The newest complete version; None: none has come yet.
+        """Return the newest complete version; None: none has come yet.
 
         Raises:
-            WeightMismatch: A version came that does not fit the policy here.
+            WeightMismatch: The newest version does not fit this policy.
         """
-        if self._misfit:
-            raise self._misfit
+        if self._mismatch:
+            raise self._mismatch
         return self._newest
 
     async def start(self) -> None:
-        """Subscribe, and fetch what was published before."""
-        for place in self._places:
+        """Subscribe, and fetch the newest stored version."""
+        for subjects in self._subjects:
             await self._link.client.subscribe(
-                place.all, cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
+                subjects.all, cb=self._on_message, pending_bytes_limit=0, pending_msgs_limit=0
             )
         self._link.begin(self._finish_manifests())
         self._link.on_reconnect(self.catch_up)
@@ -61,26 +68,24 @@ class NatsWeightsInbox:
 
     async def catch_up(self) -> None:
         """Look for a newer version in the state stream."""
-        for place in self._places:
-            try:
-                if manifest := await read_state(self._link, place.manifest, Manifest):
-                    self._manifests.put_nowait(manifest)
-            except MessageInvalid as error:
-                log.warning("a manifest that is stored is passed over: %s", error)
+        for subjects in self._subjects:
+            if manifest := await read_state(self._link, subjects.manifest, Manifest):
+                self._manifests.put_nowait(manifest)
 
     async def _on_message(self, message: Msg) -> None:
+        if message.subject.endswith(".manifest"):
+            if manifest := unpack_or_skip(Manifest, message.data, message.subject):
+                self._manifests.put_nowait(manifest)
+            return
         try:
-            if message.subject.endswith(".manifest"):
-                self._manifests.put_nowait(unpack(Manifest, message.data))
-            else:
-                self._assembler.add(message.data)
-        except (WireError, MessageInvalid) as error:
-            log.warning("a message of weights is passed over: %s", error)
+            self._assembler.add(message.data)
+        except WireError as error:
+            log.warning("skipped an invalid chunk of weights: %s", error)
 
     async def _finish_manifests(self) -> None:
         while True:
             manifest = await self._manifests.get()
-            while not self._manifests.empty():  # one that was asked for may come after a newer one that was broadcast
+            while not self._manifests.empty():  # a fetched one may come after a newer broadcast one
                 manifest = max(manifest, self._manifests.get_nowait(), key=lambda each: (each.session, each.version))
             if (manifest.session, manifest.version) <= self._finished:
                 continue
@@ -90,9 +95,9 @@ class NatsWeightsInbox:
                     await self._fetch(manifest, index)
                 data = self._assembler.finish(manifest)
             except WeightMismatch as error:
-                self._misfit = error
+                self._mismatch = error
             except (WireError, NatsError, TimeoutError, OSError) as error:
-                # Overtaken while it was fetched, or NATS is away. Whichever is newest then is the one to have.
+                # Overtaken while it was fetched, or NATS is away: fetch the version that is newest then.
                 log.debug("weights %d: %r; trying again", manifest.version, error)
                 await asyncio.sleep(RETRY_WAIT_S)
                 self._link.begin(insist(self.catch_up))
@@ -104,7 +109,7 @@ class NatsWeightsInbox:
                 self._changed.notify_all()
 
     async def _fetch(self, manifest: Manifest, index: int) -> None:
-        for place in self._places:  # a chunk tells its version: one of another place is passed over
-            data = await read_bytes(self._link, place.chunk(manifest.version, index))
+        for subjects in self._subjects:  # a chunk names its version: the assembler ignores one of another version
+            data = await read_bytes(self._link, subjects.chunk(manifest.version, index))
             if data is not None:
                 self._assembler.add(data)

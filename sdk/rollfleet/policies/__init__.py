@@ -1,6 +1,6 @@
-"""What acts: a policy of any kind behind one `Actor`, and the built-in policies.
+"""Policies: any kind of policy behind one `Actor`, and the built-in policies.
 
-`factory` makes a policy from a job's `policy`. `Actor` calls it once a step for all environments: TensorDictModules,
-modules, callables, with a hidden state (`recurrence`) or without. `ActorCritic` is the policy `mlp`; `fast_mlp` runs a
-small one in numpy. A policy does not know where it runs, and nothing here steps an environment.
+`factory` builds a policy from a job's `policy`. `Actor` calls it once a step for all environments: TensorDictModules,
+modules and callables, with or without a hidden state (`recurrence`). `ActorCritic` is the policy `mlp`, and `fast_mlp`
+runs a small one in numpy; `RandomPolicy` is the policy `random`. Nothing here steps an environment.
 """

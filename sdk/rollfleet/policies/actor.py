@@ -1,6 +1,7 @@
 """A policy of any kind, called once a step for all environments: tensors in, arrays out.
 
-What a policy puts out (keys, dtypes, shapes) is learned and checked at the first call of a fragment, not at every step.
+The keys, dtypes and shapes of a policy's outputs are learned and checked at the first call of a fragment, not at every
+step.
 """
 
 import sys
@@ -12,11 +13,10 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rollfleet.data.batch import ACTION, LOG_PROB, RESERVED, Key
-from rollfleet.data.storage import as_array
+from rollfleet.data.tensor_memory import Array, as_array
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape
 from rollfleet.envs.spaces import action_keys, described, observation_keys, tensor_dtype
 from rollfleet.errors import PolicyInvalid
@@ -25,46 +25,43 @@ from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.recurrence import RECURRENT, Call, HiddenState, RecurrentCall, TensorDictCall
 from rollfleet.policies.tensordict_mode import interacting
 
-Array: TypeAlias = NDArray[Any]
 Policy: TypeAlias = Callable[..., object]
-"""Maps observations [envs, ...] to actions [envs, ...], or to a dict or TensorDict with `action` and whatever else is
-to be in the batch, each [envs, ...].
+"""Maps observations [envs, ...] to actions [envs, ...], or to a dict or TensorDict with `action` and other outputs for
+the batch, each [envs, ...].
 
-Observations are a tensor, or dicts and tuples of tensors where the space is Dict or Tuple. Actions are elements of the
-action space (a Discrete with `start` included), int64 for Discrete; of a Dict or Tuple space a dict or tuple under
-`action`. A `TensorDictModule` reads and writes by its keys instead.
+Observations are a tensor; for Dict and Tuple spaces dicts and tuples of tensors. Actions are elements of the action
+space: int64 for Discrete, `start` included; for Dict and Tuple spaces a dict or tuple under `action`. A
+`TensorDictModule` reads and writes by its keys instead.
 
-One that has `initial_state(num_envs)`, a tensor [num_envs, ...] or a dict of them, is recurrent: it is called as
-`policy(observation, state)` and returns a pair of the above and the next state."""
+A policy with `initial_state(num_envs)` is recurrent. Its initial state is a tensor [num_envs, ...] or a dict of them.
+It is called as `policy(observation, state)` and returns a pair: the above, and the next state."""
 
-_TAKEN = {*RESERVED[1:], "observation", RECURRENT}  # "action" is the policy's
+_TAKEN = {*RESERVED[1:], "observation", RECURRENT}  # keys that a policy may not write; "action" is its own
 
 
 class Actor:
     """Calls a policy on its own preallocated input.
 
     Attributes:
-        keys: What the policy puts out, the action's leaves first; empty before the first call.
-        carried_keys: What goes from one step to the next: the leaves of the observation, then of the hidden state.
-        carried: [envs, ...] for each of them: write here what the policy is to see next (or use `advance`).
-        plain: That is one array, which an environment gives as it is.
-        device: Where the policy's parameters are.
-        reads_starts: It asks for `is_init`.
+        keys: Keys of the policy's outputs, the action's leaves first; empty before the first call.
+        carried_keys: Keys of values carried to the next step: leaves of the observation, then of the hidden state.
+        carried: An array [envs, ...] for each of them. Write the policy's next input here, or call `advance`.
+        plain: Whether the only carried value is an observation of one array.
+        device: The device of the policy's parameters.
+        reads_starts: Whether the policy reads `is_init`.
     """
 
-    def __init__(
-        self, policy: Policy, spaces: tuple[Space, Space], num_envs: int, starts: Callable[[], NDArray[Any]]
-    ) -> None:
-        """Take the policy as it is; it is not called yet.
+    def __init__(self, policy: Policy, spaces: tuple[Space, Space], num_envs: int, starts: Callable[[], Array]) -> None:
+        """Keep the policy; it is not called yet.
 
         Args:
             policy: See `Policy`.
-            spaces: Of observations and of actions, of a single environment.
-            num_envs: How many there are.
-            starts: Tells bool [envs], which are at the first frame of an episode.
+            spaces: The observation and the action space of a single environment.
+            num_envs: The number of environments.
+            starts: Returns bool [envs]: which environments are at the first frame of an episode.
 
         Raises:
-            PolicyInvalid: It is no callable.
+            PolicyInvalid: The policy is not callable.
         """
         if not callable(policy):
             raise PolicyInvalid(f"a policy must be callable with an observation tensor, not a {type(policy).__name__}")
@@ -82,15 +79,15 @@ class Actor:
         self._policy = policy
         self._num_envs = num_envs
         self._action_keys = action_keys(self.actions)
-        self._casts: list[tuple[int, np.dtype[Any]]] = []  # actions that the policy gives in another dtype
+        self._casts: list[tuple[int, np.dtype[Any]]] = []  # actions whose dtype differs from the space's
         self._layout: dict[Key, tuple[torch.dtype, tuple[int, ...]]] = {}
-        self._plain_keys: list[object] | None = None  # of the dict that the policy returns, in the order of `keys`
-        self._order: tuple[Key, ...] = ()  # `keys`, and the next state
+        self._plain_keys: list[object] | None = None  # keys of the policy's dict, in the order of `keys`
+        self._order: tuple[Key, ...] = ()  # `keys`, then those of the next state
         self._hidden: HiddenState | None = None
         self._special: Call | None = None
         self._is_tensordict_module = _is_tensordict_module(policy)
         self._fast = fast(policy, spaces, num_envs)
-        self._quick: FastMlp | None = None  # the same, while a fragment is collected by it
+        self._quick: FastMlp | None = None  # the same, during a fragment that it acts in
         self.reads_starts = False
         if self._is_tensordict_module:
             module = TensorDictCall(policy, self.observations, num_envs, starts)
@@ -99,25 +96,25 @@ class Actor:
             self._special = RecurrentCall(policy, num_envs)
 
     def acting(self) -> AbstractContextManager[object]:
-        """The context to call it in: no gradients, and TensorDict's modules told what `exploration()` says."""
+        """Return the context for calls: no gradients, and `exploration()` applies to TensorDict's modules."""
         stack = ExitStack()
-        # A plain callable may keep tensors of its own for later (a hidden state), which inference mode would spoil.
+        # A plain callable may keep tensors (a hidden state), which would be unusable outside of inference mode.
         stack.enter_context(torch.inference_mode() if isinstance(self._policy, nn.Module) else torch.no_grad())
         stack.enter_context(interacting(exploration()) if self._is_tensordict_module else nullcontext())
         return stack
 
     def first(self, *, quickly: bool = True) -> list[Array]:
-        """A fragment begins: act as in `__call__`, and learn or check what comes out.
+        """Start a fragment: act as in `__call__`, and learn or check the outputs' keys, dtypes and shapes.
 
         Args:
-            quickly: A fast form of the policy may act in its place, where there is one.
+            quickly: Allow a fast form of the policy.
 
         Raises:
-            PolicyInvalid: No action, or a wrong shape or dtype; or something else than in the fragment before. Also
-                whatever its very first call raises: one that has never worked will not work the next time.
+            PolicyInvalid: The action is missing, or has a wrong shape or dtype; or the outputs differ from those of
+                earlier fragments. Also if the very first call fails: a policy that has never worked is not retried.
         """
         if self._fast is not None and not self._layout:
-            with torch.random.fork_rng(devices=[]):  # it is called again, if need be
+            with torch.random.fork_rng(devices=[]):  # the policy may be called again below
                 self._learn(self._very_first())
         self._quick = self._fast if quickly and self._fast is not None and self._fast.begin() else None
         if self._quick is not None:
@@ -129,7 +126,7 @@ class Actor:
         self._check_action(flat)
         layout = {key: (value.dtype, tuple(value.shape)) for key, value in flat.items()}
         if self._layout and layout != self._layout:
-            raise PolicyInvalid(f"the policy first returned {_words(self._layout)}, and now {_words(layout)}")
+            raise PolicyInvalid(f"the policy first returned {_listed(self._layout)}, and now {_listed(layout)}")
         for key, (_, shape) in layout.items():
             if shape[:1] != (self._num_envs,):
                 raise PolicyInvalid(
@@ -151,10 +148,10 @@ class Actor:
         return self._cast(arrays)
 
     def __call__(self) -> list[Array]:
-        """What the policy does: `keys` in their order, then its next state; valid until the policy is called again.
+        """Call the policy, and return its outputs in the order of `keys`, then its next state.
 
-        Actions have their space's dtype. bfloat16, which numpy has not, comes as int16 with the same bits. A fast form
-        of the policy gives only actions; see `rest`.
+        The arrays are valid until the next call. Actions have their space's dtype. bfloat16, unknown to numpy, becomes
+        int16 with the same bits. A fast form of the policy returns only actions; see `rest`.
         """
         if self._quick is not None:
             return [self._quick.act(self.carried[0])]
@@ -176,27 +173,32 @@ class Actor:
         )
 
     def rest(self) -> list[tuple[Key, Array]]:
-        """What the calls since `first` have left out, [steps, envs, ...] by key; call it once, after the last step."""
+        """Return outputs that calls since `first` omitted, [steps, envs, ...] by key. Call it once, after the steps."""
         return [] if self._quick is None else list(zip(self.keys[1:], self._quick.rest(), strict=True))
 
     def advance(self, observation: Any, values: Sequence[Array]) -> None:
-        """The environments gave `observation`, and `values` came from the call before: the next step starts there."""
+        """Carry the environments' `observation`, and the next state in `values`, to the next step."""
         own = len(self.keys)
         for array, new in zip(self.carried, (*self.observations.split(observation), *values[own:]), strict=True):
             array[...] = new
 
-    def restart(self, lanes: NDArray[np.intp] | slice, observation: Any = None) -> None:
-        """Episodes start in `lanes`, with their rows of `observation` (None: those that are in `carried` already)."""
+    def restart(self, envs: Array | slice, observation: Any = None) -> None:
+        """Start episodes in `envs`.
+
+        Args:
+            envs: The environments.
+            observation: First observations, [envs, ...] of all environments; None: they are in `carried` already.
+        """
         if observation is not None and self.plain:
-            self.carried[0][lanes] = observation[lanes]
+            self.carried[0][envs] = observation[envs]
         elif observation is not None:
             for array, new in zip(self.carried, self.observations.split(observation), strict=False):
-                array[lanes] = new[lanes]
+                array[envs] = new[envs]
         if self._hidden is not None:
-            self._hidden.forget(lanes)
+            self._hidden.restart(envs)
 
     def layout(self) -> dict[Key, tuple[torch.dtype, tuple[int, ...]]]:
-        """The dtype, and the shape without the environments, of `carried_keys` and `keys`, as they are to be stored."""
+        """Return the dtype and the shape in one environment of each stored value, by `carried_keys` and `keys`."""
         carried = (*self._inputs, *(self._hidden.tensors if self._hidden else ()))
         stored = {
             key: (value.dtype, tuple(value.shape[1:])) for key, value in zip(self.carried_keys, carried, strict=True)
@@ -214,7 +216,7 @@ class Actor:
                 self.carried += self._hidden.arrays
                 self.plain = self.plain and not self._hidden.arrays
             return self._call()
-        except (torch.OutOfMemoryError, PolicyInvalid):  # memory is somebody else's, perhaps: better the next time
+        except (torch.OutOfMemoryError, PolicyInvalid):  # another process may have used the memory: retry later
             raise
         except Exception as error:
             seen = ", ".join(f"{tensor.dtype} {list(tensor.shape)}" for tensor in self._inputs)
@@ -288,13 +290,11 @@ class Actor:
             if _is_mapping(value):
                 yield from self._flat(value, key)
             elif hasattr(output, "batch_size") and key in self.carried_keys:
-                continue  # a TensorDict that the policy filled in: its input comes back
+                continue  # the policy's own input, in the TensorDict that it filled
             elif self._special is not None and key in self._special.next_keys:
                 yield key, value  # type: ignore[misc]
             elif key[0] in _TAKEN or key in self.carried_keys:
-                raise PolicyInvalid(
-                    f"the policy returned {key[0]!r}, which the batch has for itself; give it another name"
-                )
+                raise PolicyInvalid(f"the policy returned {key[0]!r}, which is reserved in a batch; use another name")
             elif isinstance(value, Tensor):
                 yield key, value
             else:
@@ -316,7 +316,7 @@ def _name(key: Key) -> str:
     return repr(key[0] if len(key) == 1 else key)
 
 
-def _words(layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> str:
+def _listed(layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> str:
     return ", ".join(f"{_name(key)} {dtype} {list(shape)}" for key, (dtype, shape) in sorted(layout.items()))
 
 
@@ -328,6 +328,6 @@ def _device(policy: object) -> torch.device:
 
 
 def _is_tensordict_module(policy: object) -> bool:
-    # Whoever made one has imported tensordict; who has not shall not pay for the import.
+    # A policy that is one has imported tensordict. Other programs need not pay for the import.
     module = sys.modules.get("tensordict.nn")
     return module is not None and isinstance(policy, module.TensorDictModuleBase)

@@ -1,17 +1,16 @@
-"""Policies from what a job says."""
+"""A worker's policy, built from a job's `policy`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gymnasium
 from torch import nn
 
-from rollfleet.envs.space_tree import Space, SpaceTree
 from rollfleet.envs.spaces import supported
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.actor_critic import ActorCritic
-from rollfleet.policies.uniform import UniformActions
+from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.system.entrypoints import load
 
 if TYPE_CHECKING:
@@ -20,42 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["ActorCritic", "Policy", "RandomPolicy", "make_policy"]
 
 
-class RandomPolicy:
-    """Uniform random elements of the action space; no parameters, and no look at the observation.
-
-    Reproducible as other policies are: it draws from torch's default generator.
-    """
-
-    def __init__(self, action_space: Space) -> None:
-        """For any number of environments, which the observation tells."""
-        self._tree, self._uniform = SpaceTree(action_space), UniformActions(action_space)
-
-    def __call__(self, observation: Any) -> Any:
-        """Actions [envs, ...] for observations [envs, ...]; of a Dict or Tuple space under `action`."""
-        actions = self._tree.join(self._uniform.sample(_rows(observation))[0])
-        return actions if self._tree.plain else {"action": actions}
-
-
-def _rows(observation: Any) -> int:
-    """How many environments are seen: of a tensor, or of dicts and tuples of tensors."""
-    while isinstance(observation, dict | tuple):
-        observation = next(iter(observation.values() if isinstance(observation, dict) else observation))
-    return len(observation)
-
-
 def make_policy(
     spec: "PolicySpec", observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
 ) -> Policy:
-    """Build a worker's policy, on `spec.device`.
+    """Build a worker's policy on `spec.device`.
 
     Args:
-        spec: The job's policy; an entrypoint is called as `make(observation_space, action_space, **kwargs)`.
-        observation_space: Of a single environment.
-        action_space: Of a single environment.
+        spec: A job's `policy`; an entrypoint is called as `make(observation_space, action_space, **kwargs)`.
+        observation_space: The observation space of a single environment.
+        action_space: The action space of a single environment.
 
     Raises:
-        PolicyInvalid: It could not be built; names the entrypoint or kind, what went wrong, and what to write.
+        PolicyInvalid: It could not be built; the message names the entrypoint or kind, the cause, and the fix.
         EnvironmentInvalid: A built-in policy does not support a space.
+
+    Example:
+        >>> from rollfleet import make_env, make_policy
+        >>> from rollfleet_api.job import EnvSpec, MlpSpec, PolicySpec
+        >>> env = make_env(EnvSpec(id="CartPole-v1"))
+        >>> spec = PolicySpec(mlp=MlpSpec(hidden=[32, 32]))
+        >>> make_policy(spec, env.single_observation_space, env.single_action_space).actor[0]
+        Linear(in_features=4, out_features=32, bias=True)
+        >>> env.close()
     """
     if spec.random is not None:
         return RandomPolicy(supported(action_space, "action", "policy random"))

@@ -1,8 +1,7 @@
-"""Small multi-layer perceptrons on the CPU, evaluated by numpy: torch's cost for each call is several times as much.
+"""Small multi-layer perceptrons on the CPU, evaluated by numpy: a call of torch costs several times as much.
 
-A step only chooses actions. What else the policy puts out, log-probabilities and values, is worked out afterwards for
-many steps at once, in torch, as the policy itself does. Where anything about a policy is unusual there is no fast form
-of it, or not for now, and it is called as any other.
+A step only chooses actions. Log-probabilities and values are computed afterwards for many steps at once, in torch, as
+the policy itself does. A policy with any unusual feature has no fast form, or none for now, and is called as any other.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,23 +11,22 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.space_tree import Space
 from rollfleet.exploration import Exploration, exploration
 from rollfleet.policies.actor_critic import PRE_TANH_LIMIT, ActorCritic
 
-Array: TypeAlias = NDArray[Any]
 Layer: TypeAlias = tuple[Array, Array, Callable[..., Any] | None]
 
 BLOCK = 64
-"""Memory is made, and random numbers are drawn, for so many steps at a time."""
+"""Steps for which memory is allocated, and random numbers are drawn, at a time."""
 
 LARGEST_PRODUCT = 1 << 18
-"""Of environments, inputs and outputs of a layer. Beyond, numpy's BLAS starts threads, which compete with torch's, and
-what a call of torch costs no longer counts."""
+"""The largest product of environments, inputs and outputs of a layer. Beyond it numpy's BLAS starts threads, which
+compete with torch's, and the cost of a call of torch no longer matters."""
 
 _ACTIVATIONS: dict[type, Callable[..., Any]] = {
     nn.Tanh: np.tanh,
@@ -38,13 +36,15 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def fast(policy: object, spaces: tuple[Space, Space], num_envs: int) -> "FastMlp | None":
-    """A fast form of a policy, or None.
+    """Return a fast form of a policy, or None.
+
+    Supported are an `ActorCritic`, and an `nn.Sequential` of Linear, Tanh and ReLU that maps observations to actions.
+    Observations must be one array of floats.
 
     Args:
-        policy: There is one of an `ActorCritic`, and of an `nn.Sequential` of Linear, Tanh and ReLU that maps
-            observations to actions; for observations that are arrays of floats.
-        spaces: Of a single environment: observations, actions.
-        num_envs: How many there are.
+        policy: The policy.
+        spaces: The observation and the action space of a single environment.
+        num_envs: The number of environments.
     """
     seen, acted = spaces
     if not isinstance(seen, Box) or seen.dtype.kind != "f":
@@ -59,7 +59,7 @@ def fast(policy: object, spaces: tuple[Space, Space], num_envs: int) -> "FastMlp
 
 
 class FastMlp:
-    """Acts as a policy does, in one fragment after the other; see `fast`."""
+    """A fast form of a policy, for one fragment after the other; see `fast`."""
 
     def __init__(self, policy: nn.Module, tower: nn.Sequential, head: "Callable[[], _Head]", num_envs: int) -> None:
         self._policy, self._tower, self._make_head, self._num_envs = policy, tower, head, num_envs
@@ -71,8 +71,8 @@ class FastMlp:
         self._steps = 0
 
     def begin(self) -> bool:
-        """A fragment begins: the weights are those of now. False: call the policy itself this time."""
-        if not _usual(self._policy):
+        """Start a fragment with copies of the current weights. False: call the policy itself this time."""
+        if not _is_usual(self._policy):
             return False
         before, self._layers = [weight.shape for weight, *_ in self._layers], list(_layers(self._tower))
         shapes = [weight.shape for weight, *_ in self._layers]
@@ -87,7 +87,7 @@ class FastMlp:
         return True
 
     def act(self, observation: Array) -> Array:
-        """Actions [envs, ...] for observations [envs, ...]; valid until the next `begin`."""
+        """Return actions [envs, ...] for observations [envs, ...]; valid until the next `begin`."""
         index, row = divmod(self._steps, BLOCK)
         if not row:
             self._begin_block(index)
@@ -105,9 +105,9 @@ class FastMlp:
         return self._head.choose(output, block.noise[row], block.taken[row])
 
     def rest(self) -> list[Array]:
-        """What the policy puts out besides actions, in all steps since `begin` or the last `rest`.
+        """Return the policy's other outputs for all steps since `begin` or the last `rest`.
 
-        Of an `ActorCritic` action_log_prob [steps, envs] and state_value [steps, envs, 1]; of others nothing.
+        For an `ActorCritic` these are action_log_prob [steps, envs] and state_value [steps, envs, 1]; else none.
         """
         policy, head, steps, self._steps = self._policy, self._head, self._steps, 0
         if not isinstance(policy, ActorCritic) or head is None or not steps:
@@ -135,7 +135,7 @@ class FastMlp:
 
 
 class _Block:
-    """Of `BLOCK` steps: what went into the network, what came out of it, noise, and what was chosen by them."""
+    """The network's inputs and outputs, the noise, and the samples of `BLOCK` steps."""
 
     def __init__(self, num_envs: int, inputs: int, outputs: int, head: "_Head") -> None:
         lead = (BLOCK, num_envs)
@@ -145,25 +145,28 @@ class _Block:
 
 
 class _Head(Protocol):
-    """From outputs of the network to actions. Arrays are [envs, outputs], with more dimensions in front at the end."""
+    """Turns outputs of the network into actions.
+
+    Arrays are [envs, outputs] in `choose`; `draw` and `log_prob` have a dimension of steps in front.
+    """
 
     chooses_one: bool
 
     def draw(self, noise: Array) -> None:
-        """Fill in random numbers, from torch's generator as the policy itself does."""
+        """Fill `noise` from torch's generator, as the policy itself does."""
         ...
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
-        """Actions; writes into `taken` what `log_prob` needs. `noise` is used up."""
+        """Return actions, and write the values that `log_prob` needs into `taken`. `noise` is overwritten."""
         ...
 
     def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
-        """Of the actions that were chosen."""
+        """Return the log-probabilities of chosen actions."""
         ...
 
 
 class _Deterministic:
-    """The output is the action."""
+    """Actions that are the network's outputs."""
 
     chooses_one = False
 
@@ -171,17 +174,17 @@ class _Deterministic:
         self._dtype = space.dtype
 
     def draw(self, noise: Array) -> None:
-        """There is none."""
+        """Draw nothing."""
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
         return outputs.astype(self._dtype, copy=False)
 
     def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
-        raise NotImplementedError("nothing was left to chance")
+        raise NotImplementedError("a deterministic policy has no log-probabilities")
 
 
 class _Categorical:
-    """One of several; `ActorCritic._categorical`, in numpy."""
+    """A categorical distribution: `ActorCritic._categorical` in numpy."""
 
     chooses_one = True
 
@@ -189,7 +192,7 @@ class _Categorical:
         self._start = start
 
     def draw(self, noise: Array) -> None:
-        # Gumbel's trick: the largest of the logits, each with such noise, is a sample.
+        # Gumbel's trick: the largest of the logits with this noise is a sample.
         torch.from_numpy(noise).exponential_().log_().neg_()
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
@@ -202,7 +205,7 @@ class _Categorical:
 
 
 class _Normal:
-    """A normal distribution, with bounds by tanh where the space has them; `ActorCritic._normal`, in numpy."""
+    """A normal distribution, with tanh if the space has bounds: `ActorCritic._normal` in numpy."""
 
     chooses_one = False
 
@@ -234,9 +237,9 @@ class _Normal:
 
 
 def _layers(tower: nn.Sequential) -> Iterator[Layer]:
-    """Copies of the weights, and what comes after each layer.
+    """Yield copies of the weights, and the activation after each layer.
 
-    Copies, since parameters are changed in place, and may be put elsewhere, while we keep ours as BLAS likes them.
+    They are copies because parameters change in place and may move, and because BLAS prefers this order in memory.
     """
     for layer, following in pairwise([*tower, None]):
         if isinstance(layer, nn.Linear):
@@ -244,8 +247,8 @@ def _layers(tower: nn.Sequential) -> Iterator[Layer]:
             yield weight.T.copy(), bias.copy(), _ACTIVATIONS.get(type(following))
 
 
-def _usual(policy: nn.Module) -> bool:
-    """Whether calling the policy would do what its layers say, and nothing else."""
+def _is_usual(policy: nn.Module) -> bool:
+    """Whether a call of the policy does nothing but evaluate its layers."""
     if torch.is_autocast_enabled("cpu") or torch_module._has_any_global_hook():
         return False
     tensors = (*policy.parameters(), *policy.buffers())
@@ -260,7 +263,7 @@ def _usual(policy: nn.Module) -> bool:
 
 
 def _alternates(layers: list[nn.Module]) -> bool:
-    """Linear layers with at most one activation after each, and nothing else."""
+    """Whether there are only Linear layers with bias, with at most one activation after each."""
     kinds = [type(layer) for layer in layers]
     after_linear = all(
         kind is nn.Linear or (kind in _ACTIVATIONS and before is nn.Linear)

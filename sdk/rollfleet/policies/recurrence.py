@@ -1,18 +1,17 @@
-"""Policies that carry a hidden state from one step to the next, and the two ways in which they are written.
+"""Policies that carry a hidden state from one step to the next, in the two ways in which they are written.
 
-The state that went into a step is in the batch beside the observation, and what came out of it in `next`, so that a
-sequence can be replayed from any frame. Where an episode starts, the state is the initial one again.
+A batch has the state before a step beside the observation, and the state after it in `next`. So a sequence can be
+replayed from any frame. An episode starts with the initial state.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rollfleet.data.batch import IS_INIT, Key, nested
-from rollfleet.data.storage import Array, as_array
+from rollfleet.data.tensor_memory import Array, as_array
 from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.spaces import observation_keys
 from rollfleet.errors import PolicyInvalid
@@ -22,19 +21,19 @@ ONE_STATE = "state"  # the name of a state that is a single tensor
 
 
 class HiddenState:
-    """What a policy remembers of each environment.
+    """The hidden state of a policy for each environment.
 
     Attributes:
-        keys: Where it is in a batch.
-        arrays: [envs, ...] each, in the memory that the policy is shown copies of.
-        tensors: The same memory; bfloat16 is what it is here.
+        keys: Its keys in a batch.
+        arrays: One array [envs, ...] per key; bfloat16 as int16.
+        tensors: The same memory as tensors.
     """
 
     def __init__(self, initial: Mapping[Key, Tensor], num_envs: int, device: torch.device) -> None:
-        """At the start of an episode everywhere.
+        """Start an episode in every environment.
 
         Raises:
-            PolicyInvalid: The initial state is not one of `num_envs` environments.
+            PolicyInvalid: The initial state is not a tensor [num_envs, ...].
         """
         for key, value in initial.items():
             if not isinstance(value, Tensor) or value.shape[:1] != (num_envs,):
@@ -48,27 +47,27 @@ class HiddenState:
         self._initial = [array.copy() for array in self.arrays]
         self._device = device
 
-    def shown(self) -> dict[Key, Tensor]:
-        """Copies for the policy, on its device: it may write to them."""
+    def copies(self) -> dict[Key, Tensor]:
+        """Return copies on the policy's device, which it may overwrite."""
         return {key: tensor.to(self._device, copy=True) for key, tensor in zip(self.keys, self.tensors, strict=True)}
 
-    def forget(self, lanes: Array | slice) -> None:
-        """Episodes start in `lanes`."""
+    def restart(self, envs: Array | slice) -> None:
+        """Start episodes in `envs`, with the initial state."""
         for array, initial in zip(self.arrays, self._initial, strict=True):
-            array[lanes] = initial[lanes]
+            array[envs] = initial[envs]
 
 
 class Call(Protocol):
-    """A policy that is not simply called with the observation."""
+    """The seam for policies that take more than the observation: recurrent policies and TensorDictModules."""
 
     next_keys: tuple[Key, ...]
 
     def initial(self) -> dict[Key, Tensor]:
-        """The hidden state at the start of an episode, by its key in a batch."""
+        """Return the hidden state at the start of an episode, by its key in a batch."""
         ...
 
     def __call__(self, observation: Any, hidden: HiddenState) -> dict[Any, Any]:
-        """What the policy puts out, and its next state under `next_keys`."""
+        """Return the policy's outputs, and its next state under `next_keys`."""
         ...
 
 
@@ -76,16 +75,16 @@ class RecurrentCall:
     """A policy with `initial_state(num_envs)`, called as `output, next_state = policy(observation, state)`."""
 
     def __init__(self, policy: Any, num_envs: int) -> None:
-        """For `num_envs` environments."""
+        """Prepare for `num_envs` environments."""
         self._policy, self._num_envs = policy, num_envs
         self._single = False
         self.next_keys: tuple[Key, ...] = ()
 
     def initial(self) -> dict[Key, Tensor]:
-        """What `initial_state` gives: a tensor, or a dict of them.
+        """Return the tensors of `initial_state`.
 
         Raises:
-            PolicyInvalid: It gives something else.
+            PolicyInvalid: It returns neither a tensor nor a dict.
         """
         state = self._policy.initial_state(self._num_envs)
         self._single = isinstance(state, Tensor)
@@ -99,13 +98,12 @@ class RecurrentCall:
         return {(RECURRENT, name): value for name, value in named.items()}
 
     def __call__(self, observation: Any, hidden: HiddenState) -> dict[Any, Any]:
-        """Call it, and check that it returned a pair.
+        """Call the policy, and check that it returns a pair.
 
         Raises:
-            PolicyInvalid: It did not, or its next state has other names than the initial one.
+            PolicyInvalid: It does not, or the next state differs in names from the initial one.
         """
-        shown = hidden.shown()
-        state: Any = {key[-1]: value for key, value in shown.items()}
+        state: Any = {key[-1]: value for key, value in hidden.copies().items()}
         returned = self._policy(observation, state[ONE_STATE] if self._single else state)
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise PolicyInvalid(
@@ -124,13 +122,13 @@ class RecurrentCall:
 class TensorDictCall:
     """A `TensorDictModule`: reads by its `in_keys`, writes by its `out_keys`.
 
-    A key that it reads, and writes under `next`, is a hidden state. It starts at zero in the shape that the module's
-    `make_tensordict_primer` tells (TorchRL's recurrent modules have it), or as its `initial_state` says. Where it reads
-    `is_init` it is told which environments start an episode.
+    A key that it reads, and writes under `next`, is a hidden state. It starts at zero, in the shape from the module's
+    `make_tensordict_primer` (TorchRL's recurrent modules have it), or with the module's `initial_state`. If the module
+    reads `is_init`, that key marks the environments that start an episode.
     """
 
-    def __init__(self, policy: Any, tree: SpaceTree, num_envs: int, starts: Callable[[], NDArray[Any]]) -> None:
-        """`starts` tells bool [envs]: which are at the first frame of an episode."""
+    def __init__(self, policy: Any, tree: SpaceTree, num_envs: int, starts: Callable[[], Array]) -> None:
+        """Prepare; `starts` returns bool [envs]: which environments are at the first frame of an episode."""
         self._policy, self._tree, self._num_envs, self._starts = policy, tree, num_envs, starts
         self._names = [_as_key(name) for name in policy.out_keys]
         self._reads = {_as_key(name) for name in policy.in_keys}
@@ -139,10 +137,10 @@ class TensorDictCall:
         self.next_keys = tuple(key for key in self._names if key[0] == "next" and key[1:] in self._reads)
 
     def initial(self) -> dict[Key, Tensor]:
-        """Of each hidden key.
+        """Return the initial state of each hidden key.
 
         Raises:
-            PolicyInvalid: Nobody tells the shape of one.
+            PolicyInvalid: The shape of one is unknown.
         """
         given: dict[Key, Tensor] = {}
         if self.next_keys:
@@ -153,17 +151,17 @@ class TensorDictCall:
         missing = [key[1:] for key in self.next_keys if key[1:] not in given]
         if missing:
             raise PolicyInvalid(
-                f"the policy carries {missing[0][-1]!r} from step to step, and does not tell how it starts; give it "
-                "initial_state(num_envs), which returns a dict of tensors [num_envs, ...] by key"
+                f"the policy carries {missing[0][-1]!r} from step to step, but its initial value is unknown; add "
+                "initial_state(num_envs) to the policy, which returns a dict of tensors [num_envs, ...] by key"
             )
         return {key[1:]: given[key[1:]] for key in self.next_keys}
 
     def __call__(self, observation: Any, hidden: HiddenState) -> dict[Any, Any]:
-        """Call it on a TensorDict of what it may read."""
+        """Call the module on a TensorDict of observation, hidden state and `is_init`."""
         from tensordict import TensorDict
 
         leaves: list[Tensor] = self._tree.split(observation)
-        inputs: dict[Key, Tensor] = dict(zip(self._keys, leaves, strict=True)) | hidden.shown()
+        inputs: dict[Key, Tensor] = dict(zip(self._keys, leaves, strict=True)) | hidden.copies()
         if self.reads_starts:
             inputs[IS_INIT] = torch.from_numpy(self._starts()[:, None]).to(leaves[0].device)
         output = self._policy(TensorDict(nested(inputs), batch_size=[self._num_envs]))
@@ -175,7 +173,7 @@ def _as_key(name: object) -> Key:
 
 
 def _primed(policy: nn.Module, num_envs: int) -> Iterator[tuple[Key, Tensor]]:
-    """The states that TorchRL's recurrent modules inside `policy` say they need, at zero."""
+    """Yield zero states for TorchRL's recurrent modules inside `policy`."""
     for module in policy.modules():
         make = getattr(module, "make_tensordict_primer", None)
         if make is None:

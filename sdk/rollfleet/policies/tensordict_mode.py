@@ -1,9 +1,13 @@
-"""TensorDict's modules, told how to explore: as `exploring` does, by thread.
+"""The interaction type of TensorDict's modules, set by thread, so that a policy in the background does not change it.
 
-TensorDict keeps its interaction type for the whole process. Where a policy acts behind the learner's back, that would
-change what the learner's own modules do, in the middle of its training. So from the first time that a policy acts on
-another thread than the main one, such a thread has an interaction type of its own; all others share one as before.
-(Code of `torch.compile` asks for it while it is traced, and keeps the answer.)
+TensorDict keeps one interaction type for the whole process. A policy that acts on another thread would change how the
+learner's own modules act, in the middle of its training. So from the first time that a policy acts on a thread other
+than the main one, such a thread has its own interaction type. All other threads share one as before. (Code under
+`torch.compile` reads the interaction type while it is traced, and keeps that value.)
+
+This replaces a private part of tensordict: the object `tensordict.nn.probabilistic._interaction_type`, with its methods
+`get_mode` and `set_mode`. Versions 0.9 to 0.14 have it. If a version lacks it, all threads share one interaction type
+again, and tests/sdk/policies/test_tensordict_mode.py fails.
 """
 
 import threading
@@ -14,30 +18,30 @@ from typing import Any
 from rollfleet.exploration import Exploration
 
 
-class _Own(threading.local):
-    """A thread's own interaction type, where it has one."""
+class _ThreadMode(threading.local):
+    """The interaction type of a thread, if it has its own."""
 
-    there = False
+    active = False
     mode: Any = None
 
 
 class _ByThread:
-    """Stands where TensorDict keeps its interaction type.
+    """Replaces the object in which TensorDict keeps its interaction type.
 
     Args:
-        shared: What stood there: that of all threads that have none of their own.
+        shared: The replaced object, for all threads without an interaction type of their own.
     """
 
     def __init__(self, shared: Any) -> None:
-        self._shared, self.own = shared, _Own()
+        self._shared, self.own = shared, _ThreadMode()
 
     def get_mode(self) -> Any:
         """See `tensordict.nn.probabilistic.interaction_type`."""
-        return self.own.mode if self.own.there else self._shared.get_mode()
+        return self.own.mode if self.own.active else self._shared.get_mode()
 
     def set_mode(self, mode: Any) -> None:
         """See `tensordict.nn.set_interaction_type`."""
-        if self.own.there:
+        if self.own.active:
             self.own.mode = mode
         else:
             self._shared.set_mode(mode)
@@ -48,22 +52,22 @@ _installing = threading.Lock()
 
 @contextmanager
 def interacting(how: Exploration) -> Iterator[None]:
-    """TensorDict's modules called inside act as `how` says; those of other threads do as they did."""
+    """Make TensorDict's modules called inside act by `how`; modules on other threads are not affected."""
     from tensordict.nn import InteractionType, set_interaction_type
 
-    own = None if threading.current_thread() is threading.main_thread() else _own()
+    own = None if threading.current_thread() is threading.main_thread() else _thread_mode()
     if own is not None:
-        own.there = True
+        own.active = True
     try:
         with set_interaction_type(InteractionType[how.name]):
             yield
     finally:
         if own is not None:
-            own.there, own.mode = False, None
+            own.active, own.mode = False, None
 
 
-def _own() -> _Own | None:
-    """This thread's own; None: this version of TensorDict keeps its interaction type elsewhere."""
+def _thread_mode() -> _ThreadMode | None:
+    """Return this thread's interaction type; None: this version of tensordict keeps it elsewhere."""
     from tensordict.nn import probabilistic
 
     with _installing:

@@ -1,15 +1,15 @@
-"""What a worker is to know now, in memory that it shares with the learner: the newest state, never a queue of messages.
+"""A worker's instructions, in memory that it shares with the learner: the newest only, never a queue.
 
 ```
 bytes
-0-7    u64  number of this notice, one more each time
-8-15   u64  xxh3_64 of all that follows and of the number
-16-19  u32  length of the notice
-20-    the notice, JSON
-last 8 f64  when the worker was between two steps last, by the clock that all processes of a machine share
+0-7    u64  number of the instructions, one more with each write
+8-15   u64  xxh3_64 of the number and the text
+16-19  u32  length of the text
+20-    the text: instructions as JSON
+last 8 f64  time of the worker's last beat between two steps, by the clock that all processes of a machine share
 ```
-A notice may be read while it is written over: the checksum tells, and it is read again. That holds on every machine,
-whatever order its cores see each other's writes in.
+A reader may see a half-written text. Its checksum is then wrong, and the reader tries again. That holds on every
+machine, in whatever order its cores see each other's writes.
 """
 
 import struct
@@ -22,7 +22,7 @@ from rollfleet.errors import MessageTooLarge
 from rollfleet.system.shared_memory import SharedMemory
 from rollfleet_api.messages import Control, pack, unpack
 
-BYTES = 1 << 16  # for a control message that names thousands of workers; what is not written costs nothing
+BYTES = 1 << 16  # enough for a control message that names thousands of workers; untouched pages cost nothing
 
 _NUMBER = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQI")
@@ -32,14 +32,14 @@ _BEAT_AT = BYTES - _BEAT.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsLocation:
-    """Where a version of the weights lies in the shared memory of weights.
+    """The location of a version in the shared memory of weights.
 
     Attributes:
         version: The learner's number for it.
-        parameters_at: Where the region with the list of its parameters begins, and how long that list is.
-        parameters_bytes: See `parameters_at`.
-        data_at: Where the region with its bytes begins, and how many they are.
-        data_bytes: See `data_at`.
+        parameters_at: Start of the region with the list of its parameters.
+        parameters_bytes: Length of that list.
+        data_at: Start of the region with its data.
+        data_bytes: Length of its data.
     """
 
     version: int
@@ -50,14 +50,14 @@ class WeightsLocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """All that the learner has to say to one worker.
+class Instructions:
+    """The learner's instructions to one worker.
 
     Attributes:
-        control: What to do; None: nothing yet.
-        weights: The newest version; None: none yet.
-        taken: How many of this life's batches the learner has taken.
-        leave: Send what there is, and leave.
+        control: The newest control message; None: none yet.
+        weights: The location of the newest version; None: none yet.
+        taken: The number of this incarnation's batches that the learner has taken.
+        leave: Send the frames collected so far, and leave.
     """
 
     control: Control | None = None
@@ -67,63 +67,71 @@ class Notice:
 
 
 class ControlBlock:
-    """Holds one notice, which one process writes and one reads; and when that one was last heard of.
+    """Holds the instructions that one process writes and another reads, and the time of the reader's last beat.
+
+    Example:
+        >>> import os
+        >>> learner = ControlBlock.create()
+        >>> worker = ControlBlock(SharedMemory(os.dup(learner.fileno())))
+        >>> learner.write(Instructions(taken=3))
+        >>> worker.read().taken
+        3
 
     Args:
-        shared_memory: An empty one, or one that holds a board.
+        shared_memory: A region of `BYTES`: zeros, or the memory of another `ControlBlock`.
     """
 
     def __init__(self, shared_memory: SharedMemory) -> None:
         self._shared_memory = shared_memory
         self._memory = shared_memory.map(0, BYTES).data
         self._number = 0
-        self._notice = Notice()
+        self._instructions = Instructions()
 
     @classmethod
     def create(cls) -> "ControlBlock":
-        """An empty one, in shared memory of its own."""
+        """Create an empty one, in new shared memory."""
         shared_memory = SharedMemory.create()
         shared_memory.grow(BYTES)
         return cls(shared_memory)
 
     def fileno(self) -> int:
-        """Descriptor of its shared memory."""
+        """Return the descriptor of its shared memory."""
         return self._shared_memory.fileno()
 
-    def write(self, notice: Notice) -> None:
-        """Put this notice in the place of the one before.
+    def write(self, instructions: Instructions) -> None:
+        """Replace the instructions.
 
         Raises:
-            MessageTooLarge: It does not fit.
+            MessageTooLarge: They do not fit.
         """
-        text = pack(notice)
+        text = pack(instructions)
         if _HEAD.size + len(text) > _BEAT_AT:
-            raise MessageTooLarge(len(text), _BEAT_AT - _HEAD.size, "notice")
+            raise MessageTooLarge(len(text), _BEAT_AT - _HEAD.size, "instructions")
         self._number += 1
         self._memory[_HEAD.size : _HEAD.size + len(text)] = text
         _HEAD.pack_into(self._memory, 0, self._number, _checksum(self._number, text), len(text))
 
-    def read(self) -> Notice:
-        """The newest notice; an empty one before the first. Costs next to nothing where it has not changed."""
+    def read(self) -> Instructions:
+        """Return the newest instructions; empty ones before the first. Almost free while they stay the same."""
         (number,) = _NUMBER.unpack_from(self._memory)
         while number != self._number:
             number, checksum, length = _HEAD.unpack_from(self._memory)
             text = bytes(self._memory[_HEAD.size : _HEAD.size + length])
             if _checksum(number, text) == checksum:
-                self._number, self._notice = number, unpack(Notice, text)
-        return self._notice
+                self._number, self._instructions = number, unpack(Instructions, text)
+        return self._instructions
 
     def beat(self) -> None:
-        """From whoever reads: it is between two steps."""
+        """Record, as the reader, that it is between two steps."""
         _BEAT.pack_into(self._memory, _BEAT_AT, time.monotonic())
 
     def since_beat_s(self) -> float:
-        """How long ago that was; 0: it never was."""
+        """Return the seconds since the last beat; 0: there was none."""
         (last,) = _BEAT.unpack_from(self._memory, _BEAT_AT)
         return max(0.0, time.monotonic() - last) if last else 0.0
 
     def close(self) -> None:
-        """Give up the shared memory."""
+        """Release the shared memory."""
         self._shared_memory.close()
 
 

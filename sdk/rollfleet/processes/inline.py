@@ -1,4 +1,4 @@
-"""A worker in the learner's own process and thread: it collects when the learner asks for a batch."""
+"""A worker in the learner's own process and thread: it collects inside `receive`."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -10,23 +10,31 @@ from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Resumed
-from rollfleet.transports.worker_side import Sending, Weights
+from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, LearnerStatus, WorkerStatus
+from rollfleet_api.ranks import ALONE
 
 
 class InlineTransport:
-    """See `Transport`. Errors of environments and policies are raised as they are, from `receive`.
+    """See `Transport`. `receive` raises errors of environments and policies unchanged.
 
     Args:
-        workload: What the one worker has to do.
-        device: Where batches are put; None: they stay in CPU memory.
-        no_cuda_sync: Do not wait until they are there.
-        acts_with_the_learners_policy: The policy is the very object that the learner trains: it needs no weights.
+        workload: The work of the one worker.
+        device: Device of the batches; None: the CPU.
+        no_cuda_sync: Do not wait until batches are on the device.
+        acts_with_the_learners_policy: Whether the worker's policy is the object that the learner trains. It then needs
+            no weights.
     """
+
+    rank = ALONE
+    peers: None = None
+    elastic: None = None
+    lender: None = None
+    quota: None = None
 
     def __init__(
         self,
@@ -48,7 +56,7 @@ class InlineTransport:
 
     @property
     def resumed(self) -> Resumed:
-        """See `Transport`: there is no past."""
+        """See `Transport`. Such a job always starts from nothing."""
         return Resumed(session=1, version=0, round=0)
 
     def control(self, control: Control) -> None:
@@ -71,7 +79,7 @@ class InlineTransport:
         return spent
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
-        """See `Transport`. It collects; None: there is nothing to collect."""
+        """See `Transport`. Collects a batch; None: control asks for none."""
         control = self._worker_transport.control
         if control is None or control.phase is not LearnerPhase.RUN:
             return None
@@ -84,7 +92,7 @@ class InlineTransport:
         return self._arrival(fragment, meta)
 
     def take(self, arrival: Arrival) -> None:
-        """See `Transport`: nothing else holds it."""
+        """See `Transport`. The batch is the learner's from the start."""
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
@@ -95,13 +103,13 @@ class InlineTransport:
         return {0: self._worker_transport.status} if self._worker_transport.status else {}
 
     def report(self, status: LearnerStatus) -> None:
-        """See `Transport`: nobody listens."""
+        """See `Transport`. Only this process reads it, so it goes nowhere."""
 
     def corrupt(self) -> int:
         """See `Transport`."""
         return 0
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float | None = None) -> None:
         """See `Transport`."""
         if self._open:
             self._open = False
@@ -110,25 +118,24 @@ class InlineTransport:
     def _arrival(self, fragment: Fragment, meta: BatchMeta) -> Arrival:
         device = self._device
         if device is None or device.type == "cpu":
-            # The rollout writes into the same memory again: what the learner gets is its own.
+            # The rollout writes into the same memory again: the learner gets a copy.
             fragment = replace(fragment, steps={key: value.clone() for key, value in fragment.steps.items()})
         batch = to_batch(fragment)
         if device is not None:
             batch = batch.to(device, non_blocking=self._no_cuda_sync)
-        return Arrival(
+        return Arrival.of(
             worker=0,
             incarnation=0,
             sequence=self._sequence - 1,
             meta=meta,
+            fragment=fragment,
             batch=batch,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
             nbytes=sum(tensor.nbytes for tensor in fragment.steps.values()),
         )
 
 
 class _InlineWorkerTransport:
-    """See `WorkerTransport`. Nothing is ever waited for: nobody else could bring it about."""
+    """See `WorkerTransport`. It never waits: no other thread could make the condition true."""
 
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
@@ -155,14 +162,13 @@ class _InlineWorkerTransport:
     def wait_until(self, condition: Callable[[], bool]) -> None:
         if not condition():
             raise NoWeights(
-                "the policy here waits for weights and nobody has sent any: call update_policy_weights_() before "
-                "iterating"
+                "the policy waits for weights and none were sent: call update_policy_weights_() before iterating"
             )
 
-    def send(self, fragment: Fragment, meta: BatchMeta) -> Sending:
+    def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
         done: Future[None] = Future()
         done.set_result(None)
-        return Sending(admitted=done, stored=done)
+        return PendingBatch(admitted=done, stored=done)
 
     def report(self, status: WorkerStatus) -> None:
         self.status = status

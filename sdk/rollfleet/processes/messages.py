@@ -1,4 +1,4 @@
-"""What a worker tells the learner over their socket: a byte that says what it is, a length, and a message."""
+"""Messages from a worker to the learner, over their socket: a byte for the kind, a length, and JSON."""
 
 import struct
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ class BatchReady:
     """A batch lies in the worker's shared memory of batches.
 
     Attributes:
-        sequence: Its number in its worker's life, from 0.
-        start: Where the region begins that it lies in.
+        sequence: Its number in its worker's incarnation, from 0.
+        start: Start of its region.
         nbytes: Its length.
     """
 
@@ -27,14 +27,14 @@ class BatchReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStored:
-    """A batch's frames are in the learner's replay buffer, where the worker has put them.
+    """The worker has written a batch's frames into the learner's replay buffer.
 
     Attributes:
-        sequence: Its number in its worker's life, from 0.
-        meta: What the batch says of itself.
-        kept: False: it was too old, and is dropped instead.
-        episode_returns: Of the last episodes that ended in it.
-        episode_lengths: Of the same, in frames.
+        sequence: Its number in its worker's incarnation, from 0.
+        meta: Session, round, version and number of frames.
+        kept: Whether it was written; False: it was too old, and the worker dropped it.
+        episode_returns: Returns of the last episodes that ended in it.
+        episode_lengths: Lengths of the same episodes, in frames.
     """
 
     sequence: int
@@ -51,22 +51,29 @@ _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 
 def encode_message(message: WorkerMessage) -> bytes:
-    """A message as it is sent."""
+    """Encode a message for the socket."""
     text = pack(message)
     return _HEAD.pack(_NUMBERS[type(message)], len(text)) + text
 
 
 class MessageReader:
-    """Messages out of a stream of bytes."""
+    """Decodes messages from a stream of bytes.
+
+    Example:
+        >>> reader = MessageReader()
+        >>> data = encode_message(BatchReady(sequence=0, start=4096, nbytes=100))
+        >>> list(reader.add(data[:7])), list(reader.add(data[7:]))
+        ([], [BatchReady(sequence=0, start=4096, nbytes=100)])
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> Iterator[WorkerMessage]:
-        """The messages that these bytes complete.
+        """Yield the messages that these bytes complete.
 
         Raises:
-            MessageCorrupt: They are none.
+            MessageCorrupt: The bytes are no messages.
         """
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:

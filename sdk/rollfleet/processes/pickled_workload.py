@@ -1,7 +1,7 @@
-"""A workload on its way to a process of this machine: pickled, functions of the running script by their code.
+"""Pickled workloads, on their way to a process on this machine. Functions of the running script travel as code.
 
-So a script whose collector is made at its top level works, guarded by `if __name__ == "__main__"` or not: the process
-does not run it again. What the script did besides is not repeated there, except that environments are registered.
+The new process does not run the script again. So a script may make its collector at top level, with or without
+`if __name__ == "__main__"`. Other effects of the script are missing there, except that environments are registered.
 """
 
 import pickle
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 
 def pickle_workload(workload: "Workload") -> bytes:
-    """For `unpickle_workload`, in a process that trusts this one.
+    """Pickle a workload for `unpickle_workload`, in a process that trusts this one.
 
     Raises:
-        JobInvalid: Something in it cannot be pickled; says what.
+        JobInvalid: Part of it cannot be pickled; the message names that part.
     """
     registered = {name: spec for name, spec in gymnasium.registry.items() if not _is_gymnasiums(spec)}
     try:
         return bytes(cloudpickle.dumps((registered, workload)))
-    except Exception as error:  # pickle raises what it likes, and so do `__reduce__` and `__getstate__`
+    except Exception as error:  # `__reduce__` and `__getstate__` may raise any error
         raise JobInvalid(
-            f"the environments or the policy cannot be sent to another process: {error!r}; give a function that makes "
+            f"the environments or the policy cannot be sent to another process: {error!r}; pass a function that makes "
             'them there, name one (`module:callable`), or choose start_method="fork"'
         ) from error
 
 
 def unpickle_workload(data: memoryview) -> "Workload":
-    """What `pickle_workload` was given; whatever comes behind it is passed over.
+    """Return the workload that `pickle_workload` pickled. Bytes after it are ignored.
 
     Raises:
-        JobInvalid: Something that it needs cannot be found here.
+        JobInvalid: A module or name that it needs is missing in this process.
     """
     try:
         registered, workload = pickle.loads(data)
     except Exception as error:
         raise JobInvalid(
-            f"the environments or the policy could not be made in a worker: {error!r}; what they need must be "
-            'importable there: put it into a module, or choose start_method="fork"'
+            f"a worker could not load the environments or the policy: {error!r}; put the code that they need into a "
+            'module that the worker can import, or choose start_method="fork"'
         ) from error
     for name, spec in registered.items():
         gymnasium.registry.setdefault(name, spec)

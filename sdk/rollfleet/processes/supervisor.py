@@ -1,4 +1,4 @@
-"""The worker processes of one learner: started, listened to, started again, ended. Without threads."""
+"""The worker processes of one learner: started, heard, restarted, ended. It needs no threads."""
 
 import os
 import selectors
@@ -12,13 +12,13 @@ from typing import Any
 from rollfleet.data.ring import Ring
 from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobEnded, JobInvalid, MessageCorrupt, WorkerFailed
-from rollfleet.processes.control_block import Notice, WeightsLocation
-from rollfleet.processes.launch import StartMethod, WorkerProcess, signal_group
+from rollfleet.processes.control_block import Instructions, WeightsLocation
+from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.messages import BatchReady, BatchStored
 from rollfleet.processes.pickled_workload import pickle_workload
 from rollfleet.processes.weights import SharedWeights
 from rollfleet.processes.worker_handle import WorkerHandle
-from rollfleet.system.child_processes import describe_exit
+from rollfleet.system.child_processes import ChildProcess, describe_exit, signal_group, terminate
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.workload import Workload
@@ -26,29 +26,30 @@ from rollfleet.weights.layout import Snapshot
 from rollfleet_api.job import CollectorJobSpec, Mode
 from rollfleet_api.messages import Control, Parameter, WorkerState, WorkerStatus
 
-LEAVE_GRACE_S = 3.0  # to end the environments in order
+LEAVE_GRACE_S = 3.0  # for workers to close their environments
 TERMINATE_GRACE_S = 1.0
-EXIT_S = 5.0  # between the end of a socket and that of its process
+EXIT_S = 5.0  # between the end of a connection and the end of its process
 
 
 class Supervisor:
-    """What stays of a transport when nobody holds it: all that must be let go of.
+    """Owns the worker processes, and all memory that they share with the learner.
+
+    A transport's finalizer closes it, so it must not refer to the transport.
 
     Args:
-        workload: What the workers do.
-        method: How they are started.
-        max_restarts: How often each worker may be started again.
-        quiet: Whether their warnings are left out.
-        ring: The learner's replay buffer, if they write into it themselves.
+        workload: The work of the workers.
+        method: How to start them.
+        max_restarts: How often each worker may be restarted.
+        quiet: Whether the workers ignore warnings.
+        ring: The learner's replay buffer, if workers write into it.
 
     Attributes:
-        members: Indices of the workers that there should be.
-        handles: The newest life of every worker that has not left.
-        statuses: What each worker said of itself last.
-        ready_batches: Batches that wait, in the order in which they were announced.
-        fault: What went wrong; None: nothing did.
-        quota: What they write into the replay buffer; None: their batches go to the learner.
-        leave_grace_s: How long they have to end in order.
+        members: Indices of the workers that were started and not removed.
+        handles: The newest incarnation of each worker that has not ended, by index.
+        statuses: The last status that each worker reported, by index.
+        ready_batches: Batches that wait for the learner, in the order of their messages.
+        fault: The first error; None: none.
+        quota: The frames that workers write into the replay buffer; None: batches go to the learner.
     """
 
     def __init__(
@@ -60,17 +61,17 @@ class Supervisor:
         self._shared_weights = SharedWeights()
         self._pickled_workload = _pickled_workload(workload) if method == "spawn" else None
         self._settings: dict[str, Any] = {
-            "most_waiting": spec.delivery.max_batches_ahead,
-            # The threads that torch has are not in a fork, which would wait for them.
+            "max_batches_ahead": spec.delivery.max_batches_ahead,
+            # A fork has none of torch's threads, and would wait for them.
             "threads": max(1, available_cpus() // spec.workers) if method == "spawn" else 1,
             "quiet": quiet,
             "weights": self._shared_weights.shared_memory.fileno(),
             "pickled_workload": self._pickled_workload.fileno() if self._pickled_workload else -1,
         }
         self._selector = selectors.DefaultSelector()
-        self._ending: list[WorkerProcess] = []
+        self._ending: list[ChildProcess] = []
         self._control: Control | None = None
-        self._newest: WeightsLocation | None = None  # of what was meant for all
+        self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
         self._started = 0
         self._closed = False
         self.members: set[int] = set()
@@ -78,86 +79,97 @@ class Supervisor:
         self.statuses: dict[int, WorkerStatus] = {}
         self.ready_batches: deque[tuple[WorkerHandle, BatchReady | BatchStored]] = deque()
         self.fault: BaseException | None = None
-        self.leave_grace_s = LEAVE_GRACE_S
         self.quota = None if ring is None else _quota(ring, spec)
         if self.quota is not None:
             memory, locks = self.quota.ring.descriptors
             self._settings |= {"ring": memory, "ring_locks": locks, "quota": self.quota.number}
 
     def add(self, count: int) -> list[int]:
-        """Start workers; their indices."""
+        """Start this many workers. Returns their indices.
+
+        Raises:
+            JobEnded: The transport is closed.
+        """
         if self._closed:
             raise JobEnded("the transport is closed")
         indices = list(range(self._started, self._started + count))
         self._started += count
         for index in indices:
             self.members.add(index)
-            self._start(index, 0, Notice(control=self._control, weights=self._newest))
+            self._start(index, 0, Instructions(control=self._control, weights=self._newest))
         return indices
 
     def remove(self, workers: Collection[int]) -> None:
-        """Have these leave."""
+        """Make these workers leave.
+
+        Raises:
+            JobInvalid: Some of them are no members.
+        """
         if unknown := set(workers) - self.members:
             raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
         for index in workers:
             self.members.discard(index)
             self.handles[index].leaving = True
-            self.handles[index].post(leave=True)
+            self.handles[index].instruct(leave=True)
 
     def control(self, control: Control) -> None:
-        """Tell all, also those that come later."""
+        """Send control to all workers, including those that start later."""
         self._control = control
         for handle in self.handles.values():
-            handle.post(control=control)
+            handle.instruct(control=control)
 
     def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
-        """See `Lends`."""
+        """See `Lender`."""
         return None if self._closed else self._shared_weights.lend(parameters, nbytes, self._in_use())
 
-    def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None) -> bool:
-        """Put a version where these workers, or all of them, find it.
+    def send_weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None) -> bool:
+        """Put a version into shared memory for these workers; None: for all.
 
-        False: it was copied there, and the snapshot itself is no longer needed.
+        Returns True if workers read the snapshot itself; False: it was copied, and is no longer needed.
         """
-        lies_there = self._shared_weights.is_lent(snapshot)
+        is_lent = self._shared_weights.is_lent(snapshot)
         location = self._shared_weights.put(version, snapshot, self._in_use())
         if workers is None:
             self._newest = location
         for index, handle in self.handles.items():
             if workers is None or index in workers:
-                handle.post(weights=location)
-        return lies_there
+                handle.instruct(weights=location)
+        return is_lent
 
-    def taken(self, worker: int, incarnation: int) -> None:
-        """One more batch of a worker is the learner's."""
+    def take(self, worker: int, incarnation: int) -> None:
+        """Count one more batch of a worker as taken."""
         handle = self.handles.get(worker)
         if handle is not None and handle.incarnation == incarnation:
-            handle.post(taken=handle.notice.taken + 1)
+            handle.instruct(taken=handle.instructions.taken + 1)
 
     def listen(self, timeout_s: float) -> None:
-        """Hear what workers say; returns after the first that says something, at the latest after so long.
+        """Read messages of workers. Returns after the first ones, at the latest after `timeout_s`.
 
         Raises:
-            JobEnded: This is a fork of the process whose workers these are.
+            JobEnded: This process is a fork of the process that owns the workers.
         """
         if os.getpid() != self._pid:
             raise JobEnded("these workers belong to the process that this one is a fork of")
         if self._selector.get_map() is None:  # closed
             return
         for key, _ in self._selector.select(timeout_s):
-            if key.fileobj in self._selector.get_map():  # else it went with another one of these
+            if key.fileobj in self._selector.get_map():  # else an earlier callback has unregistered it
                 key.data()
         self._ending = [process for process in self._ending if process.wait(0) is None]
 
-    def close(self) -> None:
-        """End all workers, give up all memory. Again is harmless; so is a copy in a forked process."""
+    def close(self, *, leave_grace_s: float = LEAVE_GRACE_S) -> None:
+        """End all workers and release all memory. Closing twice is harmless, and so is closing in a forked process.
+
+        Args:
+            leave_grace_s: How long workers have to end in order, before signals end them.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         for handle in list(self.handles.values()):  # a thread that fills a buffer may still listen
-            handle.post(leave=True)
+            handle.instruct(leave=True)
             handle.hang_up()
-        self._end()
+        self._end(leave_grace_s)
         self.ready_batches.clear()
         self._selector.close()
         self._shared_weights.close()
@@ -169,42 +181,42 @@ class Supervisor:
     # --- inside ---
 
     def _in_use(self) -> list[WeightsLocation]:
-        """What a worker may look for, now or when it is started."""
-        told = (handle.notice.weights for handle in self.handles.values())
-        return [location for location in (*told, self._newest) if location]
+        """Return the versions that a worker may read, now or after a restart."""
+        instructed = (handle.instructions.weights for handle in self.handles.values())
+        return [location for location in (*instructed, self._newest) if location]
 
-    def _start(self, index: int, incarnation: int, notice: Notice) -> None:
-        handle = WorkerHandle(self._method, index, incarnation, notice, self._settings, self._workload)
+    def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:
+        handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)
         self.handles[index] = handle
-        self._selector.register(handle.line, selectors.EVENT_READ, partial(self._hear, handle))
-        self._selector.register(handle.errors, selectors.EVENT_READ, partial(self._read_errors, handle))
+        self._selector.register(handle.connection, selectors.EVENT_READ, partial(self._receive, handle))
+        self._selector.register(handle.stderr, selectors.EVENT_READ, partial(self._forward_stderr, handle))
 
-    def _hear(self, handle: WorkerHandle) -> None:
+    def _receive(self, handle: WorkerHandle) -> None:
         try:
-            for told in handle.hear():
-                if told is None:
-                    self._gone(handle)
-                elif isinstance(told, BatchReady | BatchStored):
-                    self.ready_batches.append((handle, told))
+            for message in handle.receive():
+                if message is None:
+                    self._on_hang_up(handle)
+                elif isinstance(message, BatchReady | BatchStored):
+                    self.ready_batches.append((handle, message))
                 else:
-                    self.statuses[handle.index] = told
-                    self._look_for_failure(handle, told)
+                    self.statuses[handle.index] = message
+                    self._check_failure(handle, message)
         except MessageCorrupt as error:
             self._fail(error)
 
-    def _read_errors(self, handle: WorkerHandle) -> None:
-        if not handle.read_errors():
-            self._selector.unregister(handle.errors)
+    def _forward_stderr(self, handle: WorkerHandle) -> None:
+        if not handle.forward_stderr():
+            self._selector.unregister(handle.stderr)
 
-    def _gone(self, handle: WorkerHandle) -> None:
-        """Its socket has ended: it left, or it died."""
+    def _on_hang_up(self, handle: WorkerHandle) -> None:
+        """Clean up after a worker that left or died: its connection is closed. Restart it if it failed."""
         if not handle.ended_well:
-            signal_group(handle.process, signal.SIGKILL)  # what it has started and left behind
+            signal_group(handle.process, signal.SIGKILL)  # also the processes that it left behind
         code = handle.process.wait(0 if handle.ended_well else EXIT_S)
         if code is None:
             self._ending.append(handle.process)
-        handle.read_errors()
-        for file in (handle.line, handle.errors):
+        handle.forward_stderr()
+        for file in (handle.connection, handle.stderr):
             if file in self._selector.get_map():
                 self._selector.unregister(file)
         handle.close()
@@ -214,48 +226,42 @@ class Supervisor:
             self.statuses.pop(handle.index, None)
         if handle.leaving or self._closed or not failed:
             return
-        if self._may_start_again(handle):
-            self._start(
-                handle.index, handle.incarnation + 1, Notice(control=self._control, weights=handle.notice.weights)
-            )
+        if self._may_restart(handle):
+            weights = handle.instructions.weights
+            self._start(handle.index, handle.incarnation + 1, Instructions(control=self._control, weights=weights))
         elif not handle.ended_well:
-            said = handle.last_words()
+            output = handle.last_output()
             ended = describe_exit(code) if code is not None else "it closed its connection"
-            self._fail(WorkerFailed(handle.index, f"{ended}; it wrote last:\n{said}" if said else ended))
+            self._fail(WorkerFailed(handle.index, f"{ended}; its last output:\n{output}" if output else ended))
 
-    def _look_for_failure(self, handle: WorkerHandle, status: WorkerStatus) -> None:
-        if status.state is WorkerState.FAILED and not handle.leaving and not self._may_start_again(handle):
+    def _check_failure(self, handle: WorkerHandle, status: WorkerStatus) -> None:
+        if status.state is WorkerState.FAILED and not handle.leaving and not self._may_restart(handle):
             self._fail(WorkerFailed(handle.index, status.error or "no reason given"))
 
-    def _may_start_again(self, handle: WorkerHandle) -> bool:
+    def _may_restart(self, handle: WorkerHandle) -> bool:
         return handle.incarnation < self._max_restarts and not (handle.status is not None and handle.status.fatal)
 
     def _fail(self, error: BaseException) -> None:
         self.fault = self.fault or error
 
-    def _end(self) -> None:
-        """Until all have ended: in order, by SIGTERM, by SIGKILL."""
-        until = time.monotonic() + self.leave_grace_s
+    def _end(self, leave_grace_s: float) -> None:
+        """Wait until all workers have ended: in order, then by SIGTERM, then by SIGKILL."""
+        until = time.monotonic() + leave_grace_s
         while any(handle.status for handle in list(self.handles.values())) and (left_s := until - time.monotonic()) > 0:
             self.listen(left_s)
-        left = self._ending + [handle.process for handle in list(self.handles.values())]
-        left = [process for process in left if process.wait(0) is None]
+        running = self._ending + [handle.process for handle in list(self.handles.values())]
         if not self.handles:
-            left = [process for process in left if process.wait(max(0.0, until - time.monotonic())) is None]
-        for number, grace_s in ((signal.SIGTERM, TERMINATE_GRACE_S), (signal.SIGKILL, EXIT_S)):
-            until = time.monotonic() + grace_s
-            for process in left:
-                signal_group(process, number)
-            left = [process for process in left if process.wait(max(0.0, until - time.monotonic())) is None]
+            running = [process for process in running if process.wait(max(0.0, until - time.monotonic())) is None]
+        terminate(running, grace_s=TERMINATE_GRACE_S, kill_s=EXIT_S)
         for handle in list(self.handles.values()):
-            handle.read_errors()
+            handle.forward_stderr()
             handle.close()
         self.handles.clear()
         self._ending.clear()
 
 
 def _quota(ring: Ring, spec: CollectorJobSpec) -> WriteQuota:
-    """In mode Sync rounds end when the learner opens none; in mode Async the workers must know themselves."""
+    """Open a quota. Mode Sync needs no limit: the learner opens no more rounds. Mode Async workers check it."""
     return WriteQuota.open(ring, limit=0 if spec.mode is Mode.SYNC else spec.collect.total_frames)
 
 

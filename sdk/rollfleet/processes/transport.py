@@ -1,10 +1,10 @@
-"""The learner's end of a job whose workers are processes of this machine.
+"""The learner's side of a job whose workers are processes on this machine.
 
 ```
 worker: rollout -> its shared memory of batches -> a message on its socket -> receive(): copied out, once
-learner: weights -> shared memory of weights; control, room -> a board for each worker; a ring on its socket
+learner: weights -> shared memory of weights; control and `taken` -> a control block for each worker; a wake-up byte
 ```
-All memory is anonymous: it ends with the processes, whoever is killed.
+All memory is anonymous: the system frees it with the processes, whichever of them is killed.
 """
 
 import atexit
@@ -23,37 +23,38 @@ from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobInvalid, WireError
 from rollfleet.processes.launch import START_METHODS
 from rollfleet.processes.messages import BatchReady, BatchStored
-from rollfleet.processes.supervisor import Supervisor
+from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.transports.learner_side import Arrival, Resumed
-from rollfleet.transports.roster import stuck
+from rollfleet.transports.roster import describe_long_step
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.messages import Control, LearnerStatus, Parameter, WorkerStatus
+from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
 
 
 class ProcessesTransport:
-    """See `Transport`, `Lends`, `Elastic` and `Patient`. Starts the job's workers, all at once, and ends them.
+    """See `Transport`, `Lender` and `Elastic`. Starts the job's workers at once, and ends them.
 
-    They end with it: when it is closed, when nobody holds it any more, and when this process ends, however it does.
+    They end when the transport is closed or garbage-collected, and when this process ends, however it ends.
 
     Args:
-        workload: What they do.
-        device: Where batches are put; None: on the CPU.
-        no_cuda_sync: Do not wait until they are there.
-        start_method: `spawn`: in a new interpreter; the workload is pickled. `fork`: in a copy of this process; nothing
-            is pickled, but torch has one thread there, and to fork a process that has threads or uses a GPU is unsafe.
-        max_restarts_per_worker: How often a worker that dies or fails is started again, as its next incarnation,
-            before that is an error.
-        quiet: Leave out the workers' warnings.
-        ring: A replay buffer: workers write their frames into it, and no batch comes here.
+        workload: The work of the workers.
+        device: Device of the batches; None: the CPU.
+        no_cuda_sync: Do not wait until batches are on the device.
+        start_method: `spawn`: start new interpreters; the workload is pickled. `fork`: copy this process; nothing is
+            pickled. A fork's torch has one thread, and forking a process that has threads or uses a GPU is unsafe.
+        max_restarts_per_worker: How often a worker that dies or fails is restarted, as its next incarnation, before
+            that is an error.
+        quiet: Ignore warnings in the workers.
+        ring: A replay buffer. Workers write their frames into it, and batches are empty.
 
     Raises:
-        JobInvalid: The workload cannot be pickled, or there is no such way to start.
+        JobInvalid: The workload cannot be pickled, or the start method is unknown.
     """
 
     def __init__(
@@ -73,30 +74,49 @@ class ProcessesTransport:
         self._handed_over: set[tuple[int, int, int]] = set()  # and not taken yet
         self._corrupt = 0
         self._suspect_after_s = workload.job.spec.failure.suspect_after_seconds
-        self._told: set[int] = set()  # the workers that are stuck, and were said to be
+        self._warned: set[int] = set()  # workers whose long step has been logged
         method = next((known for known in START_METHODS if known == start_method), None)
         if method is None:
             raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
         self._supervisor = Supervisor(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet, ring=ring)
         self._close = weakref.finalize(self, self._supervisor.close)
-        self._close.atexit = False  # multiprocessing's own, which waits for its children, may come before those
-        atexit.register(self._close)
+        self._close.atexit = False  # atexit handlers run last-in first-out: this must run before multiprocessing's,
+        atexit.register(self._close)  # which waits for its children
         try:
             self._supervisor.add(workload.job.spec.workers)
-            import tensordict  # noqa: F401  # takes seconds, in which the workers start
+            import tensordict  # noqa: F401  # takes seconds, during which the workers start
         except BaseException:
             self.close()
             raise
 
     @property
-    def quota(self) -> WriteQuota | None:
-        """See `Stores`."""
-        return self._supervisor.quota
+    def resumed(self) -> Resumed:
+        """See `Transport`. Such a job always starts from nothing."""
+        return Resumed(session=1, version=0, round=0)
 
     @property
-    def resumed(self) -> Resumed:
-        """See `Transport`. These workers have no past."""
-        return Resumed(session=1, version=0, round=0)
+    def rank(self) -> Rank:
+        """See `Transport`."""
+        return ALONE
+
+    @property
+    def peers(self) -> None:
+        """See `Transport`."""
+
+    @property
+    def elastic(self) -> "ProcessesTransport":
+        """See `Transport`."""
+        return self
+
+    @property
+    def lender(self) -> "ProcessesTransport":
+        """See `Transport`."""
+        return self
+
+    @property
+    def quota(self) -> WriteQuota | None:
+        """See `Transport`."""
+        return self._supervisor.quota
 
     def control(self, control: Control) -> None:
         """See `Transport`."""
@@ -104,13 +124,13 @@ class ProcessesTransport:
         self._supervisor.control(control)
 
     def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
-        """See `Lends`."""
+        """See `Lender`."""
         return self._supervisor.lend(parameters, nbytes)
 
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
         """See `Transport`. A snapshot that was not lent is spent at once."""
         self._check()
-        if not self._supervisor.weights(version, snapshot, workers):
+        if not self._supervisor.send_weights(version, snapshot, workers):
             self._spent.append(snapshot)
 
     def spent(self) -> list[Snapshot]:
@@ -132,7 +152,7 @@ class ProcessesTransport:
                 raise supervisor.fault
             left_s = until - time.monotonic()
             if left_s <= 0:
-                self._tell_who_is_stuck()
+                self._warn_about_long_steps()
                 return None
             supervisor.listen(left_s)
 
@@ -141,7 +161,7 @@ class ProcessesTransport:
         identity = (arrival.worker, arrival.incarnation, arrival.sequence)
         if identity in self._handed_over:
             self._handed_over.discard(identity)
-            self._supervisor.taken(arrival.worker, arrival.incarnation)
+            self._supervisor.take(arrival.worker, arrival.incarnation)
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
@@ -157,7 +177,7 @@ class ProcessesTransport:
         }
 
     def report(self, status: LearnerStatus) -> None:
-        """See `Transport`. Nobody else listens here."""
+        """See `Transport`. Only this process reads it, so it goes nowhere."""
 
     def corrupt(self) -> int:
         """See `Transport`."""
@@ -177,33 +197,30 @@ class ProcessesTransport:
         self._check()
         self._supervisor.remove(workers)
 
-    def wait_at_close(self, timeout_s: float) -> None:
-        """See `Patient`."""
-        self._supervisor.leave_grace_s = timeout_s
-
-    def close(self) -> None:
-        """See `Transport`. Returns when the workers have ended."""
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """See `Transport`. Returns when the workers have ended. The default is 3 s."""
         atexit.unregister(self._close)
-        self._close()
+        self._close.detach()
+        self._supervisor.close(leave_grace_s=LEAVE_GRACE_S if timeout_s is None else timeout_s)
 
     def _check(self) -> None:
         self._supervisor.listen(0)
         if self._supervisor.fault:
             raise self._supervisor.fault
 
-    def _tell_who_is_stuck(self) -> None:
-        """Once for each worker, until it is well again."""
-        after_s = self._suspect_after_s
-        troubles = {index: trouble for index, status in self.workers().items() if (trouble := stuck(status, after_s))}
-        for index in troubles.keys() - self._told:
-            log.warning("worker %d %s", index, troubles[index])
-        self._told = set(troubles)
+    def _warn_about_long_steps(self) -> None:
+        """Log the long step of each worker, once until the step ends."""
+        found = {index: describe_long_step(status, self._suspect_after_s) for index, status in self.workers().items()}
+        problems = {index: problem for index, problem in found.items() if problem}
+        for index in problems.keys() - self._warned:
+            log.warning("worker %d %s", index, problems[index])
+        self._warned = set(problems)
 
     def _arrival(self, handle: WorkerHandle, ready: BatchReady | BatchStored) -> Arrival | None:
         if isinstance(ready, BatchStored):
-            return _receipt(handle, ready)
+            return _stored_arrival(handle, ready)
         try:
-            # Copied as a whole and at once: the worker writes the next batch where this one lies.
+            # Copied as a whole and at once: the worker writes the next batch into the same region.
             own = self._memory.take(ready.nbytes)
             own[:] = handle.region(ready)
             meta, fragment = unpack_fragment(own, checksum=False)
@@ -212,23 +229,22 @@ class ProcessesTransport:
                 batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         except WireError as error:
             self._corrupt += 1
-            log.warning("a batch of worker %d could not be read and is dropped: %s", handle.index, error)
-            self._supervisor.taken(handle.index, handle.incarnation)
+            log.warning("dropped a batch of worker %d that could not be read: %s", handle.index, error)
+            self._supervisor.take(handle.index, handle.incarnation)
             return None
-        return Arrival(
+        return Arrival.of(
             worker=handle.index,
             incarnation=handle.incarnation,
             sequence=ready.sequence,
             meta=meta,
+            fragment=fragment,
             batch=batch,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
             nbytes=ready.nbytes,
         )
 
 
-def _receipt(handle: WorkerHandle, stored: BatchStored) -> Arrival:
-    """Of a batch that is in the replay buffer, or was too old for it."""
+def _stored_arrival(handle: WorkerHandle, stored: BatchStored) -> Arrival:
+    """Return the empty arrival of a batch that is in the replay buffer, or was too old for it."""
     from tensordict import TensorDict
 
     return Arrival(

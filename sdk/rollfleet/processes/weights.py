@@ -1,10 +1,10 @@
-"""Weights in shared memory: written once by the learner, read from there by each worker.
+"""Weights in shared memory: the learner writes a version once, and each worker reads it from there.
 
-The learner makes a version right there, where it can (`lend`), and copies it there where it cannot. A worker holds a
-lock on a version while it loads it, and the learner writes only where it gets that lock. Nobody waits for a lock: where
-a worker does not get it, there is a newer version elsewhere. The locks are the system's (`fcntl`), so that those of a
-process that dies are gone too. (A process also loses them all when it closes any descriptor of the file, which a
-mapping has too: so nothing is unmapped here.)
+The learner fills a lent snapshot in shared memory (`lend`), or copies a snapshot there. Each version lies in a slot. A
+worker locks a slot while it loads the version, and the learner writes only to slots that it can lock. Neither waits for
+a lock: if a worker cannot get one, another slot has a newer version. The locks are the system's (`fcntl`), which
+releases those of a process that dies. A process also loses all its locks when it closes any descriptor of the file, and
+a mapping has one too. So nothing is unmapped here.
 """
 
 import fcntl
@@ -29,25 +29,33 @@ _PARAMETERS = TypeAdapter(tuple[Parameter, ...])
 
 
 class SharedWeights:
-    """The learner's end: where versions are put.
+    """The learner's end: writes versions into slots.
+
+    Example:
+        >>> from rollfleet.weights.layout import WeightLayout
+        >>> layout = WeightLayout({"policy": {"w": torch.ones(2)}})
+        >>> weights = SharedWeights()
+        >>> location = weights.put(1, layout.snapshot({"policy": {"w": torch.ones(2)}}), in_use=[])
+        >>> SharedWeightsInbox(weights.shared_memory, layout, lambda: location).newest().version
+        1
 
     Attributes:
-        shared_memory: What workers read.
+        shared_memory: The memory that workers read.
     """
 
     def __init__(self) -> None:
         self.shared_memory = SharedMemory.create()
         self._lists: dict[tuple[Parameter, ...], tuple[int, int]] = {}
-        self._slots: dict[int, NDArray[np.uint8]] = {}  # by where they begin
-        self._snapshots: dict[int, Snapshot] = {}  # that were made there last
-        self._lent: tuple[int, Tensor] | None = None  # where, and its memory; nobody reads there
+        self._slots: dict[int, NDArray[np.uint8]] = {}  # by their start
+        self._snapshots: dict[int, Snapshot] = {}  # the last one made in each slot
+        self._lent: tuple[int, Tensor] | None = None  # slot and memory; no worker reads it
 
     def lend(
         self, parameters: tuple[Parameter, ...], nbytes: int, in_use: Collection[WeightsLocation]
     ) -> Snapshot | None:
-        """A snapshot to be filled, where neither a worker reads nor one of these lies: `put` need not copy it.
+        """Lend a snapshot in a slot that no worker reads and no location in `in_use` names. `put` does not copy it.
 
-        None: what was lent last has not come back yet.
+        Returns None while the snapshot lent last is not yet put.
         """
         if self._lent is not None:
             return None
@@ -59,11 +67,11 @@ class SharedWeights:
         return snapshot
 
     def is_lent(self, snapshot: Snapshot) -> bool:
-        """Whether it lies where `lend` said."""
+        """Whether this snapshot is the lent one."""
         return self._lent is not None and self._lent[1] is snapshot.data
 
     def put(self, version: int, snapshot: Snapshot, in_use: Collection[WeightsLocation]) -> WeightsLocation:
-        """Let workers read a version; one that was made elsewhere is copied to where nobody reads."""
+        """Publish a version to the workers. A snapshot that was not lent is copied into a free slot."""
         nbytes = snapshot.data.numel()
         list_at, list_bytes = self._list(snapshot.parameters)
         if self._lent is not None and self.is_lent(snapshot):
@@ -82,7 +90,7 @@ class SharedWeights:
         )
 
     def close(self) -> None:
-        """Give up the memory."""
+        """Release the memory."""
         self._slots.clear()
         self._snapshots.clear()
         self._lent = None
@@ -110,12 +118,12 @@ class SharedWeights:
 
 
 class SharedWeightsInbox:
-    """The worker's end: see `Inbox`.
+    """The worker's end: see `WeightsInbox`.
 
     Args:
-        shared_memory: The learner's.
-        layout: Of the worker's own policy.
-        location: Tells where the newest version lies now.
+        shared_memory: The learner's memory of weights.
+        layout: The layout of the worker's policy.
+        location: Returns the location of the newest version; None: none has come yet.
     """
 
     def __init__(
@@ -129,19 +137,17 @@ class SharedWeightsInbox:
         self._misfit: RollfleetError | None = None
 
     def newest(self) -> Weights | None:
-        """The newest version; None: none has come yet. Nobody writes over it until `let_go`, or the next call.
+        """Return the newest version; None: none has come yet. It stays unchanged until `release` or the next call.
 
         Raises:
-            WeightMismatch: A version came that does not fit the policy here.
+            WeightMismatch: A version does not fit the worker's policy.
         """
         if self._misfit:
             raise self._misfit
         while (location := self._location()) is not None and location != self._held:
-            self.let_go()
-            if _lock(
-                self._shared_memory, location.data_at, fcntl.LOCK_SH
-            ):  # else the learner writes there: it was overtaken
-                self._held = location  # unless that was before we had the lock, which the loop's condition asks
+            self.release()
+            if _lock(self._shared_memory, location.data_at, fcntl.LOCK_SH):  # else the learner writes a newer one there
+                self._held = location  # the loop's condition checks that it was not replaced before we had the lock
                 self._newest = None
         if self._held is None:
             return None
@@ -149,8 +155,8 @@ class SharedWeightsInbox:
             self._newest = Weights(version=self._held.version, data=self._read(self._held))
         return self._newest
 
-    def let_go(self) -> None:
-        """What was given out last has been loaded."""
+    def release(self) -> None:
+        """Release the version that `newest` returned last: it is loaded."""
         if self._held:
             fcntl.lockf(self._shared_memory, fcntl.LOCK_UN, 1, self._held.data_at)
             self._held = None

@@ -1,6 +1,6 @@
-"""The program in a worker that is a process of the learner's machine.
+"""The program of a worker process on the learner's machine.
 
-It ignores Ctrl-C, which is the learner's; it ends when the learner is gone, or at SIGTERM.
+It ignores Ctrl-C, which is meant for the learner. It ends when the learner is gone, or at SIGTERM.
 """
 
 import faulthandler
@@ -10,44 +10,42 @@ import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rollfleet.processes.fork_safety import close_in_children
-from rollfleet.system.child_processes import die_with
-from rollfleet.system.warnings_off import be_quiet
+from rollfleet.system.child_processes import close_in_children, die_with
+from rollfleet.system.process_setup import silence_warnings
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED
 
 if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
 
-EXIT_COMPLETE, EXIT_FAILED = 0, 1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What a worker's process is told. The numbers of descriptors are valid in that process.
+class WorkerArguments:
+    """The arguments of a worker process. Descriptors are numbers that are valid in that process.
 
     Attributes:
-        index: Which worker it is.
-        incarnation: Which life of it this is, from 0.
-        most_waiting: Batches that may wait for the learner.
-        threads: For torch.
-        quiet: Whether warnings are left out.
-        parent: Process whose end is ours, or 0: notice it by the socket alone.
-        line: Socket to the learner.
-        control_block: SharedMemory of the learner's notices.
+        index: The worker's index.
+        incarnation: The worker's incarnation, from 0.
+        max_batches_ahead: Batches that may wait for the learner.
+        threads: Number of torch's threads.
+        quiet: Whether to ignore warnings.
+        parent: Process with which the worker dies; 0: it notices the learner's end by the connection alone.
+        connection: Socket to the learner.
+        control_block: SharedMemory of the learner's instructions.
         batches: SharedMemory of batches.
         weights: SharedMemory of weights.
-        pickled_workload: SharedMemory with the workload; -1: it is given otherwise.
-        ring: SharedMemory of the learner's replay buffer, into which frames are written; -1: batches go to the learner.
-        ring_locks: File of its locks.
-        quota: Number of the quota there in which they are counted.
+        pickled_workload: SharedMemory of the workload; -1: `run` gets the workload itself.
+        ring: SharedMemory of the learner's replay buffer, into which the worker writes; -1: batches go to the learner.
+        ring_locks: File of the replay buffer's locks.
+        quota: Number of the replay buffer's quota that counts the written frames.
     """
 
     index: int
     incarnation: int
-    most_waiting: int
+    max_batches_ahead: int
     threads: int
     quiet: bool
     parent: int
-    line: int
+    connection: int
     control_block: int
     batches: int
     weights: int
@@ -56,24 +54,29 @@ class Assignment:
     ring_locks: int = -1
     quota: int = -1
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that the process inherits."""
+        shared = (self.control_block, self.batches, self.weights, self.pickled_workload, self.ring, self.ring_locks)
+        return [descriptor for descriptor in (self.connection, *shared) if descriptor >= 0]
 
-def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
-    """Work until told to leave; the exit code.
+
+def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
+    """Collect until the job is complete, or the learner asks this worker to leave. Returns the exit code.
 
     Args:
-        assignment: Which worker this is, and how it reaches the learner.
-        workload: What to do; None: it is in `pickled_workload`.
+        arguments: The worker's identity, and its descriptors.
+        workload: The worker's work; None: read it from `pickled_workload`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if assignment.parent:
-        die_with(assignment.parent)
+    if arguments.parent:
+        die_with(arguments.parent)
         os.register_at_fork(after_in_child=_die_with_parent)
     faulthandler.enable()
-    if assignment.quiet:
-        be_quiet()
-    line = socket.socket(fileno=assignment.line)
-    close_in_children(line)
+    if arguments.quiet:
+        silence_warnings()
+    connection = socket.socket(fileno=arguments.connection)
+    close_in_children(connection)
 
     import torch
 
@@ -88,27 +91,27 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
     from rollfleet.worker.worker import Worker, failure
     from rollfleet_api.messages import WorkerStatus
 
-    torch.set_num_threads(assignment.threads)
+    torch.set_num_threads(arguments.threads)
+    quota = None
+    if arguments.ring >= 0:
+        ring = Ring(SharedMemory(arguments.ring), FileLocks(SharedMemory(arguments.ring_locks)))
+        quota = WriteQuota(ring, arguments.quota)
     transport = ProcessWorkerTransport(
-        line,
-        control_block=ControlBlock(SharedMemory(assignment.control_block)),
-        batches=SharedMemory(assignment.batches),
-        weights=SharedMemory(assignment.weights),
-        incarnation=assignment.incarnation,
-        most_waiting=assignment.most_waiting,
-        quota=None
-        if assignment.ring < 0
-        else WriteQuota(
-            Ring(SharedMemory(assignment.ring), FileLocks(SharedMemory(assignment.ring_locks))), assignment.quota
-        ),
+        connection,
+        control_block=ControlBlock(SharedMemory(arguments.control_block)),
+        batches=SharedMemory(arguments.batches),
+        weights=SharedMemory(arguments.weights),
+        incarnation=arguments.incarnation,
+        max_batches_ahead=arguments.max_batches_ahead,
+        quota=quota,
     )
     worker: Worker | None = None
     try:
         if workload is None:
-            pickled_workload = SharedMemory(assignment.pickled_workload)
-            workload = unpickle_workload(pickled_workload.map(0, os.fstat(assignment.pickled_workload).st_size).data)
+            pickled_workload = SharedMemory(arguments.pickled_workload)
+            workload = unpickle_workload(pickled_workload.map(0, os.fstat(arguments.pickled_workload).st_size).data)
             pickled_workload.close()
-        worker = Worker(transport, workload, assignment.index)
+        worker = Worker(transport, workload, arguments.index)
         transport.on_leave = worker.leave
         worker.run()
     except JobEnded:
@@ -116,9 +119,9 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
     except Exception as error:
         # Bad input and misfits would fail again in the same way; an environment that broke may work next time.
         fatal = isinstance(error, JobInvalid | WeightMismatch)
-        status = transport.status or WorkerStatus.starting(assignment.index, assignment.incarnation)
+        status = transport.status or WorkerStatus.starting(arguments.index, arguments.incarnation)
         transport.report(replace(worker.failed(error) if worker else failure(status, error), fatal=fatal))
-        return EXIT_FAILED
+        return EXIT_CRASHED
     finally:
         transport.close()
         if worker:
@@ -127,5 +130,5 @@ def run(assignment: Assignment, workload: "Workload | None" = None) -> int:
 
 
 def _die_with_parent() -> None:
-    """In an environment's process, which is forked from ours."""
+    """Tie the process of an environment, which is a fork of the worker's, to the worker."""
     die_with(os.getppid())

@@ -1,7 +1,7 @@
-"""A worker's end of a job whose learner is another process of this machine.
+"""A worker's side of a job whose learner is another process on this machine.
 
-Without threads: the learner's notices are read from shared memory whenever they matter, and it rings, which is a byte
-on the socket, whenever there is a new one. A socket that ends says that the learner is gone.
+It has no threads. It reads the learner's instructions from shared memory whenever they matter. The learner sends a byte
+on the socket, a wake-up, whenever they change. When the socket closes, the learner is gone.
 """
 
 import select
@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 from rollfleet.data.batch import Fragment, frames_in
 from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobEnded
-from rollfleet.processes.control_block import ControlBlock, Notice, WeightsLocation
+from rollfleet.processes.control_block import ControlBlock, Instructions, WeightsLocation
 from rollfleet.processes.messages import BatchReady, BatchStored, WorkerMessage, encode_message
 from rollfleet.processes.weights import SharedWeightsInbox
 from rollfleet.schemes import Layout
 from rollfleet.system.shared_memory import SharedMemory
-from rollfleet.transports.worker_side import Sending
+from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerStatus
 
-ASK_AGAIN_S = 1.0
-EPISODES = 100  # that the learner is told of, of those that ended in a batch
-HEADROOM = 1.5  # of a place that has become too small
+CHECK_INTERVAL_S = 1.0
+MAX_EPISODES = 100  # the last of a stored batch's episodes, reported to the learner
+HEADROOM = 1.5  # size of a slot that replaces one that was too small, relative to it
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """Where batches are written: a region, and the number of the batch that was written there last."""
+    """A region for batches, and the number of the last batch written to it."""
 
     start: int
     memory: NDArray[np.uint8]
@@ -47,50 +47,55 @@ class ProcessWorkerTransport:
     """See `WorkerTransport`. One thread uses it.
 
     Args:
-        line: Connected to the learner; closed with the transport.
-        control_block: Where the learner's notices are.
-        batches: Where batches go; this side lets it grow.
-        weights: Where the learner puts weights.
-        incarnation: Which life of its worker this is.
-        most_waiting: Batches that may wait for the learner.
-        quota: What may be written into the learner's replay buffer; None: batches go to the learner.
+        connection: Socket to the learner; closed with the transport.
+        control_block: The learner's instructions.
+        batches: Memory for batches; the worker grows it.
+        weights: The learner's memory of weights.
+        incarnation: The worker's incarnation, from 0.
+        max_batches_ahead: Batches that may wait for the learner.
+        quota: The frames that may be written into the learner's replay buffer; None: batches go to the learner.
 
     Attributes:
-        incarnation: Which life of this worker this is.
-        on_leave: Called, once or more, when the learner wants this worker to leave.
+        incarnation: The worker's incarnation, from 0.
+        on_leave: Called, once or more, when the learner asks this worker to leave.
     """
 
     def __init__(
         self,
-        line: socket.socket,
+        connection: socket.socket,
         *,
         control_block: ControlBlock,
         batches: SharedMemory,
         weights: SharedMemory,
         incarnation: int,
-        most_waiting: int,
+        max_batches_ahead: int,
         quota: WriteQuota | None = None,
     ) -> None:
-        self._line, self._control_block, self._batches, self._weights = line, control_block, batches, weights
-        self._most_waiting, self._quota = most_waiting, quota
+        self._connection, self._control_block, self._batches, self._weights = (
+            connection,
+            control_block,
+            batches,
+            weights,
+        )
+        self._max_batches_ahead, self._quota = max_batches_ahead, quota
         self._slots: list[_Slot] = []
         self._sequence = 0
         self._status: WorkerStatus | None = None
         self._inbox: SharedWeightsInbox | None = None
         self._poll = select.poll()
-        self._poll.register(line, select.POLLIN)
+        self._poll.register(connection, select.POLLIN)
         self.incarnation = incarnation
         self.on_leave: Callable[[], None] = lambda: None
 
     @property
     def control(self) -> Control | None:
-        """The newest control message. A worker asks for it between any two steps of its environments."""
+        """See `WorkerTransport`. A worker reads it between any two steps of its environments."""
         self._control_block.beat()
-        return self._notice().control
+        return self._instructions().control
 
     @property
     def status(self) -> WorkerStatus | None:
-        """What was reported last."""
+        """See `WorkerTransport`."""
         return self._status
 
     def follow_weights(self, layout: Layout) -> SharedWeightsInbox:
@@ -101,97 +106,97 @@ class ProcessWorkerTransport:
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """See `WorkerTransport`."""
         while not condition():
-            self._wait(ASK_AGAIN_S)
+            self._wait(CHECK_INTERVAL_S)
 
-    def send(self, fragment: Fragment, meta: BatchMeta) -> Sending:
-        """Write a batch into shared memory, and tell the learner of it once there is room. It is stored at once.
+    def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
+        """Write a batch into shared memory, where it is stored at once. Announce it when the learner has capacity.
 
-        Where it goes into a replay buffer, it is stored once there is room.
+        With a quota, write it into the replay buffer when that has capacity.
         """
-        self._done_with_weights()
+        self._release_weights()
         if self._quota is not None:
-            into = partial(self._store, self._quota, fragment, meta, self._sequence)
-            storing = _Admission(partial(self.when_there_is_room, self._sequence, into))
+            store = partial(self._store, self._quota, fragment, meta, self._sequence)
+            written = _Admission(partial(self._when_admitted, self._sequence, store))
             self._sequence += 1
-            return Sending(admitted=storing, stored=storing)
+            return PendingBatch(admitted=written, stored=written)
         encoded = pack_fragment(fragment, meta, checksum=False, folded=False)
         ready = BatchReady(sequence=self._sequence, start=self._write(encoded), nbytes=encoded.nbytes)
         self._sequence += 1
         stored: Future[None] = Future()
         stored.set_result(None)
-        announce = partial(self.when_there_is_room, ready.sequence, partial(self._announce, ready))
-        return Sending(admitted=_Admission(announce), stored=stored)
+        announce = partial(self._when_admitted, ready.sequence, partial(self._announce, ready))
+        return PendingBatch(admitted=_Admission(announce), stored=stored)
 
     def report(self, status: WorkerStatus) -> None:
-        """Tell the learner now."""
-        self._done_with_weights()
+        """See `WorkerTransport`."""
+        self._release_weights()
         self._control_block.beat()
         self._status = status
-        with suppress(JobEnded):  # whoever waits, or sends a batch, hears of it
-            self._tell(replace(status, time_s=time.time()))
+        with suppress(JobEnded):  # the next wait, or the next batch, raises it
+            self._send(replace(status, time_s=time.time()))
 
     def close(self) -> None:
-        """Leave."""
-        self._line.close()
+        """See `WorkerTransport`."""
+        self._connection.close()
         self._control_block.close()
         self._batches.close()
         self._weights.close()
 
-    def when_there_is_room(self, sequence: int, send: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Send a batch once there is room for it. False: there was none in time.
+    def _when_admitted(self, sequence: int, send: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Send a batch when the learner has capacity for it. Returns False after the timeout.
 
         Args:
-            sequence: Its number.
-            send: Does so; False: there is no room yet.
-            timeout_s: How long to wait; None: for ever.
+            sequence: The batch's number.
+            send: Sends it; returns False if that must wait.
+            timeout_s: How long to wait; None: forever.
 
         Raises:
-            JobEnded: There never will be.
+            JobEnded: The learner will take no more batches.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (notice := self._notice()).taken <= sequence - self._most_waiting or not send():
-            if notice.control is not None and notice.control.phase is LearnerPhase.COMPLETE:
-                raise JobEnded("the job is complete: nobody will take this batch")
-            left_s = ASK_AGAIN_S if until is None else until - time.monotonic()
+        while (given := self._instructions()).taken <= sequence - self._max_batches_ahead or not send():
+            if given.control is not None and given.control.phase is LearnerPhase.COMPLETE:
+                raise JobEnded("the job is complete: no learner will take this batch")
+            left_s = CHECK_INTERVAL_S if until is None else until - time.monotonic()
             if left_s <= 0:
                 return False
-            self._wait(min(left_s, ASK_AGAIN_S))
+            self._wait(min(left_s, CHECK_INTERVAL_S))
         return True
 
     def _announce(self, ready: BatchReady) -> bool:
-        self._tell(ready)
+        self._send(ready)
         return True
 
     def _store(self, quota: WriteQuota, fragment: Fragment, meta: BatchMeta, sequence: int) -> bool:
-        """Into the replay buffer, unless it is too old by now."""
-        control, mine = self._notice().control, self._status.worker if self._status else 0
-        meant = 0 if control is None else max(control.version, dict(control.some).get(mine, 0))
+        """Write a batch into the replay buffer, unless it is too old by now. Returns False if that must wait."""
+        control, worker = self._instructions().control, self._status.worker if self._status else 0
+        meant = 0 if control is None else control.version_for(worker)
         kept = meta.version == 0 or meant - meta.version <= quota.max_lag
         if kept and not quota.write(frames_in(fragment)):
             return False
-        self._tell(
+        self._send(
             BatchStored(
                 sequence=sequence,
                 meta=meta,
                 kept=kept,
-                episode_returns=tuple(fragment.episode_returns[-EPISODES:].tolist()),
-                episode_lengths=tuple(fragment.episode_lengths[-EPISODES:].tolist()),
+                episode_returns=tuple(fragment.episode_returns[-MAX_EPISODES:].tolist()),
+                episode_lengths=tuple(fragment.episode_lengths[-MAX_EPISODES:].tolist()),
             )
         )
         return True
 
-    def _notice(self) -> Notice:
-        notice = self._control_block.read()
-        if notice.leave:
+    def _instructions(self) -> Instructions:
+        instructions = self._control_block.read()
+        if instructions.leave:
             self.on_leave()
-        return notice
+        return instructions
 
     def _location(self) -> WeightsLocation | None:
-        return self._notice().weights
+        return self._instructions().weights
 
-    def _done_with_weights(self) -> None:
+    def _release_weights(self) -> None:
         if self._inbox:
-            self._inbox.let_go()
+            self._inbox.release()
 
     def _write(self, encoded: Encoded) -> int:
         slot = self._free_slot(encoded.nbytes)
@@ -203,8 +208,8 @@ class ProcessWorkerTransport:
         return slot.start
 
     def _free_slot(self, nbytes: int) -> "_Slot":
-        """One whose batch the learner has taken, or a new one. There are `most_waiting` + 1 at most."""
-        taken = self._notice().taken
+        """Return a slot whose batch is taken, or a new one. There are at most `max_batches_ahead` + 1."""
+        taken = self._instructions().taken
         for slot in self._slots:
             if slot.sequence < taken:
                 if slot.memory.nbytes >= nbytes:
@@ -217,26 +222,26 @@ class ProcessWorkerTransport:
         self._slots.append(slot)
         return slot
 
-    def _tell(self, message: WorkerMessage) -> None:
+    def _send(self, message: WorkerMessage) -> None:
         try:
-            self._line.sendall(encode_message(message))
+            self._connection.sendall(encode_message(message))
         except OSError as error:
             raise JobEnded("the learner is gone") from error
 
     def _wait(self, timeout_s: float) -> None:
-        """Until the learner rings, at most so long."""
+        """Wait for a wake-up of the learner, at most `timeout_s`."""
         if not self._poll.poll(timeout_s * 1000):
             return
         try:
-            rung = self._line.recv(4096)
+            wake_ups = self._connection.recv(4096)
         except OSError as error:
             raise JobEnded("the learner is gone") from error
-        if not rung:
+        if not wake_ups:
             raise JobEnded("the learner is gone")
 
 
 class _Admission(Future[None]):
-    """Whoever waits for it does the waiting: for room, and then sends the batch."""
+    """A future without a thread: the caller of `result` does the waiting and the sending."""
 
     def __init__(self, send: Callable[[float | None], bool]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A job seen from beside: evaluators and recorders get every batch and take none from the learner.
+"""A job observed from beside: evaluators and recorders receive every batch, and take none from the learner.
 
-`observe` gives batches live, `record` writes them to disk in segments, `Recording` reads them back.
+`observe` returns live batches, `record` writes them to disk in segments, `Recording` reads them back.
 """

@@ -1,9 +1,8 @@
-"""Sees every batch that a job's workers send, live, and takes none away from its learner.
+"""Receives every batch that a job's workers send, live, and takes none from its learner.
 
-It subscribes to the subjects that workers publish to, beside the work queue: a copy comes to it, and nobody waits.
+It subscribes to the subjects that workers publish to, beside the work queue: it gets a copy, and no one waits for it.
 """
 
-import asyncio
 import logging
 import threading
 from collections import deque
@@ -12,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from nats.aio.msg import Msg
-from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
-from pydantic import ValidationError
 
 from rollfleet.data.batch import to_batch
 from rollfleet.errors import ConnectionFailed, JobEnded, WireError
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
+from rollfleet.nats.polling import poll
 from rollfleet.nats.state import read_state
 from rollfleet.wire.batch_chunks import Assembled, Assembler
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, MessageInvalid, unpack
+from rollfleet_api.kubernetes_names import credentials_secret
+from rollfleet_api.messages import Control, LearnerPhase
+from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import BEGAN
 
 if TYPE_CHECKING:
@@ -33,23 +32,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MEMORY_BYTES = 256 << 20
-LOOK_EVERY_S = 2.0
-GONE_AFTER_S = 60.0  # NATS may have lost the job: whoever runs it has so long to make it again
+POLL_EVERY_S = 2.0
+GONE_AFTER_S = 60.0  # NATS may have lost the job: its owner has this long to recreate it
 SUBSCRIBE_TIMEOUT_S = 15.0
 
 
 class Observer:
-    """An iterator over every batch of a job, TensorDict `[envs, T]`, of one worker each, as they come.
+    """An iterator over every batch of a job as it arrives: TensorDict `[envs, T]`, each of one worker.
 
-    It sees what workers send from the moment that it is there, also what the learner drops as too old. Whoever is
-    slower than the workers loses batches, and nobody waits for it: what does not fit into its memory is left out.
-    Iterate from one thread. Iterating ends with the job.
+    It receives batches from the moment that it connects, including those that the learner drops as too old. A reader
+    that is slower than the workers loses batches: those that do not fit into its memory. Iterate from one thread. The
+    iteration ends with the job.
 
     Args:
         link: A connection as the job's learner. It is closed with the observer.
         job: The job.
-        memory_bytes: Batches that have come and were not asked for yet may have so many, or be a single one.
-        device: Where batches are put; None: they stay in the memory that they were received in.
+        memory_bytes: Bound of the batches that wait for the reader; a single larger batch is kept.
+        device: The device of batches; None: the CPU memory in which they were received.
+
+    Attributes:
+        job: The job.
+
+    Example:
+        >>> with rollfleet.observe("cartpole") as observer:  # doctest: +SKIP
+        ...     for batch in observer:
+        ...         print(batch["next", "reward"].mean())
     """
 
     def __init__(
@@ -68,57 +75,57 @@ class Observer:
         self._waiting: deque[Assembled] = deque()
         self._waiting_bytes = 0
         self._corrupt = 0
-        self._over: JobEnded | None = None
+        self._ended: JobEnded | None = None
         self._changed = threading.Condition()
         link.call(self._subscribe(), timeout_s=SUBSCRIBE_TIMEOUT_S)
-        link.begin(self._look_around())
+        link.begin(self._watch_job())
 
     def receive(self, timeout_s: float) -> Assembled | None:
-        """The next batch as it was sent; None: none came in time.
+        """Return the next batch as it was sent; None: none came in time.
 
         Raises:
-            JobEnded: The job is over, and all that had come was received.
+            JobEnded: The job has ended, and every batch that came was returned.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
+            self._changed.wait_for(lambda: self._waiting or self._ended, timeout_s)
             if self._waiting:
                 assembled = self._waiting.popleft()
                 self._waiting_bytes -= assembled.buffer.nbytes
                 return assembled
-            if self._over:
-                raise self._over
+            if self._ended:
+                raise self._ended
         return None
 
     @property
     def missed(self) -> int:
-        """Batches that did not come whole, or found no room, though later ones of the same worker's life have come."""
+        """Batches that arrived incomplete or did not fit, though later ones of the same incarnation arrived."""
         with self._changed:
             return self._duplicates.missed
 
     @property
     def corrupt(self) -> int:
-        """Batches that could not be read."""
+        """Number of batches that could not be read."""
         return self._corrupt
 
     def count_corrupt(self, error: Exception) -> None:
-        """One could not be read."""
+        """Count a batch that could not be read."""
         self._corrupt += 1
-        log.warning("a batch could not be read and is left out: %s", error)
+        log.warning("skipped a batch that could not be read: %s", error)
 
     def close(self) -> None:
-        """Leave. Closing twice is fine."""
+        """Disconnect. Closing twice is harmless."""
         self._end(JobEnded(f"this observer of {self.job.key} was closed"))
         self._link.close()
 
     def __iter__(self) -> Self:
-        """Itself."""
+        """Return self."""
         return self
 
     def __next__(self) -> "TensorDict":
-        """The next batch.
+        """Return the next batch.
 
         Raises:
-            StopIteration: The job is over, or the observer was closed.
+            StopIteration: The job has ended, or the observer was closed.
         """
         while True:
             try:
@@ -135,7 +142,7 @@ class Observer:
                 return batch if self._device is None else batch.to(self._device)
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return self."""
         return self
 
     def __exit__(
@@ -148,30 +155,30 @@ class Observer:
 
     async def _subscribe(self) -> None:
         client, subjects = self._link.client, self._link.subjects
-        # A message that has come counts until it is looked at, and one at least must always find room.
+        # A received message counts until it is handled. At least one must always fit.
         pending_bytes = self._memory_bytes + client.max_payload
         for subject in subjects.batch_subjects:
             await client.subscribe(subject, cb=self._on_chunk, pending_bytes_limit=pending_bytes)
-        await client.subscribe(subjects.spec, cb=self._on_spec)
-        await client.subscribe(subjects.control, cb=self._on_control)
+        await self._link.listen(subjects.spec, CollectorJob, self._follow)
+        await self._link.listen(subjects.control, Control, self._obey)
         await self._link.flush()
 
-    async def _look_around(self) -> None:
-        """See now and then whether the job is complete, or gone."""
-        gone_s = 0.0
-        while not self._over:
-            try:
-                if control := await read_state(self._link, self._link.subjects.control, Control):
-                    self._obey(control)
-            except NoRespondersError:  # no stream answers: the job is gone, or NATS is not ready yet
-                gone_s += LOOK_EVERY_S
-                if gone_s >= GONE_AFTER_S:
-                    self._end(JobEnded(f"the job {self.job.key} is gone from NATS for {gone_s:g} s"))
-            except (NatsError, MessageInvalid, TimeoutError, OSError) as error:
-                log.debug("looking around: %r", error)
-            else:
-                gone_s = 0.0
-            await asyncio.sleep(LOOK_EVERY_S)
+    async def _watch_job(self) -> None:
+        """End when the job is complete, or gone from NATS."""
+        try:
+            await poll(self._read_control, every_s=POLL_EVERY_S, on_missing=self._check_patience)
+        except JobEnded as error:
+            self._end(error)
+
+    async def _read_control(self) -> None:
+        if control := await read_state(self._link, self._link.subjects.control, Control):
+            self._obey(control)
+        if self._ended:
+            raise self._ended
+
+    def _check_patience(self, missing_s: float) -> None:
+        if missing_s >= GONE_AFTER_S:
+            raise JobEnded(f"the job {self.job.key} is gone from NATS for {missing_s:g} s")
 
     async def _on_chunk(self, message: Msg) -> None:
         if message.subject.endswith(BEGAN):
@@ -186,30 +193,18 @@ class Observer:
             self._offer(assembled)
 
     def _offer(self, assembled: Assembled) -> None:
-        """A worker sends again what the queue has refused, so that most of what comes to us comes more than once."""
+        """Keep a batch if it is new and fits. Workers resend what the queue refuses: most batches arrive repeatedly."""
         identity, nbytes = assembled.identity, assembled.buffer.nbytes
         with self._changed:
             if self._waiting and self._waiting_bytes + nbytes > self._memory_bytes:
-                return  # it counts as missed as soon as its successor has come
+                return  # it counts as missed as soon as its successor arrives
             if self._duplicates.add(identity.worker, identity.incarnation, identity.sequence):
                 self._waiting.append(assembled)
                 self._waiting_bytes += nbytes
                 self._changed.notify_all()
 
-    async def _on_spec(self, message: Msg) -> None:
-        try:
-            self._follow(CollectorJob.model_validate_json(message.data))
-        except ValidationError as error:
-            log.warning("the job as it was published is passed over: %s", error)
-
     def _follow(self, job: CollectorJob) -> None:
         self._assembler.max_pending = 2 * job.spec.workers + 2
-
-    async def _on_control(self, message: Msg) -> None:
-        try:
-            self._obey(unpack(Control, message.data))
-        except MessageInvalid as error:
-            log.warning("a control message is passed over: %s", error)
 
     def _obey(self, control: Control) -> None:
         if control.phase is LearnerPhase.COMPLETE:
@@ -217,15 +212,15 @@ class Observer:
 
     def _end(self, error: JobEnded) -> None:
         with self._changed:
-            self._over = self._over or error
+            self._ended = self._ended or error
             self._changed.notify_all()
 
 
 async def check_may_observe(link: Link) -> None:
-    """Whether the server lets us see batches.
+    """Check that the server permits this connection to read batches.
 
     Raises:
-        ConnectionFailed: It does not; says whose credentials are needed.
+        ConnectionFailed: It does not. The text names the credentials to use.
     """
     for subject in link.subjects.batch_subjects:
         subscription = await link.client.subscribe(subject)
@@ -234,5 +229,5 @@ async def check_may_observe(link: Link) -> None:
     if "permissions violation" in str(link.client.last_error).lower():
         raise ConnectionFailed(
             f"these credentials may not read the batches of {link.subjects.key}: use its learner's, which on a cluster "
-            f"are in the Secret `{link.subjects.job}-learner-nats` ({link.client.last_error})"
+            f"are in the Secret `{credentials_secret(link.subjects.job, Role.LEARNER)}` ({link.client.last_error})"
         )

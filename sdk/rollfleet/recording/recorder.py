@@ -20,19 +20,19 @@ from rollfleet.wire.fragment_message import unpack_fragment
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 256 << 20
-LOOK_EVERY_S = 0.5
+RECEIVE_TIMEOUT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """Counters since a recorder began.
+    """Counters of a recorder since its start.
 
     Attributes:
-        batches: Written.
-        frames: In them.
-        bytes: Of them.
-        missed: Batches that did not come whole, or came faster than they could be written.
-        corrupt: Batches that could not be read, and were left out.
+        batches: Batches written.
+        frames: Frames in them.
+        bytes: Their size.
+        missed: Batches that arrived incomplete or faster than they could be written.
+        corrupt: Batches that could not be read, and were skipped.
     """
 
     batches: int
@@ -43,17 +43,22 @@ class Recorded:
 
 
 class Recorder:
-    """Records in the background, until the job ends or it is closed. `Recording` reads what it wrote.
+    """Records in the background, until the job ends or it is closed. `Recording` reads the files.
 
-    What went wrong in the background is raised by the next `wait` or `close`.
+    The next `wait` or `close` raises an error that happened in the background.
 
     Args:
-        observer: Sees the batches. It is closed with the recorder.
-        folder: Where they go: to what is there of the same job they are added.
-        segment_bytes: Of one file, at most; or a single batch.
+        observer: Receives the batches. It is closed with the recorder.
+        folder: The recording's folder. Batches are added to an earlier recording of the same job.
+        segment_bytes: Size of one file at most; a single larger batch has its own.
 
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
+
+    Example:
+        >>> with rollfleet.record("cartpole", "recording") as recorder:  # doctest: +SKIP
+        ...     recorder.wait(timeout_s=60)
+        ...     print(recorder.counts().batches)
     """
 
     def __init__(self, observer: Observer, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -68,7 +73,7 @@ class Recorder:
         self._thread.start()
 
     def counts(self) -> Recorded:
-        """What was written until now."""
+        """Return the counters."""
         return Recorded(
             batches=self._batches,
             frames=self._frames,
@@ -78,24 +83,24 @@ class Recorder:
         )
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job has ended. False: it has not, in time.
+        """Wait until the job has ended. Returns False after the timeout.
 
         Raises:
-            OSError: The disk is full, or broken.
+            OSError: The disk is full or broken.
         """
         try:
             self._done.result(timeout_s)
         except TimeoutError:
-            if self._done.done():  # it was raised in the background
+            if self._done.done():  # raised in the background
                 raise
             return False
         return True
 
     def close(self) -> None:
-        """Write what has come, and leave. Closing twice is fine.
+        """Write the batches that have arrived, and stop. Closing twice is harmless.
 
         Raises:
-            OSError: The disk is full, or broken.
+            OSError: The disk is full or broken.
         """
         self._stop.set()
         self._thread.join()
@@ -103,7 +108,7 @@ class Recorder:
         self._done.result()
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return self."""
         return self
 
     def __exit__(
@@ -127,7 +132,7 @@ class Recorder:
         while True:
             stopping = self._stop.is_set()
             try:
-                assembled = self._observer.receive(0.0 if stopping else LOOK_EVERY_S)
+                assembled = self._observer.receive(0.0 if stopping else RECEIVE_TIMEOUT_S)
             except JobEnded:
                 return
             if assembled:
@@ -143,7 +148,7 @@ class Recorder:
             self._observer.count_corrupt(error)
             return
         if self._before.pop(identity.worker, None) == (identity, xxhash.xxh3_64_intdigest(message.data)):
-            return  # its worker waits for room: the recorder before us had it already
+            return  # its worker resends it while the queue is full: the previous recorder has written it
         self._writer.write(identity, session=meta.session, round=meta.round, message=message)
         self._batches += 1
         self._frames += meta.frames
@@ -151,10 +156,10 @@ class Recorder:
 
 
 def _newest_of_each_worker(folder: Path) -> dict[int, tuple[Identity, int]]:
-    """What was recorded last of each worker: its identity and its checksum."""
+    """Identity and checksum of each worker's last recorded batch."""
 
-    def pass_over(damaged: RecordingDamaged) -> None:
+    def skip(damaged: RecordingDamaged) -> None:
         log.warning("%s", damaged)
 
-    records = (record for file in segments_in(folder) for record in scan(file, pass_over))
+    records = (record for file in segments_in(folder) for record in scan(file, skip))
     return {record.identity.worker: (record.identity, record.checksum) for record in records}

@@ -1,4 +1,4 @@
-"""Iterates over what a recorder wrote, as the learner iterated over the job."""
+"""Iterates over recorded batches as the learner iterated over the job."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ import torch
 from rollfleet.data.batch import to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
 from rollfleet.learner.options import device_of
-from rollfleet.learner.shares import together
+from rollfleet.learner.outcome import join_fragments
 from rollfleet.recording.segments import Record, describe, scan, segments_in
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.fragment_message import unpack_fragment
@@ -23,23 +23,30 @@ log = logging.getLogger(__name__)
 
 
 class Recording:
-    """The batches that a recorder wrote into a folder; no server is needed. Iterate over it as often as you like.
+    """The batches that a recorder wrote into a folder. No server is needed. Iterate over it as often as you like.
 
-    In mode Async: TensorDict `[envs, T]`, of one worker each, in its order; between workers the order may differ from
-    the learner's. In mode Sync: those of one round put together, as the learner's iterator yields them. Batches have
-    memory of their own, read when they are asked for. What is still being recorded is there up to the last batch.
+    In mode Async it yields TensorDict `[envs, T]`, each of one worker, in its order; the order between workers may
+    differ from the learner's. In mode Sync it joins the batches of one round, as the learner's iterator does. Each
+    batch is read when it is asked for, into its own memory. A recording in progress can be read up to its last batch.
 
-    It has what workers sent: also what the learner dropped as older than `weights.maxLag`, and, in a round that the
-    learner closed before all had reported, what came before the next one.
+    It holds every batch that workers sent. That includes batches that the learner dropped as older than
+    `weights.maxLag`. Of a round that the learner closed early, it includes batches that came before the next round.
 
     Args:
-        folder: Where they are.
-        skip_damaged: Pass over what is damaged (`damaged` tells of it), instead of raising an error.
-        device: Where batches are put; None: in CPU memory.
+        folder: The recording's folder.
+        skip_damaged: Skip damaged parts (see `damaged`) instead of raising an error.
+        device: The device of batches; None: CPU memory.
+
+    Attributes:
+        job: The job, as of the first file.
 
     Raises:
-        JobInvalid: There is no recording, or no such device.
+        JobInvalid: The folder has no recording, or the device does not exist.
         RecordingDamaged: The first file cannot be read.
+
+    Example:
+        >>> for batch in rollfleet.Recording("recording"):  # doctest: +SKIP
+        ...     print(batch.batch_size, batch["next", "reward"].mean())
     """
 
     def __init__(
@@ -49,34 +56,34 @@ class Recording:
         self._device = None if device is None else device_of(device, "device")
         self._damaged: dict[tuple[Path, int], RecordingDamaged] = {}
         if not segments_in(self._folder):
-            raise JobInvalid(f"there is no recording in {folder}: `rollfleet record JOB --to FOLDER` makes one")
+            raise JobInvalid(f"no recording in {folder}: create one with `rollfleet record JOB --to FOLDER`")
         self.job = self._first_job()
 
     @property
     def damaged(self) -> list[RecordingDamaged]:
-        """What was passed over until now, each with its file and offset."""
+        """Damaged parts that were skipped until now, each with its file and offset."""
         return list(self._damaged.values())
 
     def __len__(self) -> int:
-        """How many batches an iteration yields: found without reading them, so that damaged ones are among them."""
+        """Return the number of batches that an iteration yields. They are not read: damaged ones count, too."""
         return sum(1 for _ in self._groups())
 
     def __iter__(self) -> Iterator["TensorDict"]:
-        """The batches, in their order.
+        """Iterate over the batches in their order.
 
         Raises:
-            RecordingDamaged: Something is damaged; names file and offset.
+            RecordingDamaged: A part is damaged. The error has its file and offset.
         """
         for group in self._groups():
-            shares = [arrival.batch for record in group if (arrival := self._arrival(record))]
-            if shares:
-                yield together(shares, self.job.spec.collect.cat_results) if group[0].round else shares[0]
+            batches = [arrival.batch for record in group if (arrival := self._arrival(record))]
+            if batches:
+                yield join_fragments(batches, self.job.spec.collect.cat_results) if group[0].round else batches[0]
 
     def arrivals(self) -> Iterator[Arrival]:
-        """The same, one by one as each worker sent them, with what is known of each.
+        """Iterate over the batches as each worker sent them, with their metadata.
 
         Raises:
-            RecordingDamaged: Something is damaged; names file and offset.
+            RecordingDamaged: A part is damaged. The error has its file and offset.
         """
         for records in self._runs():
             for record in records:
@@ -97,13 +104,13 @@ class Recording:
             yield from by_rounds(records)
 
     def _runs(self) -> Iterator[Iterator[Record]]:
-        """The records of each run of a recorder: rounds are numbered anew where the job was made anew."""
+        """Records by run of the recorder: a recreated job numbers its rounds from the start."""
         files: list[Path] = []
         running = ""
         for file in segments_in(self._folder):
             try:
                 run = describe(file).recording
-            except RecordingDamaged:  # told of when it is scanned
+            except RecordingDamaged:  # reported when it is scanned
                 run = running
             if files and run != running:
                 yield self._records(files)
@@ -128,14 +135,13 @@ class Recording:
             self._on_damage(damaged)
             return None
         identity = record.identity
-        return Arrival(
+        return Arrival.of(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
             meta=meta,
+            fragment=fragment,
             batch=batch if self._device is None else batch.to(self._device),
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
             nbytes=record.nbytes,
         )
 
@@ -149,21 +155,21 @@ class Recording:
 
 
 def by_rounds(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """What a learner puts together: the records of one round in their workers' order, or each alone in mode Async.
+    """Group records as a learner joins them: those of one round by worker, or each alone in mode Async.
 
-    As the learner does, take the first of each worker in a round, and drop what comes when a later one has begun.
+    As in the learner, each worker's first record of a round counts, and a record is dropped after a later round began.
     """
-    shares: dict[int, Record] = {}
+    of_round: dict[int, Record] = {}
     newest = (0, 0)
     for record in records:
         when = (record.session, record.round)
         if not record.round:
             yield [record]
         elif when >= newest:
-            if when > newest and shares:
-                yield [shares[worker] for worker in sorted(shares)]
-                shares = {}
+            if when > newest and of_round:
+                yield [of_round[worker] for worker in sorted(of_round)]
+                of_round = {}
             newest = when
-            shares.setdefault(record.identity.worker, record)
-    if shares:
-        yield [shares[worker] for worker in sorted(shares)]
+            of_round.setdefault(record.identity.worker, record)
+    if of_round:
+        yield [of_round[worker] for worker in sorted(of_round)]

@@ -1,4 +1,4 @@
-"""Batches on disk: files that are only ever appended to, each bounded in size and readable by itself.
+"""Batches on disk: append-only files, each bounded in size and readable by itself.
 
 One segment, all numbers little-endian:
 
@@ -8,7 +8,7 @@ offset  bytes
 4       4      u32  format version
 8       8      u64  length D of the description
 16      8      u64  xxh3_64 of the description
-24      D      description: JSON {"recording": "...", "job": {...}}: what wrote it, and the job as it was then
+24      D      description: JSON {"recording": "...", "job": {...}}: the recorder's run, and the job at that time
 ...            records, one after the other
 ```
 
@@ -20,14 +20,14 @@ One record:
 8       4      u32  worker
 12      4      u32  incarnation
 16      8      u64  sequence
-24      8      u64  the learner's session that asked for it
-32      8      u64  the round that it belongs to; 0 in mode Async
+24      8      u64  the learner's session that asked for the batch
+32      8      u64  the batch's round; 0 in mode Async
 40      8      u64  length N of the message
 48      8      u64  xxh3_64 of the message
 56      N      the message, as it was sent (see `codec`)
 ```
 
-What a crash left unfinished is the last record of a file: whoever writes begins another file.
+A crash leaves at most the last record of a file incomplete. The next writer begins another file.
 """
 
 import fcntl
@@ -70,12 +70,13 @@ class Record:
     """A record of a segment, without its message.
 
     Attributes:
+        identity: Identity of the batch.
         session: The learner's session that asked for the batch.
-        round: The round that it belongs to; 0 in mode Async.
-        file: Where it is.
-        offset: Of the record in that file, in bytes.
-        nbytes: Of the message.
-        checksum: Of the message.
+        round: The batch's round; 0 in mode Async.
+        file: The segment.
+        offset: Offset of the record in the file, in bytes.
+        nbytes: Size of the message.
+        checksum: Checksum of the message, xxh3 (64 bit).
     """
 
     identity: Identity
@@ -88,14 +89,14 @@ class Record:
 
     @property
     def end(self) -> int:
-        """Where the next record begins."""
+        """Offset of the next record."""
         return self.offset + _RECORD_BYTES + self.nbytes
 
     def read(self) -> npt.NDArray[np.uint8]:
-        """The message, uint8 `[nbytes]`, writable, in memory of its own.
+        """Read the message into new memory, uint8 `[nbytes]`, writable. The caller owns it.
 
         Raises:
-            RecordingDamaged: Its bytes are not those that were written.
+            RecordingDamaged: The bytes differ from those that were written.
         """
         buffer = empty_buffer(self.nbytes)
         with self.file.open("rb") as file:
@@ -108,22 +109,32 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a segment says of itself: which run of a recorder wrote it, and of which job."""
+    """A segment's description.
+
+    Attributes:
+        recording: Unique id of the recorder's run.
+        job: The job.
+    """
 
     recording: str
     job: CollectorJob
 
 
 class SegmentWriter:
-    """Appends records to segments in a folder. Nobody else may write there meanwhile.
+    """Appends records to segments in a folder. It locks the folder: no other recorder can write there.
 
-    A record is the system's once `write` returns: what ends this process does not take it back. Once a segment is full
-    or closed it is on the disk.
+    A record survives this process's end once `write` returns. A segment survives the machine's end once it is full or
+    closed.
 
     Args:
-        folder: Where segments are; it is made where it is missing.
-        description: What each segment says of itself.
-        segment_bytes: A segment has at most so many, or a single record.
+        folder: The folder of the segments; it is created if it does not exist.
+        description: The description of each segment.
+        segment_bytes: Size of a segment at most; a single larger record has its own.
+
+    Example:
+        >>> writer = SegmentWriter(folder, description, segment_bytes=1 << 28)  # doctest: +SKIP
+        >>> writer.write(identity, session=1, round=0, message=message)  # doctest: +SKIP
+        >>> writer.close()  # doctest: +SKIP
 
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
@@ -137,20 +148,20 @@ class SegmentWriter:
         self._folder_file = os.open(folder, os.O_RDONLY)
         try:
             self._lock()
-            there = segments_in(folder)
-            self._check_job(there, description.job.key)
+            existing = segments_in(folder)
+            self._check_job(existing, description.job.key)
         except BaseException:
             os.close(self._folder_file)
             raise
-        self._next = 1 + max((int(file.stem) for file in there), default=-1)
-        said = json.dumps({"recording": description.recording, "job": description.job.dump()}).encode()
-        self._head = _SEGMENT.pack(_SEGMENT_MAGIC, _VERSION, len(said), xxhash.xxh3_64_intdigest(said)) + said
+        self._next = 1 + max((int(file.stem) for file in existing), default=-1)
+        text = json.dumps({"recording": description.recording, "job": description.job.dump()}).encode()
+        self._head = _SEGMENT.pack(_SEGMENT_MAGIC, _VERSION, len(text), xxhash.xxh3_64_intdigest(text)) + text
 
     def write(self, identity: Identity, *, session: int, round: int, message: npt.NDArray[np.uint8]) -> None:
         """Append a message.
 
         Raises:
-            OSError: The disk is full, or broken. What was written before stays.
+            OSError: The disk is full or broken. Earlier records stay.
         """
         checksum = xxhash.xxh3_64_intdigest(message.data)
         fields = _FIELDS.pack(
@@ -166,7 +177,7 @@ class SegmentWriter:
         self._records += 1
 
     def close(self) -> None:
-        """All that was written is on the disk. Closing twice is fine."""
+        """Flush everything to the disk. Closing twice is harmless."""
         if self._folder_file >= 0:
             try:
                 self._close_segment()
@@ -180,8 +191,8 @@ class SegmentWriter:
         except BlockingIOError:
             raise JobInvalid(f"another recorder writes into {self._folder}; name another folder") from None
 
-    def _check_job(self, there: list[Path], key: str) -> None:
-        for file in reversed(there):
+    def _check_job(self, existing: list[Path], key: str) -> None:
+        for file in reversed(existing):
             try:
                 other = describe(file).job.key
             except RecordingDamaged:
@@ -215,12 +226,12 @@ class SegmentWriter:
 
 
 def segments_in(folder: Path) -> list[Path]:
-    """The segments in a folder, the oldest first."""
+    """Return the segments in a folder, the oldest first."""
     return sorted(file for file in folder.glob(f"*{SUFFIX}") if file.stem.isdecimal())
 
 
 def describe(file: Path) -> Description:
-    """What a segment says of itself.
+    """Read a segment's description.
 
     Raises:
         RecordingDamaged: It cannot be read.
@@ -230,11 +241,12 @@ def describe(file: Path) -> Description:
 
 
 def scan(file: Path, on_damage: OnDamage) -> Iterator[Record]:
-    """The records of a segment, without their messages: of each only its first bytes are read.
+    """Iterate over the records of a segment without reading their messages.
 
     Args:
         file: The segment.
-        on_damage: Called where there should be a record and is none. Where it returns, the scan goes on at the next.
+        on_damage: Called where a record should begin and does not. If it returns, the scan continues at the next
+            record.
     """
     with _mapped(file) as data:
         try:
@@ -248,10 +260,10 @@ def scan(file: Path, on_damage: OnDamage) -> Iterator[Record]:
                 yield record
                 offset = record.end
             elif record or len(data) - offset < _RECORD_BYTES:
-                log.info("%s ends at byte %d in the middle of a record, which is left out", file, offset)
+                log.info("%s ends at byte %d in the middle of a record, which is skipped", file, offset)
                 return
             else:
-                on_damage(RecordingDamaged(file, offset, "there is no record"))
+                on_damage(RecordingDamaged(file, offset, "no record begins here"))
                 offset = _next_record(data, offset + 1)
 
 
@@ -266,7 +278,7 @@ def _mapped(file: Path) -> Iterator[mmap.mmap | bytes]:
 
 
 def _description(file: Path, data: mmap.mmap | bytes) -> tuple[Description, int]:
-    """And where the records begin."""
+    """Read the description, and the offset of the first record."""
     if len(data) < _SEGMENT.size:
         raise RecordingDamaged(file, 0, f"{len(data)} bytes are too few for a segment")
     magic, version, nbytes, checksum = _SEGMENT.unpack_from(data)
@@ -275,18 +287,18 @@ def _description(file: Path, data: mmap.mmap | bytes) -> tuple[Description, int]
     if version != _VERSION:
         raise RecordingDamaged(file, 0, f"it has format {version}; this rollfleet reads format {_VERSION}")
     end = _SEGMENT.size + nbytes
-    said = data[_SEGMENT.size : end]
-    if len(said) < nbytes or xxhash.xxh3_64_intdigest(said) != checksum:
+    text = data[_SEGMENT.size : end]
+    if len(text) < nbytes or xxhash.xxh3_64_intdigest(text) != checksum:
         raise RecordingDamaged(file, 0, "its description is cut, or was changed after it was written")
     try:
-        parsed: dict[str, Any] = json.loads(said)
+        parsed: dict[str, Any] = json.loads(text)
         return Description(recording=str(parsed["recording"]), job=CollectorJob.model_validate(parsed["job"])), end
     except (ValueError, KeyError, TypeError) as error:  # pydantic's is a ValueError
-        raise RecordingDamaged(file, 0, f"its description is none: {error}") from error
+        raise RecordingDamaged(file, 0, f"its description is invalid: {error}") from error
 
 
 def _record_at(file: Path, data: mmap.mmap | bytes, offset: int) -> Record | None:
-    """None: there is none."""
+    """Read a record's head; None: no record begins here."""
     head = data[offset : offset + _RECORD_BYTES]
     if len(head) < _RECORD_BYTES:
         return None
@@ -306,7 +318,7 @@ def _record_at(file: Path, data: mmap.mmap | bytes, offset: int) -> Record | Non
 
 
 def _next_record(data: mmap.mmap | bytes, offset: int) -> int:
-    """Where the next thing begins that looks like a record, or the end."""
+    """Find the offset of the next record, or the end."""
     found = data.find(_RECORD_MAGIC, offset)
     while found >= 0 and _record_at(Path(), data, found) is None:
         found = data.find(_RECORD_MAGIC, found + 1)

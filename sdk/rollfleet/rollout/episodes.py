@@ -1,45 +1,44 @@
-"""Returns and lengths of episodes, and what came after their last frames, gathered while lanes of a vector run."""
+"""Returns, lengths and last observations of episodes, collected while a vector of environments runs."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Array: TypeAlias = NDArray[Any]
+from rollfleet.data.tensor_memory import Array
 
 
 class EpisodeCounts:
-    """Sums of the episodes under way, over the boundaries of fragments, and those of the episodes that ended.
+    """Returns and lengths of running episodes, which fragments do not interrupt, and of ended ones.
 
     Attributes:
-        returns: float64 [envs], so far.
-        lengths: int64 [envs], so far.
-        ended: How many have ended since `take`.
+        returns: float64 [envs], of running episodes so far.
+        lengths: int64 [envs], of running episodes so far, in frames.
+        ended: Number of episodes that ended since `take`.
     """
 
     def __init__(self, num_envs: int) -> None:
-        """All lanes at the start of an episode."""
+        """Start an episode in every environment."""
         self.returns: NDArray[np.float64] = np.zeros(num_envs, dtype=np.float64)
         self.lengths: NDArray[np.int64] = np.zeros(num_envs, dtype=np.int64)
         self.ended = 0
         self._ended: list[tuple[NDArray[np.float64], NDArray[np.int64]]] = []
 
-    def end(self, lanes: NDArray[np.intp]) -> None:
-        """The episodes in `lanes` are over; the next frame there is the first of another."""
-        self.ended += len(lanes)
-        self._ended.append((self.returns[lanes], self.lengths[lanes]))
-        self.forget(lanes)
+    def end(self, envs: NDArray[np.intp]) -> None:
+        """Record the end of the episodes in `envs`; their next frame is the first of another episode."""
+        self.ended += len(envs)
+        self._ended.append((self.returns[envs], self.lengths[envs]))
+        self.discard(envs)
 
-    def forget(self, lanes: NDArray[np.intp] | slice) -> None:
-        """The episodes in `lanes` are given up: they count for nothing."""
-        self.returns[lanes] = 0.0
-        self.lengths[lanes] = 0
+    def discard(self, envs: NDArray[np.intp] | slice) -> None:
+        """Abandon the episodes in `envs` without counting them."""
+        self.returns[envs] = 0.0
+        self.lengths[envs] = 0
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """Returns float64 [m] and lengths int64 [m] of those that ended since the last call, in order of their end."""
+        """Return and clear returns float64 [m] and lengths int64 [m] of ended episodes, in order of their end."""
         returns = np.concatenate([np.zeros(0), *(returns for returns, _ in self._ended)])
         lengths = np.concatenate([np.zeros(0, dtype=np.int64), *(lengths for _, lengths in self._ended)])
         self.ended, self._ended = 0, []
@@ -47,32 +46,44 @@ class EpisodeCounts:
 
 
 class FinalObservations:
-    """What truly came after frames that nothing follows, noted as it happens, handed out in row-major order."""
+    """True next observations of frames that have no successor in their row, in row-major order."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start empty."""
         self._rows: list[Sequence[Array]] = []
-        self._lanes: list[NDArray[np.intp]] = []
+        self._envs: list[NDArray[np.intp]] = []
         self._frames: list[NDArray[np.int64]] = []
 
-    def add(self, lanes: NDArray[np.intp], frames: NDArray[np.int64] | int, rows: Sequence[Array]) -> None:
-        """After frame `frames` (one for all, or [n]) of `lanes` [n] came `rows` (a leaf [n, ...] each); pass copies."""
-        if len(lanes):
+    def add(self, envs: NDArray[np.intp], frames: NDArray[np.int64] | int, rows: Sequence[Array]) -> None:
+        """Record the observations that came after some frames.
+
+        Args:
+            envs: intp [n], the environments.
+            frames: The frame of each: int64 [n], or one number for all.
+            rows: One array [n, ...] per leaf. Pass copies: they are kept.
+        """
+        if len(envs):
             self._rows.append(rows)
-            self._lanes.append(lanes)
-            at = np.full(lanes.shape, frames, dtype=np.int64) if isinstance(frames, int) else frames
+            self._envs.append(envs)
+            at = np.full(envs.shape, frames, dtype=np.int64) if isinstance(frames, int) else frames
             self._frames.append(at)
 
     def take(self, frames: int) -> list[Array]:
-        """Those of the first `frames` frames a lane, by lane, then frame, leaf by leaf; the others move up."""
+        """Return and clear the observations after the first `frames` frames, by environment, then frame.
+
+        The remaining ones are renumbered to start behind those frames.
+
+        Returns:
+            One array [n, ...] per leaf; empty if there are no observations.
+        """
         if not self._rows:
             return []
-        lanes, at = np.concatenate(self._lanes), np.concatenate(self._frames)
+        envs, at = np.concatenate(self._envs), np.concatenate(self._frames)
         rows: list[Array] = [np.concatenate(leaf) for leaf in zip(*self._rows, strict=True)]
         now = at < frames
-        self._rows, self._lanes, self._frames = [], [], []
+        self._rows, self._envs, self._frames = [], [], []
         if not now.all():
-            self.add(lanes[~now], at[~now] - frames, [leaf[~now] for leaf in rows])
-            rows, lanes, at = [leaf[now] for leaf in rows], lanes[now], at[now]
-        order = np.argsort(lanes * frames + at, kind="stable")
+            self.add(envs[~now], at[~now] - frames, [leaf[~now] for leaf in rows])
+            rows, envs, at = [leaf[now] for leaf in rows], envs[now], at[now]
+        order = np.argsort(envs * frames + at, kind="stable")
         return [leaf[order] for leaf in rows]

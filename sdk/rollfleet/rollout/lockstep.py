@@ -1,4 +1,4 @@
-"""Lanes of environments that all advance by one frame a step: those that do not reset in a step of their own."""
+"""Environments that advance by one frame a step: all whose reset takes no step of its own."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,25 +9,39 @@ from numpy.typing import NDArray
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION
 from rollfleet.data.storage import Storage
+from rollfleet.data.tensor_memory import Array
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.policies.actor import Array
-from rollfleet.rollout.context import Collected, StepContext
 from rollfleet.rollout.episodes import FinalObservations
+from rollfleet.rollout.stepper import Collected, StepContext
 
 
 class LockstepStepper:
-    """Writes whole columns at once."""
+    """A `Stepper` that writes one whole column [envs] a step."""
 
     def __init__(self, context: StepContext, mode: AutoresetMode) -> None:
-        """All lanes at the first observation of an episode, which is in `actor.carried`."""
-        self._with, self._mode = context, mode
+        """Expect all environments at the first observation of an episode, in `actor.carried`."""
+        self._context, self._mode = context, mode
         self._ids: NDArray[np.int64] = context.trajectories.take(context.env.num_envs)
         self._waiting: NDArray[np.bool_] = np.zeros(context.env.num_envs, dtype=np.bool_)
 
     def restart(self) -> None:
-        """All lanes are at the first observation of an episode again."""
-        self._ids[...] = self._with.trajectories.take(len(self._ids))
+        """See `Stepper`."""
+        self._ids[...] = self._context.trajectories.take(len(self._ids))
         self._waiting[...] = False
+
+    def resume(self) -> None:
+        """See `Stepper`."""
+        if not self._waiting.any():
+            return
+        env, actor, episodes, _, _ = self._context
+        following, _ = env.reset(options={"reset_mask": self._waiting.copy()})
+        waited = np.flatnonzero(self._waiting)
+        actor.restart(waited, following)
+        episodes.discard(waited)
+        self._waiting[...] = False
+
+    def resize(self, steps: int) -> None:
+        """See `Stepper`. No frames are kept between fragments, so nothing depends on T."""
 
     def collect(
         self,
@@ -38,19 +52,11 @@ class LockstepStepper:
         version: int,
         stop: Callable[[], bool] | None = None,
     ) -> Collected:
-        """Fill `into` [envs, T], or as much of it as there is when `stop` says so.
-
-        Args:
-            into: What to fill.
-            act: Acts on `actor.carried`.
-            values: What it did at the first step.
-            version: Of the policy.
-            stop: Asked between steps.
-        """
-        (env, actor, episodes, _, settings), arrays = self._with, into.arrays
-        limit, plain, finals = settings.max_frames_per_traj, actor.plain, FinalObservations()
+        """See `Stepper`."""
+        (env, actor, episodes, _, spec), arrays = self._context, into.arrays
+        limit, plain, finals = spec.max_frames_per_traj, actor.plain, FinalObservations()
         columns = {key: array.swapaxes(0, 1) for key, array in arrays.items()}  # [T, envs, ...]
-        # What is known before a step, and stays where it is: each goes into its column.
+        # Values that are known before a step, in arrays that stay the same: each is copied into its column.
         before = [*zip((columns[key] for key in actor.carried_keys), actor.carried, strict=True)]
         before.append((columns[TRAJECTORY], self._ids))
         if STEP_COUNT in columns:
@@ -65,7 +71,7 @@ class LockstepStepper:
                 values = act()
             for column, value in before:
                 column[t] = value
-            for column, value in zip(outputs, values, strict=False):  # behind them is the next hidden state
+            for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
                 column[t] = value
             following, reward, terminated, truncated, info = step(action_of(values))
             returns += reward
@@ -82,7 +88,7 @@ class LockstepStepper:
             done = np.logical_or(terminated, truncated)
             if np.count_nonzero(done):
                 self._end(done, t, info, finals)
-                if not settings.reset_when_done and self._waiting.all():
+                if not spec.reset_when_done and self._waiting.all():
                     break
         for key, rows in actor.rest():
             columns[key][: t + 1] = rows
@@ -90,16 +96,16 @@ class LockstepStepper:
         if VERSION in arrays:
             arrays[VERSION][...] = version
         if MASK in arrays:
-            self._blank(arrays)
-        if not settings.trajs_per_batch:
+            self._pad(arrays)
+        if not spec.trajs_per_batch:
             self._close_rows(arrays, frames - 1, finals)
         return Collected(frames=np.full(len(self._ids), frames), finals=finals.take(frames))
 
     def _end(self, done: NDArray[np.bool_], t: int, info: dict[str, Any], finals: FinalObservations) -> None:
-        """Episodes ended after frame `t`: note what came last, and start others."""
-        env, actor, episodes, trajectories, settings = self._with
+        """Record the last observations of episodes that ended with frame `t`, and start the next episodes."""
+        env, actor, episodes, trajectories, spec = self._context
         counted = ended = done.nonzero()[0]
-        if not settings.reset_when_done:
+        if not spec.reset_when_done:
             counted = ended[~self._waiting[ended]]
         if self._mode is AutoresetMode.DISABLED:
             finals.add(counted, t, [array[counted] for array in actor.carried])
@@ -110,45 +116,35 @@ class LockstepStepper:
             actor.restart(counted)
         episodes.end(counted)
         self._ids[counted] = trajectories.take(len(counted))
-        if not settings.reset_when_done:
+        if not spec.reset_when_done:
             self._waiting[counted] = True
 
-    def resume(self) -> None:
-        """A fragment begins: episodes start in the lanes that waited for it."""
-        if not self._waiting.any():
-            return
-        env, actor, episodes, _, _ = self._with
-        following, _ = env.reset(options={"reset_mask": self._waiting.copy()})
-        waited = np.flatnonzero(self._waiting)
-        actor.restart(waited, following)
-        episodes.forget(waited)
-        self._waiting[...] = False
-
     def _close_rows(self, arrays: dict[Any, Array], last: int, finals: FinalObservations) -> None:
-        _, actor, _, trajectories, settings = self._with
+        """Record the observations after rows whose episode goes on; with `set_truncated`, end their trajectories."""
+        _, actor, _, trajectories, spec = self._context
         open_ = np.flatnonzero(~(arrays[TERMINATED][:, last] | arrays[TRUNCATED][:, last] | self._waiting))
         finals.add(open_, last, [array[open_] for array in actor.carried])
-        if settings.set_truncated:
+        if spec.set_truncated:
             arrays[TRUNCATED][open_, last] = True
             self._ids[open_] = trajectories.take(len(open_))
 
-    def _blank(self, arrays: dict[Any, Array]) -> None:
-        """Lanes that wait were stepped with the others, because a vector can do nothing else: forget that."""
+    def _pad(self, arrays: dict[Any, Array]) -> None:
+        """Turn the frames of waiting environments into padding: a vector can only step all of them."""
         arrays[MASK][...] = True
-        for lane in np.flatnonzero(self._waiting):
-            end = int(np.argmax(arrays[TERMINATED][lane] | arrays[TRUNCATED][lane])) + 1
+        for env in np.flatnonzero(self._waiting):
+            end = int(np.argmax(arrays[TERMINATED][env] | arrays[TRUNCATED][env])) + 1
             for key, array in arrays.items():
-                array[lane, end:] = NO_TRAJECTORY if key == TRAJECTORY else 0
+                array[env, end:] = NO_TRAJECTORY if key == TRAJECTORY else 0
 
     def _final_rows(self, info: dict[str, Any], ended: NDArray[np.intp]) -> list[Array]:
-        """True last observations of `ended`, which the environments have reset already, and the hidden state."""
-        actor, final = self._with.actor, info.get("final_obs")
+        """Return the last observations of environments that have reset by themselves, and their hidden states."""
+        actor, final = self._context.actor, info.get("final_obs")
         if final is None:
             raise EnvironmentInvalid(
-                f"environment {self._with.env} says SameStep, but its infos have no 'final_obs' when an episode ends; "
-                "give it, or say NextStep or Disabled in metadata['autoreset_mode']"
+                f"environment {self._context.env} declares SameStep, but its infos have no 'final_obs' when an episode "
+                "ends; add it, or declare NextStep or Disabled in metadata['autoreset_mode']"
             )
-        rows = [actor.observations.split(final[lane]) for lane in ended]
+        rows = [actor.observations.split(final[env]) for env in ended]
         leaves = [np.stack(leaf) for leaf in zip(*rows, strict=True)]
         hidden = [array[ended] for array in actor.carried[len(leaves) :]]
         return [

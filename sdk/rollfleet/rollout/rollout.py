@@ -1,4 +1,4 @@
-"""Steps environments with a policy, and records what happened without a gap or a seam."""
+"""Environments stepped by a policy, and recorded without a gap or a seam."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,27 +10,50 @@ from torch import Tensor
 
 from rollfleet.data.batch import IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, Fragment, Key
 from rollfleet.data.storage import Layout, Storage
+from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
-from rollfleet.policies.actor import Actor, Array, Policy
-from rollfleet.policies.uniform import UniformActions
-from rollfleet.rollout.context import Collected, StepContext
+from rollfleet.policies.actor import Actor, Policy
+from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts
 from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
-from rollfleet.rollout.settings import RolloutSettings
+from rollfleet.rollout.stepper import Collected, StepContext, Stepper
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
-
-__all__ = ["Rollout", "RolloutSettings"]
+from rollfleet_api.collection import CollectSpec
 
 
 class Rollout:
-    """Collects fragments of T steps from a vector of environments; episodes go on from one fragment to the next.
+    """Collects fragments of T steps from a vector of environments; episodes continue from one fragment to the next.
 
-    It owns the environments. One thread at a time; after an exception out of `collect` only `close` makes sense.
+    It owns the environments. Use it from one thread at a time; after an exception out of `collect` only call `close`.
+
+    How options of `CollectSpec` act here:
+        set_truncated: The last frame of a row is truncated where its episode goes on, and the episode continues under
+            a new trajectory id, so that no id is seen after its end. The environment is not reset: returns, lengths,
+            `step_count` and the hidden state go on. (TorchRL also marks frames that terminated, and keeps the id.)
+        reset_at_each_iter: All environments are reset before each fragment but the first. Returns and lengths leave
+            out the episodes that were cut off. Only `set_truncated` marks their last frame.
+        reset_when_done: If false, an environment whose episode ended waits for the next fragment, and the rest of its
+            row is padding: zeros, the trajectory id -1, and False in `("collector", "mask")`.
+        step_count: int64 [envs, T, 1], frames of the episode before this one.
+        is_init: bool [envs, T, 1], true for the first frame of an episode.
+        trajs_per_batch: A fragment is [trajectories, T of the longest], in order of their end, with padding as above.
+            Trajectories that are not complete continue in the next fragment.
+
+    Example:
+        >>> from rollfleet import RandomPolicy, make_env
+        >>> from rollfleet_api.job import EnvSpec
+        >>> env = make_env(EnvSpec(id="CartPole-v1", num_envs=2))
+        >>> policy = RandomPolicy(env.single_action_space)
+        >>> seeds, ids = Seeds.derive(0, worker=0, incarnation=0, num_envs=2), TrajectoryIds(0, 0)
+        >>> rollout = Rollout(env, policy, steps=8, seeds=seeds, trajectories=ids)
+        >>> rollout.collect(version=1).frames
+        16
+        >>> rollout.close()
     """
 
     def __init__(
@@ -41,28 +64,28 @@ class Rollout:
         steps: int,
         seeds: Seeds,
         trajectories: TrajectoryIds,
-        settings: RolloutSettings | None = None,
+        collect: CollectSpec | None = None,
     ) -> None:
-        """Neither the environment nor the policy is called before the first `collect`.
+        """Prepare; neither the environments nor the policy are called before the first `collect`.
 
         Args:
             env: With any autoreset mode.
             policy: See `Policy`.
             steps: T, frames of each environment in a fragment.
-            seeds: For the first reset, random actions, and what the policy draws from torch.
-            trajectories: Where ids come from.
-            settings: How to collect.
+            seeds: For the first reset, random actions, and the policy's draws from torch.
+            trajectories: The source of trajectory ids.
+            collect: A job's `collect`; None: its defaults. Amounts of frames are not read: `steps` is used instead.
 
         Raises:
-            EnvironmentInvalid: A space or the autoreset mode is not supported, or does not go with the settings.
-            PolicyInvalid: The policy is no callable.
-            ValueError: `steps` is below 1, or there are not as many seeds as environments.
+            EnvironmentInvalid: A space or the autoreset mode is not supported, or does not suit the options.
+            PolicyInvalid: The policy is not callable.
+            ValueError: `steps` is below 1, or the number of seeds is not the number of environments.
         """
         if steps < 1:
             raise ValueError(f"steps must be at least 1, not {steps}")
         if len(seeds.envs) != env.num_envs:
             raise ValueError(f"{len(seeds.envs)} seeds for {env.num_envs} environments")
-        self._settings = settings or RolloutSettings()
+        self._spec = collect or CollectSpec(frames_per_batch=steps * env.num_envs)
         self._mode = check(env, f"environment {env}")
         self._check_resets(f"environment {env}")
         self._env, self._steps = env, steps
@@ -73,16 +96,16 @@ class Rollout:
         self._storages: list[Storage] = []
         self._layout: Layout = {}
         self._in_collect = False
-        self.begin_anew(seeds, trajectories)
+        self.reseed(seeds, trajectories)
 
-    def begin_anew(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
-        """The next fragment is as the first of a new rollout with these; environments and policy stay the same ones."""
+    def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
+        """Make the next fragment that of a new rollout with these seeds and ids, same environments and policy."""
         self._seeds, self._trajectories = seeds, trajectories
         self._generator = torch.Generator().manual_seed(seeds.actions)
         self._stream = TorchStream(seeds.torch, self._actor.device)
-        self._seeded = 0  # how often the environments were
+        self._seeded = 0  # number of times that the environments were seeded
         self._started = False
-        self._lanes: LockstepStepper | NextStepStepper | None = None
+        self._stepper: Stepper | None = None
         self._whole = WholeTrajectories(self._env.num_envs)
 
     def collect(
@@ -93,32 +116,32 @@ class Rollout:
         random_actions: bool = False,
         stop: Callable[[], bool] | None = None,
     ) -> Fragment:
-        """T more frames of each environment (or, with `trajs_per_batch`, so many whole trajectories).
+        """Collect T more frames of each environment or, with `trajs_per_batch`, that many whole trajectories.
 
         Args:
-            version: Of the policy as it is now; stamped on every frame that it acts in.
-            steps: T from now on; 0: as it was.
-            random_actions: Act by uniform random actions instead. The policy is still called, for what else it puts
-                into the batch; `action_log_prob`, where it gives that, is that of the random actions.
-            stop: Asked between steps. Once it is true the fragment is cut there, after at least one frame of each
-                environment, and the next call goes on without a gap. With `trajs_per_batch` it then holds the
-                trajectories that have ended; if none has, those that have begun, truncated.
+            version: The policy's version, recorded with every frame that it acts in.
+            steps: T from now on; 0: unchanged.
+            random_actions: Replace the policy's actions by uniform random ones. The policy is still called for its
+                other outputs; `action_log_prob`, if it has one, becomes that of the random actions.
+            stop: Checked between steps. Once it is true, the fragment ends there, after at least one frame of each
+                environment, and the next call continues without a gap. With `trajs_per_batch` the fragment then holds
+                the complete trajectories; if none is complete, the incomplete ones, truncated.
 
         Returns:
-            A fragment whose memory is used again by the second next call.
+            A fragment; its memory is reused by the second next call.
 
         Raises:
-            PolicyInvalid: The policy returned what does not fit.
+            PolicyInvalid: The policy's output does not fit the action space, or its earlier output.
             EnvironmentInvalid: The environment does not behave as its autoreset mode says.
         """
         self._in_collect = True
         if steps and steps != self._steps:
             self._resize(steps)
-        if not self._started or self._settings.reset_at_each_iter:
+        if not self._started or self._spec.reset_at_each_iter:
             self._reset()
-        elif not self._settings.reset_when_done and self._lanes is not None:
-            self._lanes.resume()
-        if self._settings.trajs_per_batch:
+        elif not self._spec.reset_when_done and self._stepper is not None:
+            self._stepper.resume()
+        if self._spec.trajs_per_batch:
             fragment = self._collect_whole(version, random_actions, stop)
         else:
             storage, collected = self._run(version, random_actions, stop)
@@ -137,10 +160,10 @@ class Rollout:
         return fragment
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on: numbers and tensors, which `torch.load` takes with `weights_only`.
+        """Return the state that a restored run needs: numbers and tensors that `torch.load` takes with `weights_only`.
 
-        It holds how many trajectory ids were given out, and where the generators of random actions, of torch and of the
-        environments' seeds are; not where the environments are, since none can tell.
+        It holds the number of trajectory ids taken, and the states of random actions, of torch's generators, and of the
+        environments' seeds. It does not hold the environments' own states: environments cannot report them.
         """
         return {
             "trajectories": self._trajectories.taken,
@@ -150,10 +173,10 @@ class Rollout:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`: with ids that were not used, and with new episodes in all environments.
+        """Continue from a `state_dict`, with unused ids and new episodes in all environments.
 
         Raises:
-            ValueError: This rollout has given out more ids than that.
+            ValueError: This rollout has taken more ids than that.
         """
         self._trajectories.skip_to(state["trajectories"])
         self._generator.set_state(state["actions"])
@@ -163,10 +186,10 @@ class Rollout:
         self._started = False
 
     def close(self) -> None:
-        """Close the environments; those in processes of their own are ended, also in mid-step. Again is harmless."""
+        """Close the environments and end their processes, even in mid-step. May be called again."""
         env = self._env.unwrapped
         if self._in_collect and isinstance(env, AsyncVectorEnv) and not env.closed:
-            # An exception came out of `collect`. Closing in order would wait for answers that may never come.
+            # `collect` failed. An orderly close would wait for answers that may never come.
             for process in env.processes:
                 process.terminate()
             for process, pipe in zip(env.processes, env.parent_pipes, strict=True):
@@ -180,15 +203,15 @@ class Rollout:
     def _check_resets(self, source: str) -> None:
         if self._mode is AutoresetMode.DISABLED:
             return
-        if limit := self._settings.max_frames_per_traj:
+        if limit := self._spec.max_frames_per_traj:
             raise EnvironmentInvalid(
                 f"{source} resets by itself ({self._mode.value}), so maxFramesPerTraj cannot end its episodes; wrap "
                 f"its environments in gymnasium.wrappers.TimeLimit(env, {limit}) and leave maxFramesPerTraj at 0"
             )
-        if not self._settings.reset_when_done:
+        if not self._spec.reset_when_done:
             raise EnvironmentInvalid(
-                f"{source} resets by itself ({self._mode.value}), so resetWhenDone: false cannot keep it from doing "
-                "so; use one whose autoreset mode is Disabled"
+                f"{source} resets by itself ({self._mode.value}), so resetWhenDone: false cannot prevent it; "
+                "use an environment whose autoreset mode is Disabled"
             )
 
     def _reset(self) -> None:
@@ -199,32 +222,32 @@ class Rollout:
             self._seeded += 1
         observation, _ = self._env.reset(seed=seed)
         self._actor.restart(slice(None), observation)
-        self._episodes.forget(slice(None))
-        self._whole.forget_open()
-        if self._lanes is not None:
-            self._lanes.restart()
+        self._episodes.discard(slice(None))
+        self._whole.discard_open()
+        if self._stepper is not None:
+            self._stepper.restart()
         self._started = True
 
     def _run(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> tuple[Storage, Collected]:
-        with self._stream.active(), exploring(self._settings.exploration), self._actor.acting():
+        with self._stream.active(), exploring(self._spec.exploration), self._actor.acting():
             values = self._actor.first(quickly=not random_actions)
-            lanes = self._lanes or self._allocate()
+            stepper = self._stepper or self._allocate()
             self._storages.reverse()
             storage = self._storages[0]
             act = self._randomly if random_actions else self._actor
             if random_actions:
                 values = self._randomised(values)
-            return storage, lanes.collect(storage, act, values, version=version, stop=stop)
+            return storage, stepper.collect(storage, act, values, version=version, stop=stop)
 
     def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> Fragment:
-        wanted, whole, stopped = self._settings.trajs_per_batch, self._whole, False
+        wanted, whole, stopped = self._spec.trajs_per_batch, self._whole, False
 
         def enough() -> bool:
             nonlocal stopped
             stopped = stopped or (stop is not None and stop())
             return stopped or len(whole) + self._episodes.ended >= wanted
 
-        while len(whole) < wanted and not (stopped and whole.begun):
+        while len(whole) < wanted and not (stopped and whole.started):
             storage, collected = self._run(version, random_actions, enough)
             whole.add(storage, collected)
             self._episodes.take()
@@ -232,44 +255,40 @@ class Rollout:
             whole.cut_open(self._actor.carried)
         return whole.take(wanted, self._actor.carried_keys, version)
 
-    def _allocate(self) -> LockstepStepper | NextStepStepper:
-        envs, settings = self._env.num_envs, self._settings
+    def _allocate(self) -> Stepper:
+        num_envs, spec = self._env.num_envs, self._spec
         layout = self._actor.layout()
-        uneven = self._mode is AutoresetMode.NEXT_STEP
-        if uneven or settings.trajs_per_batch:
+        next_step = self._mode is AutoresetMode.NEXT_STEP
+        if next_step or spec.trajs_per_batch:
             layout[VERSION] = (torch.int64, ())
-        if not settings.reset_when_done:
+        if not spec.reset_when_done:
             layout[MASK] = (torch.bool, ())
-        if settings.step_count or settings.is_init or self._actor.reads_starts:
+        if spec.step_count or spec.is_init or self._actor.reads_starts:
             layout[STEP_COUNT] = (torch.int64, (1,))
         self._layout = layout
-        self._storages = [Storage(layout, envs, self._steps) for _ in range(2)]
-        context = StepContext(self._env, self._actor, self._episodes, self._trajectories, settings)
-        if uneven:
-            self._lanes = NextStepStepper(context, layout, self._steps)
-        else:
-            self._lanes = LockstepStepper(context, self._mode)
-        return self._lanes
+        self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
+        context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec)
+        self._stepper = (
+            NextStepStepper(context, layout, self._steps) if next_step else LockstepStepper(context, self._mode)
+        )
+        return self._stepper
 
     def _resize(self, steps: int) -> None:
         self._steps = steps
-        if self._lanes is None:
-            return
-        envs = self._env.num_envs
-        self._storages = [Storage(self._layout, envs, steps) for _ in range(2)]
-        if isinstance(self._lanes, NextStepStepper):
-            self._lanes.make_room(steps)
+        if self._stepper is not None:
+            self._storages = [Storage(self._layout, self._env.num_envs, steps) for _ in range(2)]
+            self._stepper.resize(steps)
 
     def _track(self, steps: dict[Key, Tensor]) -> None:
-        """Turn the count of steps, which is all that was recorded, into what was asked for."""
+        """Replace the recorded step count by the requested `step_count` and `is_init`."""
         count = steps.get(STEP_COUNT)
         if count is None:
             return
-        if self._settings.is_init or self._actor.reads_starts:
+        if self._spec.is_init or self._actor.reads_starts:
             steps[IS_INIT] = count == 0
             if MASK in steps:
                 steps[IS_INIT] &= steps[MASK].unsqueeze(-1)
-        if not self._settings.step_count:
+        if not self._spec.step_count:
             del steps[STEP_COUNT]
 
     def _randomly(self) -> list[Array]:
@@ -284,7 +303,7 @@ class Rollout:
 
 
 def _takes_seeds(env: object) -> bool:
-    # Only these are known to take a seed for each environment; VectorEnv itself promises a single number.
+    # Only these take a seed for each environment; VectorEnv itself promises a single number.
     return isinstance(env, SyncVectorEnv | AsyncVectorEnv) or bool(getattr(env, "takes_seeds", False))
 
 

@@ -1,4 +1,4 @@
-"""Seeds of a worker: all from the job's one seed, none of them used twice."""
+"""Seeds of a worker: all from the job's one seed, none used twice."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +13,16 @@ _MAX_ENVS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeds:
-    """What one incarnation of one worker seeds its random sources with.
+    """The seeds of one incarnation of one worker.
 
     Attributes:
-        envs: A seed per environment, below 2**32 so that environments that still use `numpy.random.seed` take it.
-        actions: Of the action space, for random actions.
-        torch: Of torch's generator, which policies sample from.
+        envs: One seed for each environment, below 2**32 because `numpy.random.seed` takes no more.
+        actions: The seed of random actions.
+        torch: The seed of torch's generator, which policies sample from.
+
+    Example:
+        >>> len(set(Seeds.derive(0, worker=3, incarnation=0, num_envs=8).envs))
+        8
     """
 
     envs: list[int]
@@ -27,15 +31,14 @@ class Seeds:
 
     @classmethod
     def derive(cls, job_seed: int, worker: int, incarnation: int, num_envs: int) -> "Seeds":
-        """Seeds for `worker` after `incarnation` restarts.
+        """Derive the seeds of `worker` after `incarnation` restarts.
 
-        Within a job and incarnation all environments' seeds differ for certain, not just probably: among 2**32 values
-        chance alone would give two of 64,000 environments the same seed every third time. So the seed is `scale *
-        index + offset` modulo 2**32, one to one because `scale` is odd. (Environments hash it again: neighbours are
-        not alike.)
+        Within a job and incarnation all environments' seeds are guaranteed to differ. Random draws from 2**32 values
+        would give two of 64,000 environments the same seed in every third job. So the seed is `scale * index + offset`
+        modulo 2**32, one to one because `scale` is odd. (Environments hash it again: neighbours are not alike.)
 
         Raises:
-            ValueError: More environments or workers than indices.
+            ValueError: `worker` or `num_envs` is out of range.
         """
         if not (0 <= worker < 1 << 16 and 0 < num_envs <= _MAX_ENVS):
             raise ValueError(
@@ -49,9 +52,9 @@ class Seeds:
         )
 
     def again(self, times: int) -> "Seeds":
-        """These, with other seeds for environments that were seeded `times` times before.
+        """Return these seeds with new ones for environments that were seeded `times` times before.
 
-        They differ from each other as those of `derive` do, by the same map; 0 times: these themselves.
+        The new ones differ from each other as those of `derive` do, by the same map. 0 times: the same seeds.
         """
         if times == 0:
             return self
@@ -65,24 +68,24 @@ def _wide(job_seed: int, worker: int, incarnation: int, stream: int) -> int:
 
 
 class TorchStream:
-    """Random numbers of torch's default generators that nobody else draws from.
+    """A private stream of random numbers for torch's default generators.
 
     A policy samples from the default generator, and so may the learner in the same process. Inside `active` the default
-    generator continues this stream; outside it is what it was, so neither changes the other's numbers.
+    generator continues this stream; outside it is restored. So neither changes the other's numbers.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
-        """A stream for policies on the CPU and, where `device` is another, on that one too."""
+        """Start a stream for the CPU and, if it is another device, for `device`."""
         self._cpu = torch.Generator().manual_seed(seed).get_state()
         self._device = device if device.type == "cuda" else None
         self._cuda = torch.Generator(device).manual_seed(seed).get_state() if self._device is not None else None
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Where it is: uint8, by kind of device."""
+        """Return the generators' states: uint8, by kind of device."""
         return {"cpu": self._cpu.clone()} | ({} if self._cuda is None else {"cuda": self._cuda.clone()})
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from a `state`; what it does not tell of a device goes on as it is."""
+        """Continue from a `state`; a device that it lacks continues unchanged."""
         self._cpu = state["cpu"].clone()
         if self._device is not None and "cuda" in state:
             self._cuda = state["cuda"].clone()

@@ -10,13 +10,17 @@ _INCARNATION_BITS = 15
 
 
 class TrajectoryIds:
-    """The ids that one incarnation of one worker gives out.
+    """The trajectory ids of one incarnation of one worker.
 
     An id is an int64, never negative: worker (16 bits) | incarnation (15 bits) | counter (32 bits).
+
+    Example:
+        >>> TrajectoryIds(worker=0, incarnation=0).take(3)
+        array([0, 1, 2])
     """
 
     def __init__(self, worker: int, incarnation: int) -> None:
-        """Start to count at 0.
+        """Start the counter at 0.
 
         Raises:
             ValueError: `worker` or `incarnation` does not fit its bits.
@@ -29,7 +33,7 @@ class TrajectoryIds:
         self._taken = 0
 
     def take(self, n: int) -> NDArray[np.int64]:
-        """The next `n` ids: int64 [n].
+        """Return the next `n` ids: int64 [n].
 
         Raises:
             OverflowError: All 2**32 ids of this incarnation are used up.
@@ -42,22 +46,22 @@ class TrajectoryIds:
 
     @property
     def taken(self) -> int:
-        """How many were given out."""
+        """Number of ids taken so far."""
         return self._taken
 
     def skip_to(self, taken: int) -> None:
-        """Go on as if so many had been given out.
+        """Continue as if `taken` ids had been taken.
 
         Raises:
-            ValueError: Some of those that follow have been given out.
+            ValueError: More ids than that have been taken.
         """
         if not self._taken <= taken <= 1 << _COUNTER_BITS:
-            raise ValueError(f"{self._taken} trajectory ids were given out already; cannot go on at {taken}")
+            raise ValueError(f"{self._taken} trajectory ids were taken already; cannot continue at {taken}")
         self._taken = taken
 
 
 def split(trajectory_id: int) -> tuple[int, int, int]:
-    """Worker, incarnation and counter of an id: the inverse of how `TrajectoryIds` builds it."""
+    """Return worker, incarnation and counter of an id: the inverse of how `TrajectoryIds` builds it."""
     counter = trajectory_id & ((1 << _COUNTER_BITS) - 1)
     rest = trajectory_id >> _COUNTER_BITS
     return rest >> _INCARNATION_BITS, rest & (MAX_INCARNATIONS - 1), counter

@@ -1,8 +1,9 @@
-"""Whole trajectories out of rows that end anywhere, one in a row, padded to the longest."""
+"""Whole trajectories from rows that end anywhere: one in a row, padded to the longest."""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -10,15 +11,15 @@ from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, REWARD, TERMINATED, TRAJECTORY, TRUNCATED, Fragment, Key
 from rollfleet.data.storage import Storage
-from rollfleet.policies.actor import Array
-from rollfleet.rollout.context import Collected
+from rollfleet.data.tensor_memory import Array
+from rollfleet.rollout.stepper import Collected
 
 Piece = dict[Key, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trajectory:
-    """Frames [length, ...] in pieces, and what came after the last one. `cut`: its episode did not end there."""
+    """Frames [length, ...] in pieces, and the observation after them. `cut`: its episode did not end there."""
 
     pieces: list[Piece]
     final: list[Array]
@@ -30,55 +31,58 @@ class _Trajectory:
 
 
 class WholeTrajectories:
-    """Takes in what lanes collect, and gives trajectories out in order of their end."""
+    """Assembles collected frames into trajectories, in order of their end."""
 
     def __init__(self, num_envs: int) -> None:
-        """Nothing has begun."""
+        """Start empty."""
         self._open: list[list[Piece]] = [[] for _ in range(num_envs)]
         self._whole: deque[_Trajectory] = deque()
 
     def __len__(self) -> int:
-        """Whole trajectories that can be taken."""
+        """Number of complete trajectories to take."""
         return len(self._whole)
 
     @property
-    def begun(self) -> bool:
-        """There is something that could be taken, whole or cut."""
+    def started(self) -> bool:
+        """Whether any trajectory is complete or has at least one frame."""
         return bool(self._whole) or any(self._open)
 
-    def forget_open(self) -> None:
-        """The environments were reset: what had begun ends nowhere."""
+    def discard_open(self) -> None:
+        """Discard incomplete trajectories, after the environments were reset."""
         self._open = [[] for _ in self._open]
 
     def add(self, storage: Storage, collected: Collected) -> None:
-        """Take in the frames of a harvest; they are copied."""
+        """Add copies of collected frames."""
         arrays, ended = storage.arrays, []
         row = 0
-        for lane, frames in enumerate(collected.frames.tolist()):
-            done = arrays[TERMINATED][lane, :frames] | arrays[TRUNCATED][lane, :frames]
+        for env, frames in enumerate(collected.frames.tolist()):
+            done = arrays[TERMINATED][env, :frames] | arrays[TRUNCATED][env, :frames]
             start = 0
             for end in np.flatnonzero(done).tolist():
-                self._open[lane].append(_piece(storage, lane, start, end + 1))
+                self._open[env].append(_piece(storage, env, start, end + 1))
                 final = [leaf[row] for leaf in collected.finals]
-                ended.append((end, lane, _Trajectory(pieces=self._open[lane], final=final)))
-                self._open[lane] = []
+                ended.append((end, env, _Trajectory(pieces=self._open[env], final=final)))
+                self._open[env] = []
                 start, row = end + 1, row + 1
             if start < frames:
-                self._open[lane].append(_piece(storage, lane, start, frames))
-        ended.sort(key=lambda one: one[:2])
+                self._open[env].append(_piece(storage, env, start, frames))
+        ended.sort(key=itemgetter(0, 1))
         self._whole.extend(trajectory for *_, trajectory in ended)
 
     def cut_open(self, following: Sequence[Array]) -> None:
-        """Truncate all that has begun, where `following` (a leaf [envs, ...] each) comes next."""
-        for lane, pieces in enumerate(self._open):
+        """Truncate all incomplete trajectories. `following` (a leaf [envs, ...] each) holds their next observations."""
+        for env, pieces in enumerate(self._open):
             if pieces:
                 pieces[-1][TRUNCATED][-1] = True
-                final = [leaf[lane].copy() for leaf in following]
+                final = [leaf[env].copy() for leaf in following]
                 self._whole.append(_Trajectory(pieces=pieces, final=final, cut=True))
-        self.forget_open()
+        self.discard_open()
 
     def take(self, count: int, carried_keys: Sequence[Key], version: int) -> Fragment:
-        """At most `count` of them, and at least one, as a fragment with new memory."""
+        """Remove at most `count` complete trajectories, and return them as a fragment with new memory.
+
+        At least one must be complete.
+        """
         taken = [self._whole.popleft() for _ in range(min(count, len(self._whole)))]
         lengths = torch.tensor([trajectory.length for trajectory in taken])
         longest = int(lengths.max())
@@ -103,5 +107,5 @@ class WholeTrajectories:
         )
 
 
-def _piece(storage: Storage, lane: int, start: int, end: int) -> Piece:
-    return {key: tensor[lane, start:end].clone() for key, tensor in storage.tensors.items()}
+def _piece(storage: Storage, env: int, start: int, end: int) -> Piece:
+    return {key: tensor[env, start:end].clone() for key, tensor in storage.tensors.items()}

@@ -1,4 +1,4 @@
-"""What Rollfleet needs of the operating system: shared memory, file locks, child processes, CPUs, entry points.
+"""The operating system's services: shared memory, file locks, child processes, process setup, CPUs, entry points.
 
-It knows nothing of reinforcement learning and imports no other package of Rollfleet.
+This package knows nothing of reinforcement learning and imports no other package of Rollfleet but `errors`.
 """

@@ -1,29 +1,120 @@
-"""Child processes that never outlive us, and whose last words are kept."""
+"""Child processes: each leads a process group, ends with its parent, and has its exit described in words.
+
+`spawn` starts a program on asyncio and keeps its last output. The other functions serve any way to start a process.
+"""
 
 import asyncio
 import ctypes
 import os
 import signal
+import socket
 import sys
+import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
+from weakref import WeakSet
 
 LAST_LINES = 20
 LONGEST_LINE_BYTES = 1 << 20
-DRAIN_S = 1.0  # how long what was written before the end may take to be read
+DRAIN_S = 1.0  # to read the output that was written before the exit
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # looked up before any fork
+_PRIVATE_SOCKETS: WeakSet[socket.socket] = WeakSet()
+_closes_at_fork = False
+
+
+class ChildProcess(Protocol):
+    """A child process that leads a process group of its own."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and its group's."""
+        ...
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return its exit code, or minus the signal's number; None: it still runs after `timeout_s`."""
+        ...
+
+
+def describe_exit(code: int) -> str:
+    """Describe an exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def signal_group(process: ChildProcess, number: signal.Signals) -> None:
+    """Send a signal to a child and to the processes that it started."""
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):  # the group has ended, or does not exist yet
+        with suppress(ProcessLookupError):
+            if process.wait(0) is None:
+                os.kill(process.pid, number)
+
+
+def terminate(processes: Iterable[ChildProcess], *, grace_s: float, kill_s: float) -> None:
+    """End children: SIGTERM to their groups, then SIGKILL to those that still run after `grace_s`.
+
+    Returns when all have ended, at the latest `kill_s` after SIGKILL.
+    """
+    running = _still_running(processes, 0)
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_s)):
+        for process in running:
+            signal_group(process, number)
+        running = _still_running(running, wait_s)
+
+
+def _still_running(processes: Iterable[ChildProcess], timeout_s: float) -> list[ChildProcess]:
+    until = time.monotonic() + timeout_s
+    return [process for process in processes if process.wait(max(0.0, until - time.monotonic())) is None]
+
+
+def outlives_children() -> bool:
+    """Whether this thread lasts as long as its process. `die_with` ties a child to the thread that started it."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def die_with(parent: int) -> None:
+    """In a child of `parent`: receive SIGKILL when the parent, or the thread that started us, ends. Linux only."""
+    if _LIBC is None:
+        return
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the request
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def close_in_children(private: socket.socket) -> None:
+    """Close the copy of this socket in each process forked from now on.
+
+    The other end would not notice this process's end as long as a copy is open.
+    """
+    global _closes_at_fork
+    if not _closes_at_fork:
+        os.register_at_fork(after_in_child=_close_private_sockets)
+        _closes_at_fork = True
+    _PRIVATE_SOCKETS.add(private)
+
+
+def _close_private_sockets() -> None:
+    for private in list(_PRIVATE_SOCKETS):
+        private.close()
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A child in a process group of its own, so that what it starts ends with it.
+    """A program that `spawn` has started, in a process group of its own: its own children end with it.
 
     Attributes:
-        name: What we call it.
+        name: Its name in messages.
         process: The process.
     """
 
@@ -35,7 +126,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is its group's too."""
+        """Its process id, and its group's."""
         return self.process.pid
 
     @property
@@ -43,16 +134,16 @@ class Child:
         """Whether it has ended."""
         return self.process.returncode is not None
 
-    def last_words(self) -> str:
-        """The last lines that it wrote."""
+    def last_output(self) -> str:
+        """Return the last lines that it wrote."""
         return "\n".join(self._last)
 
     def last_line(self) -> str:
-        """The last line that it wrote that is not blank; empty: none."""
+        """Return the last line that it wrote that is not blank; empty: none."""
         return next((line.strip() for line in reversed(self._last) if line.strip()), "")
 
     async def wait(self) -> int:
-        """Wait until it has ended and all that it wrote was read. Returns the exit code; minus the signal's number."""
+        """Wait until it has ended and its output is read. Returns its exit code, or minus the signal's number."""
         code = await self.process.wait()
         if self._reader:
             with suppress(TimeoutError):  # a grandchild may hold the pipe open
@@ -60,17 +151,17 @@ class Child:
         return code
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM; when it is gone, at the latest after `grace_s`, SIGKILL to its group. Returns when it is gone."""
+        """Send SIGTERM, wait `grace_s` at most, then send SIGKILL to its group. Returns when it has ended."""
         with suppress(ProcessLookupError):
-            self.process.terminate()  # it alone: what it has started is its to end in order
+            self.process.terminate()  # not the group: a program ends its own children in order
         with suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), grace_s)
-        self.kill(signal.SIGKILL)  # also whatever it started and left behind
+        self.kill(signal.SIGKILL)  # also the processes that it left behind
         await self.wait()
         self._output.close()
 
     def kill(self, number: signal.Signals) -> None:
-        """Send its group a signal, if it is still there."""
+        """Send a signal to its group, if the group still exists."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -85,15 +176,15 @@ class Child:
 async def spawn(
     name: str, command: list[str], *, environ: dict[str, str], on_line: Callable[[str], None] | None = None
 ) -> Child:
-    """Start a child. Call it from the main thread: the child dies with the thread that started it.
+    """Start a child. Call it from the main thread: on Linux the child dies with the thread that started it.
 
     Args:
-        name: What we call it.
+        name: Its name in messages.
         command: Program and arguments.
-        environ: Its whole environment.
+        environ: Its complete environment.
         on_line: Called with each line that it writes to standard output or standard error.
     """
-    # A pipe of our own: a process whose output is asyncio's ends, to Python 3.11, only when nobody holds the pipe.
+    # A pipe of our own: in Python 3.11, a process with asyncio's pipe has not ended while a grandchild holds the pipe.
     ours, theirs = os.pipe()
     stream = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
     output, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -122,24 +213,5 @@ async def spawn(
 async def _next_line(stream: asyncio.StreamReader) -> bytes:
     try:
         return await stream.readline()
-    except ValueError:  # a line longer than the limit: what was read of it is gone
+    except ValueError:  # longer than the limit: asyncio has dropped it
         return b"...\n"
-
-
-def describe_exit(code: int) -> str:
-    """An exit code in words."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def die_with(parent: int) -> None:
-    """In a child of `parent`: SIGKILL when the parent, or the thread that made us, is gone. Only on Linux."""
-    if _LIBC is None:
-        return
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before it was asked for
-        os.kill(os.getpid(), signal.SIGKILL)

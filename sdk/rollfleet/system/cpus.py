@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: what the scheduler and the cgroup allow, not what the machine has."""
+"""The CPUs that this process may use: those that the scheduler and the cgroup allow, not those of the machine."""
 
 import math
 import os
@@ -8,7 +8,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_cpus(cgroup: Path = CGROUP) -> int:
-    """At least 1. A quota of a part of a CPU counts as a whole one."""
+    """Count the CPUs that this process may use, at least 1. A quota's fraction of a CPU counts as a whole one."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(affinity, _quota(cgroup))))
 

@@ -1,4 +1,4 @@
-"""`module:callable`: how a job names code."""
+"""Entry points, `module:callable`: the form in which a job names code."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,10 +6,10 @@ from operator import attrgetter
 
 
 def load(entrypoint: str) -> Callable[..., object]:
-    """Import what `entrypoint` (`package.module:name`, the name may have dots) points at.
+    """Import the callable that `entrypoint` names: `package.module:name`, where the name may have dots.
 
     Raises:
-        ValueError: It cannot be parsed, imported or found, or is not callable. The message says which and what to do.
+        ValueError: It cannot be parsed, imported or found, or is not callable. The message names the cause and the fix.
     """
     module_name, colon, name = entrypoint.partition(":")
     if not (colon and module_name and name):

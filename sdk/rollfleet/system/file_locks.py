@@ -1,4 +1,4 @@
-"""Locks among processes that the system takes from a process that ends, however it does."""
+"""Locks between processes. The system releases those of a process that ends, however it ends."""
 
 import fcntl
 from collections.abc import Iterator
@@ -8,13 +8,19 @@ from rollfleet.system.shared_memory import SharedMemory
 
 
 class FileLocks:
-    """Any number of locks, by number. Those of a process are all of its threads': among threads they exclude nobody.
+    """Any number of locks, by number. A process holds them, not a thread: threads do not exclude each other.
 
-    A forked process has none of its parent's.
+    A forked process holds none of its parent's locks.
+
+    Example:
+        >>> locks = FileLocks.create()
+        >>> with locks.held(3):
+        ...     print("no other process holds lock 3")
+        no other process holds lock 3
 
     Args:
-        file: Nothing is in it. A process has it once, and never maps it: to close any descriptor of it is to give up
-            all of the process's locks.
+        file: An empty file. A process opens it once and never maps it: closing any of its descriptors releases all
+            locks of the process.
     """
 
     def __init__(self, file: SharedMemory) -> None:
@@ -22,16 +28,16 @@ class FileLocks:
 
     @classmethod
     def create(cls) -> "FileLocks":
-        """New ones, which nobody holds."""
+        """Create locks that no process holds."""
         return cls(SharedMemory.create())
 
     def fileno(self) -> int:
-        """Descriptor of the file."""
+        """Return the file's descriptor."""
         return self._file.fileno()
 
     @contextmanager
     def held(self, number: int) -> Iterator[None]:
-        """Wait for this lock; it is held inside the block."""
+        """Wait for this lock, and hold it inside the block."""
         fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX, 1, number)
         try:
             yield
@@ -39,7 +45,7 @@ class FileLocks:
             self.give(number)
 
     def take(self, number: int) -> bool:
-        """Hold this lock from now on; False: another process does."""
+        """Take this lock without waiting. Returns False if another process holds it."""
         try:
             fcntl.lockf(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except (BlockingIOError, PermissionError):
@@ -47,5 +53,5 @@ class FileLocks:
         return True
 
     def give(self, number: int) -> None:
-        """Hold it no more."""
+        """Release this lock."""
         fcntl.lockf(self._file.fileno(), fcntl.LOCK_UN, 1, number)

@@ -1,4 +1,4 @@
-"""Memory that processes share and that nobody can leave behind: it has no name, and goes with the last who holds it."""
+"""Memory that processes share. It has no name, so the system frees it when the last process that holds it ends."""
 
 import mmap
 import os
@@ -14,12 +14,18 @@ GRANULARITY = mmap.ALLOCATIONGRANULARITY
 
 
 class SharedMemory:
-    """A file without a name, in memory where the system has such files, that grows and whose regions can be mapped.
+    """A file without a name that grows, and whose regions can be mapped. On Linux it lies in memory.
 
-    One process makes it and hands its descriptor to others; one of them all may let it grow.
+    One process creates it and passes its descriptor to others. Only one of them all may grow it.
+
+    Example:
+        >>> memory = SharedMemory.create()
+        >>> start, capacity = memory.grow(10)
+        >>> memory.map(start, 10).nbytes == capacity
+        True
 
     Args:
-        descriptor: Of the file; closed with the shared memory.
+        descriptor: The file's descriptor; closed with the shared memory.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -27,33 +33,33 @@ class SharedMemory:
 
     @classmethod
     def create(cls) -> "SharedMemory":
-        """An empty one."""
-        if hasattr(os, "memfd_create"):  # counts as the processes' own memory, whatever /dev/shm is limited to
+        """Create an empty file."""
+        if hasattr(os, "memfd_create"):  # counts as the processes' own memory: the limit of /dev/shm does not apply
             return cls(os.memfd_create("rollfleet"))
         with tempfile.TemporaryFile() as file:
             return cls(os.dup(file.fileno()))
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         return self._descriptor
 
     def grow(self, nbytes: int) -> tuple[int, int]:
-        """A new region: where it begins, and its size, which is `nbytes` or a little more. Its memory is zero."""
+        """Add a region of `nbytes` or a little more, filled with zeros. Returns its start and its size in bytes."""
         start = os.fstat(self._descriptor).st_size
         capacity = _whole(nbytes)
         os.ftruncate(self._descriptor, start + capacity)
         return start, capacity
 
     def stretch(self, nbytes: int) -> None:
-        """Make it at least so long. What is new is zero."""
+        """Grow the file to at least `nbytes`. New bytes are zero."""
         if os.fstat(self._descriptor).st_size < nbytes:
             os.ftruncate(self._descriptor, _whole(nbytes))
 
     def map(self, start: int, nbytes: int) -> NDArray[np.uint8]:
-        """Memory of the region of so many bytes, uint8 `[capacity]`; it stays mapped while anything refers to it.
+        """Map a region of `nbytes`, as uint8 `[capacity]`. It stays mapped while anything refers to it.
 
         Raises:
-            MessageCorrupt: There is no such region; touching it would end this process.
+            MessageCorrupt: The region does not exist; touching it would end this process.
         """
         capacity = _whole(nbytes)
         if start % GRANULARITY or start + capacity > os.fstat(self._descriptor).st_size:
@@ -61,11 +67,11 @@ class SharedMemory:
         return np.frombuffer(mmap.mmap(self._descriptor, capacity, offset=start), np.uint8)
 
     def __del__(self) -> None:
-        """Give it up with the last reference to it."""
+        """Close the descriptor with the last reference to this object."""
         self.close()
 
     def close(self) -> None:
-        """Give up the descriptor; what is mapped stays mapped. Again is harmless."""
+        """Close the descriptor. Mapped regions stay mapped. Closing twice is harmless."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

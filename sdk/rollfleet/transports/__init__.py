@@ -1,6 +1,7 @@
-"""The two seams between a learner and its workers, and what both sides of every transport share.
+"""The two seams between a learner and its workers, and the parts that every transport shares.
 
 `learner_side.Transport` gives a learner batches and takes weights and control; `worker_side.WorkerTransport` is its
-other end. A `Workload` says what a worker runs; the `Roster` says who takes part, by heartbeats. `processes` and `nats`
-implement both seams. What becomes of batches is written above, in `learner`; nothing here may import it.
+other end. A `Workload` describes the work of a worker. The `Roster` follows heartbeats: it knows which workers take
+part. `processes` and `nats` implement both seams. The code above, in `learner`, uses the batches; nothing here may
+import it.
 """

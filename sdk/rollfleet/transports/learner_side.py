@@ -1,16 +1,17 @@
-"""The seam between the collector and whoever collects, as a Protocol."""
+"""The learner's side of a transport, as a Protocol: batches come in, weights and control go out."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, Parameter, RankStatus, WorkerStatus
-from rollfleet_api.ranks import ALONE, Rank
+from rollfleet_api.ranks import Rank
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
+    from rollfleet.data.batch import Fragment
     from rollfleet.data.write_quota import WriteQuota
     from rollfleet.weights.layout import Snapshot
 
@@ -21,14 +22,14 @@ class Arrival:
 
     Attributes:
         worker: Index of the worker in its job.
-        incarnation: Which life of that worker made it.
-        sequence: Its number in that life, from 0.
-        meta: What it says of itself.
-        batch: TensorDict `[envs, T]`, on the learner's device where one was named.
+        incarnation: The incarnation of the worker that collected it.
+        sequence: Its number in that incarnation, from 0.
+        meta: Session, round, version and number of frames.
+        batch: TensorDict `[envs, T]`, on the learner's device if it named one. The learner owns its memory.
         episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
         episode_lengths: int64 `[episodes]`: their lengths in frames.
         nbytes: Its size on the wire.
-        stored: Its worker has put it into the learner's replay buffer; `batch` is empty.
+        stored: Whether its worker has written it into the learner's replay buffer; `batch` is then empty.
     """
 
     worker: int
@@ -41,17 +42,41 @@ class Arrival:
     nbytes: int
     stored: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        worker: int,
+        incarnation: int,
+        sequence: int,
+        meta: BatchMeta,
+        fragment: "Fragment",
+        batch: "TensorDict",
+        nbytes: int,
+    ) -> Self:
+        """Make the arrival of a fragment. Its `batch` holds the fragment's frames, on the learner's device."""
+        return cls(
+            worker=worker,
+            incarnation=incarnation,
+            sequence=sequence,
+            meta=meta,
+            batch=batch,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
+            nbytes=nbytes,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """What a transport knows of the job's past when the learner connects.
+    """The job's state when the learner connects.
 
     Attributes:
-        session: Of this learner: one more than the last one's.
+        session: This learner's session: the previous learner's plus one.
         version: The newest version of the weights that was ever published; 0: none.
         round: The last round that was opened; 0: none.
-        frames: That the learners before this one were handed, as of the last heartbeat.
-        batches: The same.
+        frames: Frames that earlier learners received, as of the last heartbeat.
+        batches: Batches that earlier learners received, as of the last heartbeat.
     """
 
     session: int
@@ -61,48 +86,36 @@ class Resumed:
     batches: int = 0
 
 
-@runtime_checkable
 class Elastic(Protocol):
-    """What a transport can do besides, where the workers are its own."""
+    """Adds and removes workers. A transport has it if it owns its workers."""
 
     def add_workers(self, count: int) -> list[int]:
-        """Start more workers; their indices, which were never used before."""
+        """Start this many workers. Returns their indices, which were never used before."""
         ...
 
     def remove_workers(self, workers: Collection[int]) -> None:
-        """Let these leave: each sends what it has so far. They are no members from now on."""
+        """Make these workers leave: each sends the frames that it has. They are no members from now on."""
         ...
 
 
-@runtime_checkable
-class Lends(Protocol):
-    """What a transport can do besides, where workers can reach the learner's memory."""
+class Lender(Protocol):
+    """Lends memory for weights. A transport has it if workers can read the learner's memory."""
 
     def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> "Snapshot | None":
-        """A snapshot in memory that workers read: filled, and given to `send_weights` next, it need not be copied.
+        """Lend a snapshot in memory that workers read. Fill it, then pass it to `send_weights`: it is not copied.
 
-        None: what was lent last has not come back yet.
+        Returns None while the snapshot lent last is not yet sent.
         """
         ...
 
 
-@runtime_checkable
-class Stores(Protocol):
-    """What a transport can do besides, where workers can reach the learner's memory."""
-
-    @property
-    def quota(self) -> "WriteQuota | None":
-        """What they write into its replay buffer; None: their batches come to the learner."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
-    """What the other ranks of a learner have been handed.
+class PeerTotals:
+    """Totals over the other ranks of a learner.
 
     Attributes:
-        frames: To their loops.
-        batches: To their loops.
+        frames: Frames that their loops received.
+        batches: Batches that their loops received.
         dropped: Batches that they dropped.
     """
 
@@ -111,94 +124,134 @@ class Elsewhere:
     dropped: int = 0
 
 
-@runtime_checkable
-class Ranked(Protocol):
-    """What a transport can do besides, where a learner may be several processes."""
+class Peers(Protocol):
+    """The other ranks of a learner. A transport has it if the learner is several processes.
 
-    @property
-    def rank(self) -> Rank:
-        """Which of them this is. Only batches of its own workers come; `members` and `workers` are of them all."""
+    A rank is present until it leaves, or sends no heartbeat for 10 s.
+    """
+
+    def totals(self) -> PeerTotals:
+        """On rank 0: totals over the other ranks."""
         ...
 
-    def elsewhere(self) -> Elsewhere:
-        """To rank 0: what the others have been handed."""
-        ...
+    def wait_for_round(self, round_: int | None, *, timeout_s: float) -> bool:
+        """On rank 0: wait until each present rank has received this round; None: until all ranks are present.
 
-    def wait_for_others(self, round_: int | None, *, timeout_s: float) -> bool:
-        """To rank 0: wait until those that are there have been handed this round; None: until all are there.
-
-        False: one was not, in time. Who is not heard of for 10 s is not there, and not waited for.
+        Returns False after the timeout.
         """
         ...
 
     def may_close(self, round_: int) -> bool:
-        """To rank 0: whether those that are there have enough shares of this round."""
+        """On rank 0: whether each present rank has enough batches of this round."""
         ...
 
-    def heard(self) -> Control | None:
-        """To the others: what rank 0 said last; None: nothing yet."""
+    def leader_control(self) -> Control | None:
+        """On other ranks: the newest control message of rank 0; None: none has come yet."""
         ...
 
-    def report_rank(self, status: RankStatus) -> None:
-        """From the others: what rank 0 must know, now and in each heartbeat. The transport adds whose life it is."""
+    def report(self, status: RankStatus) -> None:
+        """On other ranks: report this to rank 0, now and in each heartbeat. The transport fills in `life`."""
         ...
 
 
 class Transport(Protocol):
-    """What the collector asks of a transport. All methods but `receive` return at once.
+    """The learner's side of a transport. All methods but `receive` and `close` return at once.
 
-    An error that happened in the background is raised by the next call of any method.
+    The next call of any method raises an error that happened in the background.
+
+    Example:
+        >>> from rollfleet.processes.inline import InlineTransport
+        >>> from rollfleet.testing import small_job
+        >>> from rollfleet.transports.workload import Workload
+        >>> from rollfleet_api.messages import Control, LearnerPhase
+        >>> job = small_job(policy={"random": {}})
+        >>> transport = InlineTransport(Workload.of(job))
+        >>> session = transport.resumed.session
+        >>> transport.control(Control(session=session, phase=LearnerPhase.RUN, round=0, version=0))
+        >>> arrival = transport.receive(timeout_s=1)
+        >>> transport.take(arrival)
+        >>> arrival.batch.shape
+        torch.Size([2, 4])
+        >>> transport.close()
     """
 
     @property
     def resumed(self) -> Resumed:
-        """The job's past."""
+        """The job's state when this learner connected."""
+        ...
+
+    @property
+    def rank(self) -> Rank:
+        """This process's rank in the learner; `ALONE` if the learner is one process.
+
+        `receive` returns batches of this rank's workers only. `members` and `workers` cover the whole job.
+        """
+        ...
+
+    @property
+    def peers(self) -> Peers | None:
+        """The other ranks; None: the learner is one process."""
+        ...
+
+    @property
+    def elastic(self) -> Elastic | None:
+        """Adds and removes workers; None: the transport does not own them."""
+        ...
+
+    @property
+    def lender(self) -> Lender | None:
+        """Lends memory for weights; None: `send_weights` copies them."""
+        ...
+
+    @property
+    def quota(self) -> "WriteQuota | None":
+        """The frames that workers write into the learner's replay buffer; None: batches come to the learner."""
         ...
 
     def control(self, control: Control) -> None:
-        """Tell all workers, also those that join later, what to do. Goes out after the weights sent before it."""
+        """Send control to all workers, including those that join later. It follows the weights sent before it."""
         ...
 
     def send_weights(self, version: int, snapshot: "Snapshot", *, workers: frozenset[int] | None = None) -> None:
-        """Send a version to all workers, or to these alone. `spent` gives the snapshot back.
+        """Send a version to these workers; None: to all. The transport owns the snapshot until `spent` returns it.
 
-        Those that join later get the newest that was meant for them.
+        Workers that join later get the newest version that was meant for them.
         """
         ...
 
     def spent(self) -> "list[Snapshot]":
-        """Snapshots that are no longer needed, each once."""
+        """Return the snapshots that are no longer needed, each once."""
         ...
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
-        """The next batch; None: none came in time. A batch may come twice, or come after a gap."""
+        """Return the next batch; None: none came in time. A batch may come twice, or come after a gap."""
         ...
 
     def take(self, arrival: Arrival) -> None:
-        """This batch is the learner's, or is dropped: it need not come again, and its worker may go on."""
+        """Confirm that this batch is processed or dropped. It is not sent again, and its worker may continue."""
         ...
 
     def members(self) -> frozenset[int]:
-        """Indices of the workers that a round waits for: those that there should be now."""
+        """Return the indices of the workers that a round waits for."""
         ...
 
     def workers(self) -> Mapping[int, WorkerStatus]:
-        """The newest heartbeat of each worker."""
+        """Return the newest heartbeat of each worker, by index."""
         ...
 
     def report(self, status: LearnerStatus) -> None:
-        """What the learner's heartbeat says from now on."""
+        """Set the content of the learner's heartbeat."""
         ...
 
     def corrupt(self) -> int:
-        """Batches that could not be read, so far."""
+        """Return the number of batches that could not be read so far."""
         ...
 
-    def close(self) -> None:
-        """Let go of everything. Closing twice is fine."""
+    def close(self, *, timeout_s: float | None = None) -> None:
+        """Release everything. Closing twice is harmless.
+
+        Args:
+            timeout_s: How long the transport's own workers have to end in order, before signals end them. None: the
+                transport's default.
+        """
         ...
-
-
-def rank_of(transport: Transport) -> Rank:
-    """Which of a learner's processes has this transport."""
-    return transport.rank if isinstance(transport, Ranked) else ALONE

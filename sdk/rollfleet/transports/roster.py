@@ -1,4 +1,4 @@
-"""Who works for a job, by their heartbeats: who takes part, and who is in trouble."""
+"""The workers of a job, by their heartbeats: which of them take part, and which have problems."""
 
 from collections.abc import Mapping
 
@@ -6,20 +6,28 @@ from rollfleet_api.messages import WorkerState, WorkerStatus
 
 
 class Roster:
-    """The newest heartbeat of each worker, and how long ago it was.
+    """The newest heartbeat of each worker, and the time since it came.
 
-    Time is counted in beats of whoever listens: `tick` once a second, and only while it could have heard something. So
-    neither a clock that jumps nor a listener that was busy, asleep or cut off makes a worker look dead.
+    The listener counts that time in seconds: it calls `tick` once a second, only while heartbeats can arrive. A jump of
+    the clock, or a listener that was busy, asleep or disconnected, makes no worker look silent.
 
-    Membership, for rounds of mode Sync: a round waits for each worker that there was when the learner connected (the
-    job's `workers`), and for one that was added later once it was heard of. It does not wait for a worker that has left
-    (SIGTERM), that failed for good, or that was not heard of for too long since it last was. Whoever comes back takes
-    part again. A worker that was never heard of is waited for: it may be a pod that is pending.
+    `members` are the workers that a round of mode Sync waits for. They include each worker that the job had when the
+    learner connected, and each one added later from its first heartbeat. They exclude workers that have left (SIGTERM),
+    that failed for good, or that have become silent. A worker that comes back is a member again. A worker that never
+    sent a heartbeat stays a member: its pod may be pending.
+
+    Example:
+        >>> roster = Roster(2, suspect_after_s=10)
+        >>> is_new = roster.hear(WorkerStatus.starting(1, 0))
+        >>> for _ in range(10):
+        ...     roster.tick()
+        >>> sorted(roster.members()), roster.problems()
+        ([0], {1: 'worker 1 has sent no heartbeat for 10 s; its last state was Starting'})
 
     Args:
-        workers: How many the job has.
-        suspect_after_s: After so many heartbeats missed, of one a second, a worker is taken for gone; after so many
-            seconds in one step of its environments it is worth a word.
+        workers: The job's number of workers.
+        suspect_after_s: A worker is silent after this many missed heartbeats, at one a second. A step of the
+            environments that lasts this many seconds is a problem.
     """
 
     def __init__(self, workers: int, *, suspect_after_s: int) -> None:
@@ -29,14 +37,15 @@ class Roster:
         self._missed: dict[int, int] = {}
 
     def resize(self, workers: int) -> None:
-        """The job has so many workers from now on."""
+        """Set the job's number of workers."""
         self._desired, self._most = workers, max(self._most, workers)
         self._expected = min(self._expected, workers)
 
     def hear(self, status: WorkerStatus) -> bool:
-        """A heartbeat came. True: of a life of this worker that was not known.
+        """Record a heartbeat. Returns True if it is the first one of this incarnation.
 
-        Of a worker that the job never had it is passed over: it comes again once the job is known to have grown.
+        The heartbeat of a worker that the job never had is ignored: it comes again after the job is known to have
+        grown.
         """
         if status.worker >= self._most:
             return False
@@ -46,20 +55,20 @@ class Roster:
         return before is None or before.incarnation != status.incarnation
 
     def tick(self) -> None:
-        """A second has passed in which heartbeats could be heard."""
+        """Count a second in which heartbeats could arrive."""
         for worker in self._missed:
             self._missed[worker] += 1
 
-    def begin_anew(self) -> None:
-        """Nothing could be heard for a while."""
+    def forget_missed(self) -> None:
+        """Forget missed heartbeats: none could arrive for a while."""
         self._missed = dict.fromkeys(self._missed, 0)
 
     def statuses(self) -> Mapping[int, WorkerStatus]:
-        """The newest heartbeat of each worker."""
+        """Return the newest heartbeat of each worker, by index."""
         return dict(self._statuses)
 
     def members(self) -> frozenset[int]:
-        """Indices of the workers that a round waits for; see above."""
+        """Return the indices of the workers that a round waits for; see the class."""
         statuses = self.statuses()
         return frozenset(
             worker
@@ -67,12 +76,12 @@ class Roster:
             if (self._takes_part(statuses[worker]) if worker in statuses else worker < self._expected)
         )
 
-    def troubles(self) -> dict[int, str]:
-        """What is wrong with workers, in words, by index; who is well is not in it."""
+    def problems(self) -> dict[int, str]:
+        """Describe the problems of workers, by index. A worker without a problem has no entry."""
         found = {}
         for worker, status in sorted(self.statuses().items()):
-            if trouble := self._trouble(status):
-                found[worker] = f"worker {worker} {trouble}"
+            if problem := self._problem(status):
+                found[worker] = f"worker {worker} {problem}"
         return found
 
     def _takes_part(self, status: WorkerStatus) -> bool:
@@ -82,18 +91,18 @@ class Roster:
     def _is_silent(self, status: WorkerStatus) -> bool:
         return self._missed[status.worker] >= self._suspect_after_s
 
-    def _trouble(self, status: WorkerStatus) -> str | None:
+    def _problem(self, status: WorkerStatus) -> str | None:
         if status.state in (WorkerState.LEFT, WorkerState.COMPLETE) or status.worker >= self._desired:
             return None
         if status.state is WorkerState.FAILED:
             return f"failed: {(status.error or 'no reason given').strip().splitlines()[-1]}"
         if self._is_silent(status):
-            return f"has not been heard of for {self._missed[status.worker]} s; it was {status.state}"
-        return stuck(status, self._suspect_after_s)
+            return f"has sent no heartbeat for {self._missed[status.worker]} s; its last state was {status.state}"
+        return describe_long_step(status, self._suspect_after_s)
 
 
-def stuck(status: WorkerStatus, after_s: int) -> str | None:
-    """What to say of a worker that has not got on with a step for so long; None: nothing."""
+def describe_long_step(status: WorkerStatus, after_s: int) -> str | None:
+    """Describe an environment step that has lasted `after_s` seconds or more; None: shorter."""
     if status.in_step_s < after_s:
         return None
     return f"has been in one environment step for {status.in_step_s:.0f} s"

@@ -1,4 +1,4 @@
-"""The seam between a worker and whoever it collects for, as a Protocol: the other end of a transport."""
+"""The worker's side of a transport, as a Protocol: batches go out, weights and control come in."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,19 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Weights:
-    """A complete version: uint8 `[total_bytes]`. To be loaded before anything is reported, sent, or asked again."""
+    """A complete version of the weights, valid until the worker reports, sends, or asks for weights again.
+
+    Attributes:
+        version: The learner's number for it.
+        data: uint8 `[total_bytes]`. The transport owns the memory.
+    """
 
     version: int
     data: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
-    """A batch on its way.
+class PendingBatch:
+    """A batch on its way to the learner.
 
     Attributes:
-        admitted: Done when there was room for it; until then the learner is behind.
-        stored: Done when all of it is safe, and its memory may change; its result is what went wrong.
+        admitted: Done when the transport has capacity for the batch. Until then the learner lags behind.
+        stored: Done when the batch is safe and the fragment may change. It raises the error that stopped the batch.
     """
 
     admitted: "Future[None]"
@@ -37,23 +42,54 @@ class Sending:
 
 
 class WeightsInbox(Protocol):
-    """A worker's weights."""
+    """The weights that a worker receives."""
 
     def newest(self) -> Weights | None:
-        """The newest complete version; None: none has come yet.
+        """Return the newest complete version; None: none has come yet.
 
         Raises:
-            WeightMismatch: A version came that does not fit the policy here.
+            WeightMismatch: A version does not fit the worker's policy.
         """
         ...
 
 
 class WorkerTransport(Protocol):
-    """What a worker asks of a transport."""
+    """The worker's side of a transport. `Worker` runs its loop over one.
+
+    Example:
+        >>> from rollfleet.errors import JobEnded
+        >>> from rollfleet.testing import small_job
+        >>> from rollfleet.transports.workload import Workload
+        >>> from rollfleet.worker.worker import Worker
+        >>> from rollfleet_api.messages import LearnerPhase
+        >>> class PrintOneBatch:
+        ...     incarnation, status = 0, None
+        ...     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
+        ...
+        ...     def follow_weights(self, layout):
+        ...         return None
+        ...
+        ...     def wait_until(self, condition):
+        ...         raise JobEnded("control never changes")
+        ...
+        ...     def send(self, fragment, meta):
+        ...         print(f"{meta.frames} frames of version {meta.version}")
+        ...         self.control = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
+        ...         done = Future()
+        ...         done.set_result(None)
+        ...         return PendingBatch(admitted=done, stored=done)
+        ...
+        ...     def report(self, status):
+        ...         self.status = status
+        >>> worker = Worker(PrintOneBatch(), Workload.of(small_job(policy={"random": {}})), index=0)
+        >>> worker.run()
+        8 frames of version 0
+        >>> worker.close()
+    """
 
     @property
     def incarnation(self) -> int:
-        """Which life of this worker this is, from 0; nobody else has it."""
+        """The worker's incarnation, from 0. No other process has the same one."""
         ...
 
     @property
@@ -63,30 +99,30 @@ class WorkerTransport(Protocol):
 
     @property
     def status(self) -> WorkerStatus | None:
-        """What was reported last."""
+        """The last reported status; None: none yet."""
         ...
 
     def follow_weights(self, layout: "Layout") -> WeightsInbox | None:
-        """From now on, receive the weights of a policy that is laid out like this. Called once.
+        """Receive the weights of a policy with this layout from now on. Called once.
 
-        None: the policy is the learner's own, and so are its weights.
+        Returns None if the policy is the learner's own object: it always has the newest weights.
         """
         ...
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so; it is asked again whenever control or weights have changed, or a second passed.
+        """Wait until the condition is true. Check it whenever control or weights change, and once a second.
 
         Raises:
-            JobEnded: Whoever is collected for is gone for good.
+            JobEnded: The learner is gone for good.
         """
         ...
 
-    def send(self, fragment: "Fragment", meta: BatchMeta) -> Sending:
-        """Send a batch, after those that were sent before. The fragment must not change until it is stored."""
+    def send(self, fragment: "Fragment", meta: BatchMeta) -> PendingBatch:
+        """Send a batch after those sent before. The fragment must not change until the batch is stored."""
         ...
 
     def report(self, status: WorkerStatus) -> None:
-        """What the heartbeat says from now on; sent at once."""
+        """Set the content of the heartbeat, and send it at once."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker has to do: the job, and how its environments and its policy are made."""
+"""The work of a worker: the job, and functions that make its environments and its policy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,13 +19,20 @@ Space = gymnasium.Space[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Of any worker of a job: each asks with its own index.
+    """The work that all workers of a job share. Each worker passes its own index.
+
+    Example:
+        >>> from rollfleet.testing import small_job
+        >>> workload = Workload.of(small_job())
+        >>> env = workload.make_env(0)
+        >>> policy = workload.make_policy(0, env.single_observation_space, env.single_action_space)
+        >>> env.close()
 
     Attributes:
-        job: What is collected, and how much.
-        make_env: The environments of a worker, from its index.
-        make_policy: The policy of a worker, from its index and the spaces of a single environment.
-        scheme: How its weights travel.
+        job: The job.
+        make_env: Makes the environments of a worker, from its index.
+        make_policy: Makes the policy of a worker, from its index and the spaces of a single environment.
+        scheme: Chooses the weights that travel from the learner.
     """
 
     job: CollectorJob
@@ -35,7 +42,7 @@ class Workload:
 
     @classmethod
     def of(cls, job: CollectorJob) -> Self:
-        """What a job says in words."""
+        """Return the workload that the job's spec describes."""
         return cls(
             job=job, make_env=partial(_env, job), make_policy=partial(_policy, job), scheme=scheme_of(job.spec.weights)
         )

@@ -1,7 +1,7 @@
-"""Weights as one contiguous buffer: taken from a module in one call, given to another in one call.
+"""Weights as one contiguous buffer: copied from a module in one call, into another in one call.
 
 A version's bytes hold every parameter and buffer of its models in `state_dict` order, each at a multiple of 16 bytes.
-What lies where is said by a tuple of `Parameter`; both sides compare theirs and name the first that differs.
+A tuple of `Parameter` describes the buffer. Both sides compare theirs, and name the first that differs.
 """
 
 from collections import deque
@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollfleet.data.copying import copy_all
+from rollfleet.data.tensor_memory import copy_all
 from rollfleet.errors import WeightMismatch
 from rollfleet_api.job import Precision
 from rollfleet_api.messages import Parameter
 
 ALIGNMENT_BYTES = 16
-POLICY = "policy"  # the model's name where there is only one
+POLICY = "policy"  # the name of a policy's only model
 
 State = dict[str, Tensor]
 
@@ -27,10 +27,10 @@ _NARROWED = (torch.float32, torch.float64)
 
 
 def state_of(source: Any) -> State:
-    """The named tensors of a module, a mapping of names to tensors, or a TensorDict. Nothing is copied.
+    """Return the named tensors of a module, a mapping of names to tensors, or a TensorDict. Nothing is copied.
 
     Raises:
-        WeightMismatch: It is none of these, or holds something that is no dense tensor.
+        WeightMismatch: The source is none of these, or holds anything but dense tensors.
     """
     if isinstance(source, nn.Module):
         source = source.state_dict()
@@ -46,12 +46,12 @@ def state_of(source: Any) -> State:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The bytes of one version at one moment.
+    """The bytes of one version.
 
     Attributes:
-        parameters: What lies in the bytes.
-        data: uint8 `[total_bytes]`, on the CPU. Belongs to the layout that made it, which reuses it after `release`.
-        views: The parameters as views of `data`, kept for when it is used again; empty: not made yet.
+        parameters: The parameters in the bytes.
+        data: uint8 `[total_bytes]`, on the CPU. Owned by the layout, which reuses it after `release`.
+        views: The parameters as views of `data`, cached for reuse; empty: not built yet.
     """
 
     parameters: tuple[Parameter, ...]
@@ -60,11 +60,16 @@ class Snapshot:
 
 
 class WeightLayout:
-    """Where each parameter lies in a version's bytes.
+    """The position of each parameter in a version's bytes.
 
     Args:
-        models: For each model's name, its named tensors (see `state_of`).
-        precision: `bfloat16` narrows float32 and float64 on the way; everything else goes as it is.
+        models: The named tensors of each model, by the model's name (see `state_of`).
+        precision: `bfloat16` narrows float32 and float64 in the buffer; other dtypes stay.
+
+    Example:
+        >>> layout = WeightLayout({POLICY: state_of(nn.Linear(4, 2))})
+        >>> [(parameter.name, parameter.shape) for parameter in layout.parameters], layout.total_bytes
+        ([('weight', (2, 4)), ('bias', (2,))], 48)
     """
 
     def __init__(self, models: Mapping[str, State], precision: Precision = Precision.FLOAT32) -> None:
@@ -84,10 +89,10 @@ class WeightLayout:
         self._free: deque[Snapshot] = deque(maxlen=2)
 
     def snapshot(self, models: Mapping[str, State]) -> Snapshot:
-        """Copy the models' tensors, wherever they are, into one buffer.
+        """Copy the models' tensors, on any device, into one buffer.
 
         Raises:
-            WeightMismatch: Names, shapes or dtypes are not those of this layout.
+            WeightMismatch: Names, shapes or dtypes differ from this layout.
         """
         sources = self._tensors(models)
         if self._free:
@@ -100,14 +105,14 @@ class WeightLayout:
         return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
-        """Give a snapshot's buffer back: its bytes were sent."""
+        """Take a snapshot's buffer back for reuse, after its bytes were sent."""
         self._free.append(snapshot)
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
         """Copy a version's bytes (uint8 `[total_bytes]`) into the models' tensors, in place.
 
         Raises:
-            WeightMismatch: The models, or the number of bytes, are not those of this layout.
+            WeightMismatch: The models, or the number of bytes, differ from this layout.
         """
         targets = self._tensors(models)
         if data.numel() != self.total_bytes:
@@ -115,27 +120,27 @@ class WeightLayout:
         copy_all(targets, self._views(data))
 
     def states(self, data: Tensor) -> dict[str, State]:
-        """The models' tensors as views of a version's bytes, in the precision that these have."""
+        """Return the models' tensors as views of a version's bytes, in the buffer's precision."""
         models: dict[str, State] = {}
         for (parameter, _, _), view in zip(self._entries, self._views(data), strict=True):
             models.setdefault(parameter.model, {})[parameter.name] = view
         return models
 
     def check(self, parameters: tuple[Parameter, ...], *, theirs: str) -> None:
-        """Compare what someone else has with what is here.
+        """Compare the other side's parameters with this layout.
 
         Args:
-            parameters: The other side's.
-            theirs: Who the other side is, for the message: "the learner".
+            parameters: The other side's parameters.
+            theirs: The other side's name for the message, such as "the learner".
 
         Raises:
-            WeightMismatch: Names the first parameter that differs, and how.
+            WeightMismatch: They differ; names the first difference.
         """
         if parameters == self.parameters:
             return
         here = {(parameter.model, parameter.name): parameter for parameter in self.parameters}
-        there = {(parameter.model, parameter.name): parameter for parameter in parameters}
-        for key, parameter in there.items():
+        other_side = {(parameter.model, parameter.name): parameter for parameter in parameters}
+        for key, parameter in other_side.items():
             if key not in here:
                 raise WeightMismatch(f"{_name(parameter)}: {theirs} has it, the policy here does not")
             if here[key] != parameter:
@@ -143,7 +148,7 @@ class WeightLayout:
                     f"{_name(parameter)}: {theirs} has {_form(parameter)}, the policy here has {_form(here[key])}"
                 )
         for key, parameter in here.items():
-            if key not in there:
+            if key not in other_side:
                 raise WeightMismatch(f"{_name(parameter)}: the policy here has it, {theirs} does not")
         for mine, other in zip_longest(self.parameters, parameters):
             if mine != other:
@@ -155,7 +160,7 @@ class WeightLayout:
         for parameter, dtype, _ in self._entries:
             tensor = models.get(parameter.model, {}).get(parameter.name)
             if tensor is None:
-                raise WeightMismatch(f"{_name(parameter)}: it was there in an earlier version and is missing now")
+                raise WeightMismatch(f"{_name(parameter)}: it was in an earlier version and is missing now")
             narrowed = dtype is torch.bfloat16 and tensor.dtype in _NARROWED
             if tuple(tensor.shape) != parameter.shape or not (narrowed or tensor.dtype is dtype):
                 raise WeightMismatch(
@@ -166,7 +171,7 @@ class WeightLayout:
         if extra:
             known = {(parameter.model, parameter.name) for parameter in self.parameters}
             model, name = next((m, n) for m, state in models.items() for n in state if (m, n) not in known)
-            raise WeightMismatch(f"{_full_name(model, name)}: it was not there in an earlier version")
+            raise WeightMismatch(f"{_full_name(model, name)}: it was not in an earlier version")
         return tensors
 
     def _views(self, data: Tensor) -> list[Tensor]:

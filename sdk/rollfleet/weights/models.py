@@ -1,4 +1,4 @@
-"""The models of a policy: what has weights, by name."""
+"""The models of a policy: its parts with weights, by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +10,13 @@ from rollfleet.weights.layout import POLICY, State, state_of
 
 
 def models_of(policy: Any) -> dict[str, State]:
-    """The named tensors of each model of a policy. Nothing is copied.
+    """Return the named tensors of each model of a policy. Nothing is copied.
 
-    A policy of several models has them in its attribute `models`, a ModuleDict or another mapping of names to modules.
-    Any other is one model, called `policy`; a plain callable has no weights.
+    A policy of several models has an attribute `models`, a ModuleDict or another mapping of names to modules. Any other
+    policy is one model, named `policy`; a plain callable has no weights.
 
     Raises:
-        WeightMismatch: It has weights in a form that cannot be sent.
+        WeightMismatch: Its weights are in a form that cannot be sent.
     """
     models = getattr(policy, "models", None)
     if isinstance(models, Mapping | nn.ModuleDict):
@@ -27,15 +27,15 @@ def models_of(policy: Any) -> dict[str, State]:
 
 
 def one_source(policy_or_weights: Any, *, weights: Any = None, policy: Any = None) -> Any:
-    """What a call says that weights come from, in one of three ways; None: in none.
+    """Return the source of weights among three arguments; None: all are None.
 
     Raises:
-        JobInvalid: It says so in several ways, or calls a module weights, or weights a policy.
+        JobInvalid: Several are given, or `weights` is a module, or `policy` is not one.
     """
     ways = {"policy_or_weights": policy_or_weights, "weights": weights, "policy": policy}
-    said = [name for name, source in ways.items() if source is not None]
-    if len(said) > 1:
-        raise JobInvalid(f"{' and '.join(f'`{name}`' for name in said)} are given at once; write one of them")
+    given = [name for name, source in ways.items() if source is not None]
+    if len(given) > 1:
+        raise JobInvalid(f"{' and '.join(f'`{name}`' for name in given)} are given at once; write one of them")
     if weights is not None and not _holds_tensors(weights):
         raise JobInvalid(f"`weights` are a dict or a TensorDict of tensors; write `policy=` for a {_kind(weights)}")
     if policy is not None and _holds_tensors(policy) and not isinstance(policy, nn.Module):
@@ -50,17 +50,17 @@ def named_states(
     *,
     select: Callable[[Any], dict[str, State]] = models_of,
 ) -> dict[str, State] | None:
-    """The models that a call of `update_policy_weights_` names; None: the collector's own policy is meant.
+    """Return the models in a call of `update_policy_weights_`; None: those of the collector's own policy.
 
     Args:
         source: See `one_source`.
         model_id: See `Collector.update_policy_weights_`.
-        weights_dict: Likewise.
-        select: Which tensors of a policy travel.
+        weights_dict: See `Collector.update_policy_weights_`.
+        select: Selects the tensors of a policy to send.
 
     Raises:
         JobInvalid: The arguments contradict each other.
-        WeightMismatch: Something in them has no weights.
+        WeightMismatch: A source has no weights.
     """
     if weights_dict is not None:
         if source is not None or model_id is not None:
@@ -76,7 +76,7 @@ def named_states(
 
 
 def _holds_tensors(value: object) -> bool:
-    return isinstance(value, Mapping) or hasattr(value, "flatten_keys")  # the latter has a TensorDict
+    return isinstance(value, Mapping) or hasattr(value, "flatten_keys")  # a TensorDict has the latter
 
 
 def _kind(value: object) -> str:
@@ -85,5 +85,5 @@ def _kind(value: object) -> str:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name or "." in name:
-        raise WeightMismatch(f"{name!r} is no name of a model; write a word without dots")
+        raise WeightMismatch(f"{name!r} is not a valid name of a model; write a word without dots")
     return name

@@ -1,6 +1,7 @@
-"""Bytes of messages: how fragments and weights travel, whatever carries them.
+"""Bytes of messages: how fragments and weights travel, independent of the transport.
 
-`codec` encodes tensors behind a typed, checked header; `fragment_message` uses it for a fragment, `frame_stacks` sends
-each stacked image once. `batch_chunks` and `weight_chunks` cut messages to the size that a server takes, and put them
-together. Bytes that arrive are hostile until they are checked. Nothing here opens a connection.
+`codec` encodes tensors behind a typed, checked header. `fragment_message` encodes a fragment with it; `frame_stacks`
+sends each stacked image once. `batch_chunks` and `weight_chunks` cut messages to the size that a server accepts, and
+reassemble them; `chunks` has the code that both share. Received bytes are hostile until they are checked. Nothing here
+opens a connection.
 """

@@ -12,16 +12,16 @@ offset  bytes
 24      4      u32  index of this chunk
 28      4      u32  count of chunks
 32      8      u64  total bytes of the message
-40             the chunk's share of the message
+40             the chunk's piece of the message
 ```
 
 A message of `total` bytes in `count` chunks has `size = ceil(total / count)` bytes in every chunk but the last, which
 has the rest (at least one byte): chunk `index` holds the bytes from `index * size` on. The message's own checksum (see
-`codec`) covers what the chunks carry; the one here keeps a flipped bit from booking a chunk to another message.
+`codec`) covers the pieces. The checksum here keeps a flipped bit from moving a chunk to another message.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,23 +29,30 @@ import numpy.typing as npt
 import xxhash
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
+from rollfleet.wire.chunks import Allocate, Chunk, Reassembly, Received, cut_pieces, piece_count
 from rollfleet.wire.codec import Encoded, empty_buffer
 
-__all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", "cut", "peek", "split"]
+__all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", "cut", "peek"]
 
 _MAGIC = b"RLFC"
 _LEAD = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<IIQIIQ")
 _MAX_COUNT = (1 << 32) - 1
-MAX_WORKERS = 1 << 16  # of a job: who lies about its number must not cost memory for each
+MAX_WORKERS = 1 << 16  # of a job: a false index must not cost memory for each worker below it
 
 PREFIX_BYTES = _LEAD.size + _FIELDS.size
-"""Bytes that each chunk has besides its share of the message."""
+"""Size of a chunk's prefix, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Which message of a job: the `sequence`-th that the `incarnation`-th life of a worker sent."""
+    """Identity of a message in its job.
+
+    Attributes:
+        worker: Index of the worker that sent it.
+        incarnation: The worker's incarnation.
+        sequence: Number of the message in that incarnation, from 0.
+    """
 
     worker: int
     incarnation: int
@@ -54,7 +61,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkHeader:
-    """What a chunk says about itself, already found to be consistent."""
+    """A chunk's prefix, checked.
+
+    Attributes:
+        identity: The chunk's message.
+        index: Index of the chunk in its message.
+        count: Number of the message's chunks.
+        total_bytes: Size of the message.
+    """
 
     identity: Identity
     index: int
@@ -63,46 +77,46 @@ class ChunkHeader:
 
     @property
     def offset(self) -> int:
-        """Where this chunk's share begins in the message, in bytes."""
-        return self.index * _chunk_size(self.total_bytes, self.count)
+        """Offset of this chunk's piece in the message, in bytes."""
+        return self.index * self.piece_bytes
+
+    @property
+    def piece_bytes(self) -> int:
+        """Size of each of the message's pieces but the last."""
+        return -(-self.total_bytes // self.count)
 
     @property
     def nbytes(self) -> int:
-        """Length of this chunk's share of the message."""
-        return min(_chunk_size(self.total_bytes, self.count), self.total_bytes - self.offset)
+        """Size of this chunk's piece."""
+        return min(self.piece_bytes, self.total_bytes - self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Assembled:
-    """A message that is complete.
+    """A complete message.
 
     Attributes:
-        identity: Which message.
-        buffer: All of it, uint8 `[total_bytes]`, writable. It is the caller's: `decode` makes tensors of it in place.
+        identity: Its identity.
+        buffer: Its bytes, uint8 `[total_bytes]`, writable. The caller owns them: `decode` makes tensors of them in
+            place.
     """
 
     identity: Identity
     buffer: npt.NDArray[np.uint8]
 
 
-def split(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterator[bytes]:
-    """As `cut`, and each chunk in one piece: a copy that is made when it is asked for."""
-    return (b"".join(pieces) for pieces in cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
-
-
-def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> "Iterator[tuple[bytes | memoryview, ...]]":
+def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterator[Chunk]:
     """Cut a message into chunks of at most `max_chunk_bytes` each, prefix included.
 
-    Each chunk is its prefix and pieces of the message where they lie: the tensors behind `encoded` must stay as they
-    are until it is sent.
+    The chunks are views: the tensors behind `encoded` must not change until the chunks are sent.
 
     Raises:
-        ValueError: `max_chunk_bytes` has no room for the prefix and one byte, more chunks than a u32 counts would be
+        ValueError: `max_chunk_bytes` has no space for the prefix and one byte, more chunks than a u32 counts would be
             needed, or the identity's numbers do not fit their fields.
     """
     if max_chunk_bytes <= PREFIX_BYTES:
         raise ValueError(f"max_chunk_bytes={max_chunk_bytes} is too small: a chunk's prefix has {PREFIX_BYTES} bytes")
-    count = -(-encoded.nbytes // (max_chunk_bytes - PREFIX_BYTES))
+    count = piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
     if count > _MAX_COUNT:
         raise ValueError(f"max_chunk_bytes={max_chunk_bytes} would cut {encoded.nbytes} bytes into {count} chunks")
     header = ChunkHeader(identity=identity, index=0, count=count, total_bytes=encoded.nbytes)
@@ -110,14 +124,15 @@ def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> "Itera
         _pack(header, 0)
     except struct.error as exc:
         raise ValueError(f"{identity} does not fit u32, u32, u64") from exc
-    return _chunks(encoded, header)
+    pieces = cut_pieces(encoded.parts, encoded.nbytes, header.piece_bytes)
+    return ((_pack(header, index), *views) for index, views in enumerate(pieces))
 
 
-def peek(chunk: bytes | bytearray | memoryview) -> ChunkHeader:
-    """Read what a chunk says about itself, and check that it fits together and fits the chunk's length.
+def peek(chunk: Received) -> ChunkHeader:
+    """Read a chunk's prefix. Check that its fields agree with each other and with the chunk's length.
 
     Raises:
-        MessageCorrupt: It does not.
+        MessageCorrupt: They do not.
     """
     nbytes = memoryview(chunk).nbytes
     if nbytes < PREFIX_BYTES:
@@ -132,75 +147,70 @@ def peek(chunk: bytes | bytearray | memoryview) -> ChunkHeader:
         raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
     if index >= count:
         raise MessageCorrupt(f"chunk {index} of {count} chunks")
-    if (count - 1) * _chunk_size(total_bytes, count) >= total_bytes:
-        raise MessageCorrupt(f"{total_bytes} bytes cannot be in {count} chunks")
     identity = Identity(worker=worker, incarnation=incarnation, sequence=sequence)
     header = ChunkHeader(identity=identity, index=index, count=count, total_bytes=total_bytes)
+    if (count - 1) * header.piece_bytes >= total_bytes:
+        raise MessageCorrupt(f"{total_bytes} bytes cannot be in {count} chunks")
     if nbytes != PREFIX_BYTES + header.nbytes:
         raise MessageCorrupt(f"chunk {index} of {count} has {nbytes - PREFIX_BYTES} bytes instead of {header.nbytes}")
     return header
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Pending:
-    count: int
-    buffer: npt.NDArray[np.uint8]
-    seen: npt.NDArray[np.bool_]  # [count]: zeros that the system maps when they are touched, whatever count claims
-    missing: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.buffer.nbytes + self.seen.nbytes
-
-
 class Assembler:
-    """Puts messages together from chunks in any order, of any number of workers, each copied straight to its place.
+    """Reassembles messages of all workers from chunks in any order. Each piece is copied once, to its final offset.
 
-    Whatever is sent, what waits here is at most `max_pending` messages and `2 * max_message_bytes` bytes; the oldest go
-    first. A message whose chunks all come twice is assembled twice: the caller knows which identities it has had.
+    Incomplete messages are bounded by `max_pending` and by `2 * max_message_bytes` bytes; the oldest are dropped first.
+    A message whose chunks all arrive twice is assembled twice: the caller knows which identities it has received.
     Not thread-safe.
 
+    Args:
+        max_message_bytes: Bound of one message, without the prefixes of its chunks.
+        max_pending: Bound of the number of incomplete messages.
+        allocate: Returns the memory of one message, as `empty_buffer` does.
+
     Attributes:
-        max_pending: As above; it may change.
-        dropped: Incomplete messages that were given up, to make room or because they could no longer become complete.
-        pending_bytes: Memory held for incomplete messages.
+        max_pending: The same; it may change.
+        dropped: Incomplete messages that were dropped, for space or because they could no longer become complete.
+        pending_bytes: Memory of incomplete messages.
+
+    Example:
+        >>> import torch
+        >>> from rollfleet.wire.codec import encode
+        >>> encoded = encode(b"meta", {("reward",): torch.zeros(100)})
+        >>> identity = Identity(worker=0, incarnation=0, sequence=0)
+        >>> assembler = Assembler(max_message_bytes=1 << 20)
+        >>> for pieces in cut(encoded, identity, max_chunk_bytes=256):
+        ...     assembled = assembler.add(b"".join(pieces))
+        >>> assembled.buffer.nbytes == encoded.nbytes
+        True
     """
 
-    def __init__(
-        self,
-        *,
-        max_message_bytes: int,
-        max_pending: int = 64,
-        allocate: Callable[[int], npt.NDArray[np.uint8]] = empty_buffer,
-    ) -> None:
-        """Set the bounds: bytes of one message (chunks' prefixes not counted), and incomplete messages at once.
-
-        `allocate` gives the memory of one message, as `empty_buffer` does.
-        """
+    def __init__(self, *, max_message_bytes: int, max_pending: int = 64, allocate: Allocate = empty_buffer) -> None:
         if max_message_bytes < 1 or max_pending < 1:
             raise ValueError(f"max_message_bytes={max_message_bytes} and max_pending={max_pending} must be at least 1")
         self._max_message_bytes = max_message_bytes
         self.max_pending = max_pending
         self._allocate = allocate
-        self._pending: dict[Identity, _Pending] = {}  # in the order of their first chunks
+        self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
         self._given_up: list[Identity] = []
         self.dropped = 0
         self.pending_bytes = 0
 
     def __len__(self) -> int:
-        """Number of incomplete messages."""
+        """Return the number of incomplete messages."""
         return len(self._pending)
 
-    def add(self, chunk: bytes | bytearray | memoryview) -> Assembled | None:
-        """Take one chunk in; it is not kept.
+    def add(self, chunk: Received) -> Assembled | None:
+        """Add one chunk. It is copied, not kept.
 
         Returns:
             The message that this chunk completes, else None. A worker sends one message after the other: the first
-            chunk of one gives up what is incomplete of those before it, and a complete one also those of earlier lives.
+            chunk of a message gives up the worker's earlier incomplete messages, and a complete message also those of
+            earlier incarnations.
 
         Raises:
-            MessageCorrupt: The chunk contradicts itself (it is ignored), or the other chunks of its message (all that
-                was received of this message is given up).
+            MessageCorrupt: The chunk contradicts itself (it is ignored), or other chunks of its message (the whole
+                message is given up).
             MessageTooLarge: The message is over `max_message_bytes`. Nothing was allocated.
         """
         header = peek(chunk)
@@ -215,50 +225,39 @@ class Assembler:
                 f"chunks of {header.identity} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
                 f"or {header.total_bytes} in {header.count}"
             )
-        if pending.seen[header.index]:
-            return None
-        share = memoryview(chunk).cast("B")[PREFIX_BYTES:]
-        pending.buffer[header.offset : header.offset + header.nbytes] = share
-        pending.seen[header.index] = True
-        pending.missing -= 1
-        if pending.missing:
+        pending.add(header.index, memoryview(chunk).cast("B")[PREFIX_BYTES:])
+        if not pending.complete:
             return None
         self._forget(header.identity)
-        self._give_up_before(header.identity, lives=True)
+        self._give_up_before(header.identity, earlier_incarnations=True)
         return Assembled(identity=header.identity, buffer=pending.buffer)
 
     def give_up(self, worker: int, *, before_incarnation: int) -> None:
-        """Give up what earlier lives of a worker left incomplete: they will send no more of it."""
+        """Give up incomplete messages of a worker's earlier incarnations: their other chunks never come."""
         for identity in list(self._pending):
             if identity.worker == worker and identity.incarnation < before_incarnation:
                 self._drop(identity)
 
     def take_given_up(self) -> list[Identity]:
-        """Incomplete messages that were given up since the last call."""
+        """Return the incomplete messages that were given up since the last call."""
         given_up, self._given_up = self._given_up, []
         return given_up
 
-    def _begin(self, header: ChunkHeader) -> _Pending:
-        self._give_up_before(header.identity, lives=False)
+    def _begin(self, header: ChunkHeader) -> Reassembly:
+        self._give_up_before(header.identity, earlier_incarnations=False)
         needed = header.total_bytes + header.count
         while self._pending and (
             len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self._max_message_bytes
         ):
             self._drop(next(iter(self._pending)))
-        pending = _Pending(
-            count=header.count,
-            buffer=self._allocate(header.total_bytes),
-            seen=np.zeros(header.count, np.bool_),
-            missing=header.count,
-        )
-        self._pending[header.identity] = pending
+        pending = self._pending[header.identity] = Reassembly(self._allocate(header.total_bytes), header.piece_bytes)
         self.pending_bytes += pending.nbytes
         return pending
 
-    def _give_up_before(self, later: Identity, *, lives: bool) -> None:
+    def _give_up_before(self, later: Identity, *, earlier_incarnations: bool) -> None:
         for identity in list(self._pending):
             same_incarnation = identity.incarnation == later.incarnation and identity.sequence < later.sequence
-            earlier_incarnation = lives and identity.incarnation < later.incarnation
+            earlier_incarnation = earlier_incarnations and identity.incarnation < later.incarnation
             if identity.worker == later.worker and (same_incarnation or earlier_incarnation):
                 self._drop(identity)
 
@@ -271,29 +270,9 @@ class Assembler:
         self.pending_bytes -= self._pending.pop(identity).nbytes
 
 
-def _chunk_size(total_bytes: int, count: int) -> int:
-    return -(-total_bytes // count)
-
-
 def _pack(header: ChunkHeader, index: int) -> bytes:
     identity = header.identity
     fields = _FIELDS.pack(
         identity.worker, identity.incarnation, identity.sequence, index, header.count, header.total_bytes
     )
     return _LEAD.pack(_MAGIC, xxhash.xxh32_intdigest(fields)) + fields
-
-
-def _chunks(encoded: Encoded, header: ChunkHeader) -> "Iterator[tuple[bytes | memoryview, ...]]":
-    size = _chunk_size(header.total_bytes, header.count)
-    parts = iter(encoded.parts)
-    rest = memoryview(b"")
-    for index in range(header.count):
-        pieces: list[bytes | memoryview] = [_pack(header, index)]
-        room = min(size, header.total_bytes - index * size)
-        while room:
-            if not rest.nbytes:
-                rest = next(parts)
-            piece, rest = rest[:room], rest[room:]
-            pieces.append(piece)
-            room -= piece.nbytes
-        yield tuple(pieces)

@@ -1,4 +1,4 @@
-"""Memory of batches, used again once nobody refers to it: of fresh memory the system has to fill in every page."""
+"""Memory of batches, reused once no array refers to it: of fresh memory, the system must clear every page."""
 
 import weakref
 from collections import deque
@@ -10,16 +10,24 @@ from torch import Tensor
 
 from rollfleet.wire.codec import empty_buffer
 
-SMALL_BYTES = 1 << 16  # what is smaller comes from memory that the process has anyway
-WASTE = 2  # how many times larger than what is asked for a piece of memory may be
+SMALL_BYTES = 1 << 16  # smaller buffers come from memory that the process already has
+WASTE = 2  # a buffer may be this many times larger than the request
 
 
 class BufferPool:
-    """Lends memory, on one thread.
+    """Lends memory to one thread.
 
     Args:
-        most_idle: Pieces that are kept for later.
-        most_bytes: Of a piece that is kept; None: whatever it has.
+        most_idle: Number of idle buffers to keep.
+        most_bytes: Size of a kept buffer at most; None: no bound.
+
+    Example:
+        >>> pool = BufferPool(most_idle=2)
+        >>> buffer = pool.take(1 << 20)
+        >>> address = buffer.ctypes.data
+        >>> del buffer  # the memory returns to the pool
+        >>> pool.take(1 << 20).ctypes.data == address
+        True
     """
 
     def __init__(self, most_idle: int, *, most_bytes: int | None = None) -> None:
@@ -27,18 +35,18 @@ class BufferPool:
         self._most_bytes = most_bytes
 
     def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Uninitialised memory, uint8 `[nbytes]`, aligned as a message is. It comes back when nothing refers to it."""
+        """Lend uninitialised memory, uint8 `[nbytes]`, aligned for a message. It returns when nothing refers to it."""
         if self._most_bytes is not None and not SMALL_BYTES <= nbytes <= self._most_bytes:
             return empty_buffer(nbytes)
         whole = self._whole(nbytes)
-        # Views of an array refer to the array that owns its memory, not to the one they were made from: so this one
-        # is made from something that is no array.
+        # A view refers to the array that owns its memory, not to the array that it was made from. So this array is made
+        # from a buffer that is no array.
         lent: NDArray[np.uint8] = np.frombuffer(whole.data, np.uint8, nbytes)
         weakref.finalize(lent, self._idle.append, whole).atexit = False
         return lent
 
     def empty_like(self, tensor: Tensor) -> Tensor:
-        """As `torch.empty_like` of a contiguous CPU tensor."""
+        """Return what `torch.empty_like` does, for a contiguous CPU tensor, in memory of the pool."""
         if tensor.nbytes < SMALL_BYTES:
             return torch.empty_like(tensor)
         return torch.from_numpy(self.take(tensor.nbytes)).view(tensor.dtype).view(tensor.shape)

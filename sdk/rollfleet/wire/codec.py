@@ -1,6 +1,6 @@
 """Tensors <-> bytes of one message: a typed header, a checksum, and the tensors' own memory. No pickle, no code.
 
-One frame, all numbers little-endian:
+One message, all numbers little-endian:
 
 ```
 offset  bytes
@@ -9,15 +9,15 @@ offset  bytes
 8       4      u32  header length H
 12      4      u32  meta length M
 16      8      u64  payload length P
-24      8      u64  xxh3_64 of every other byte of the frame; 0 where both sides do without (memory that they share)
+24      8      u64  xxh3_64 of every other byte of the message; 0 without a checksum (in shared memory)
 32      H      header: JSON {"tensors": [{"key": [...], "dtype": "float32", "shape": [...]}, ...]}
 32+H    M      meta: bytes that belong to the caller
 ...            zeros up to a multiple of 64
 S       P      payload: each tensor's raw bytes, each at a multiple of 64, zeros between, none after the last
 ```
 
-The header has no offsets: they follow from the shapes, so that there is nothing to lie about. What a hostile peer sends
-ends in `MessageCorrupt` or `MessageTooLarge`; what is allocated on the way is bounded by the length of what it sent.
+The header has no offsets: they follow from the shapes, so they cannot be wrong. Bytes of a hostile peer end in
+`MessageCorrupt` or `MessageTooLarge`. Decoding allocates at most in proportion to the length of the bytes.
 """
 
 import json
@@ -40,17 +40,17 @@ from rollfleet.errors import MessageCorrupt, MessageTooLarge
 __all__ = ["ALIGNMENT", "Buffer", "Encoded", "Key", "decode", "empty_buffer", "encode"]
 
 if sys.byteorder != "little":
-    raise ImportError("rollfleet sends tensors as little-endian machines keep them; this machine is big-endian")
+    raise ImportError("rollfleet sends tensors in little-endian byte order; this machine is big-endian")
 
 Key: TypeAlias = tuple[str, ...]
 Buffer: TypeAlias = bytearray | memoryview | npt.NDArray[np.uint8]
 
 ALIGNMENT = 64
-"""Bytes. Tensors begin at multiples of it: a cache line, and enough for every vector instruction."""
+"""Tensors begin at multiples of this many bytes: a cache line, and enough for every vector instruction."""
 
 _MAGIC = b"RLFT"
 _VERSION = 1
-_FIELDS = struct.Struct("<4sIIIQ")  # all of the prefix that the checksum covers
+_FIELDS = struct.Struct("<4sIIIQ")  # the part of the prefix that the checksum covers
 _CHECKSUM = struct.Struct("<Q")
 _PREFIX_BYTES = _FIELDS.size + _CHECKSUM.size
 
@@ -58,7 +58,7 @@ _MAX_HEADER_BYTES = 1 << 20
 _MAX_META_BYTES = 1 << 20
 _MAX_TENSORS = 1024
 _MAX_ELEMENTS = 1 << 48  # zeros in a shape count as ones here: torch multiplies strides that way and must not overflow
-_CACHED_HEADER_BYTES = 1 << 14  # a sender of ever new, long headers must not fill the cache with them
+_CACHED_HEADER_BYTES = 1 << 14  # a hostile sender must not fill the cache with long headers
 _ZEROS = memoryview(bytes(ALIGNMENT))
 
 _DTypeName: TypeAlias = Literal[
@@ -95,7 +95,7 @@ _HEADER = TypeAdapter(_Header)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
-    """Where one tensor lies: `offset` bytes after the payload's start, as `stored` (numpy has no bfloat16)."""
+    """Position of one tensor in the payload: `offset` in bytes, dtype `stored` (numpy has no bfloat16)."""
 
     key: Key
     dtype: torch.dtype
@@ -116,9 +116,15 @@ class Encoded:
     """One message, ready to be sent.
 
     Attributes:
-        parts: Bytes in the order they are sent; joined they are the message. Those of contiguous CPU tensors are the
-            tensors' own memory: one that is written before its message was sent makes the receiver refuse the message.
-        nbytes: Length of all parts together.
+        parts: The message's bytes, in order. Parts of contiguous CPU tensors are the tensors' own memory: a tensor that
+            changes before its message is sent makes the receiver refuse the message.
+        nbytes: Size of all parts together.
+
+    Example:
+        >>> encoded = encode(b"meta", {("reward",): torch.ones(3)})
+        >>> meta, tensors = decode(bytearray(b"".join(encoded.parts)))
+        >>> meta, tensors["reward",]
+        (b'meta', tensor([1., 1., 1.]))
     """
 
     parts: tuple[memoryview, ...]
@@ -126,16 +132,16 @@ class Encoded:
 
 
 def encode(meta: bytes, tensors: Mapping[Key, torch.Tensor], *, checksum: bool = True) -> Encoded:
-    """Describe `tensors` and `meta` as one message, without copying contiguous CPU tensors.
+    """Encode `tensors` and `meta` as one message, without copying contiguous CPU tensors.
 
     Args:
-        meta: What the caller wants to say about the tensors, at most 1 MiB.
-        tensors: At most 1024 dense tensors by nested key. Those that are not contiguous, or not on the CPU, are copied;
-            gradients are left behind.
-        checksum: Whether the receiver is to notice bytes that changed on the way.
+        meta: The caller's metadata, at most 1 MiB.
+        tensors: At most 1024 dense tensors by nested key. Those that are not contiguous, or not on the CPU, are copied.
+            Gradients are not sent.
+        checksum: Add a checksum, so that the receiver notices changed bytes.
 
     Raises:
-        MessageTooLarge: `meta`, or the keys and shapes together, have more than 1 MiB.
+        MessageTooLarge: `meta`, or the keys and shapes together, are over 1 MiB.
         TypeError: A dtype or a layout (sparse, quantised) cannot be sent; names the key.
         ValueError: A receiver would refuse the keys or shapes: an empty key, a part of more than 256 characters, ...
     """
@@ -166,18 +172,19 @@ def encode(meta: bytes, tensors: Mapping[Key, torch.Tensor], *, checksum: bool =
 
 
 def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, torch.Tensor]]:
-    """Read one message where it lies.
+    """Decode one message in place.
 
     Args:
-        buffer: Exactly one message, writable. The tensors are views of it and keep it alive; the caller hands it over
-            and writes to it no more. (One that does not begin at a multiple of 16 is copied; see `empty_buffer`.)
-        checksum: Whether it must be right.
+        buffer: Exactly one message, writable. The tensors are views that keep it alive: they own it from now on, and
+            the caller must not write to it. (One that does not begin at a multiple of 16 is copied; see
+            `empty_buffer`.)
+        checksum: Check the checksum.
 
     Returns:
         `meta`, and CPU tensors by key in the order they were encoded.
 
     Raises:
-        MessageCorrupt: The bytes are cut, changed, of another format, or lie about themselves.
+        MessageCorrupt: The bytes are cut, changed, of another format, or contradict themselves.
         MessageTooLarge: The header or `meta` claim more than 1 MiB.
         ValueError: `buffer` is read-only.
     """
@@ -186,7 +193,7 @@ def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, t
         raise ValueError(
             "decode makes tensors that share the buffer's memory: pass a writable one, such as a bytearray"
         )
-    header_bytes, meta_bytes, start = _check_frame(raw.data, checksum=checksum)
+    header_bytes, meta_bytes, start = _check_message(raw.data, checksum=checksum)
     meta_start = _PREFIX_BYTES + header_bytes
     header = raw[_PREFIX_BYTES:meta_start].tobytes()
     layout = _layout_cached(header) if header_bytes <= _CACHED_HEADER_BYTES else _layout(header)
@@ -194,14 +201,14 @@ def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, t
         raise MessageCorrupt(f"the shapes need {layout.nbytes} bytes, the payload has {raw.nbytes - start}")
     meta = raw[meta_start : meta_start + meta_bytes].tobytes()
 
-    if raw.__array_interface__["data"][0] % 16:  # loads of misaligned elements are undefined behaviour in C++
+    if raw.__array_interface__["data"][0] % 16:  # loading misaligned elements is undefined behaviour in C++
         aligned = empty_buffer(raw.nbytes)
         aligned[:] = raw
         raw = aligned
     tensors: dict[Key, torch.Tensor] = {}
     for slot in layout.slots:
         offset = start + slot.offset
-        # A bool with another byte than 0 or 1 is undefined behaviour in C++. Looking costs less than rewriting.
+        # A bool other than 0 or 1 is undefined behaviour in C++. Checking costs less than rewriting.
         if slot.dtype is torch.bool and slot.nbytes and raw[offset : offset + slot.nbytes].max() > 1:
             raise MessageCorrupt(f"bool tensor {slot.key} has bytes other than 0 and 1")
         array: npt.NDArray[np.generic] = np.ndarray(slot.shape, slot.stored, raw, offset)
@@ -211,7 +218,7 @@ def decode(buffer: Buffer, *, checksum: bool = True) -> tuple[bytes, dict[Key, t
 
 
 def empty_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Uninitialised memory for one message, uint8 `[nbytes]`, beginning at a multiple of `ALIGNMENT` bytes."""
+    """Allocate uninitialised memory for one message, uint8 `[nbytes]`, at a multiple of `ALIGNMENT` bytes."""
     raw = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
     start = -raw.__array_interface__["data"][0] % ALIGNMENT
     return raw[start : start + nbytes]
@@ -235,7 +242,7 @@ def _raw_bytes(tensor: torch.Tensor) -> memoryview:
 
 @lru_cache(maxsize=64)
 def _describe(specs: tuple[tuple[Key, str, tuple[int, ...]], ...]) -> tuple[bytes, _Layout]:
-    """Header and layout of tensors to be sent, checked as the receiver will check them."""
+    """Make the header and layout of tensors to send, checked as the receiver will check them."""
     described = [{"key": key, "dtype": dtype, "shape": shape} for key, dtype, shape in specs]
     try:
         header = json.dumps({"tensors": described}, ensure_ascii=False, separators=(",", ":")).encode()
@@ -246,8 +253,8 @@ def _describe(specs: tuple[tuple[Key, str, tuple[int, ...]], ...]) -> tuple[byte
         raise ValueError(f"these tensors cannot be sent: {exc}") from exc
 
 
-def _check_frame(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
-    """Header's and meta's lengths, and the payload's offset, of a frame whose lengths and checksum are right."""
+def _check_message(view: memoryview, *, checksum: bool) -> tuple[int, int, int]:
+    """Check a message's lengths and checksum. Return the lengths of header and meta, and the payload's offset."""
     if view.nbytes < _PREFIX_BYTES:
         raise MessageCorrupt(f"{view.nbytes} bytes are too few for a message: the prefix alone has {_PREFIX_BYTES}")
     magic, version, header_bytes, meta_bytes, payload_bytes = _FIELDS.unpack_from(view)
@@ -276,7 +283,7 @@ def _layout(header: bytes) -> _Layout:
     try:
         parsed = _HEADER.validate_json(header)
     except ValidationError as exc:
-        # The error repeats what the peer wrote, up to many times over: say the first, and do not chain the rest.
+        # The error repeats the peer's bytes many times over: report the first problem, and do not chain the rest.
         raise MessageCorrupt(f"the header is not valid: {_first_problem(exc)}") from None
     slots: list[_Slot] = []
     end = 0

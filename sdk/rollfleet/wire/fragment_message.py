@@ -1,4 +1,4 @@
-"""A fragment as one message: its tensors under keys that say which part they are, and what it says of itself.
+"""A fragment as one message: its tensors under keys that name their part, and its metadata.
 
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
@@ -17,13 +17,13 @@ _FOLDED = tuple(f"folded {part}" for part in Folded._fields)
 
 
 def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True, folded: bool = True) -> Encoded:
-    """A message that points at the fragment's tensors: they must not change until it is sent.
+    """Encode a fragment. The message points at the fragment's tensors: they must not change until it is sent.
 
     Args:
-        fragment: What was collected.
-        meta: What is said of it.
-        checksum: Whether the receiver is to notice bytes that changed on the way.
-        folded: Whether bytes are dear enough for stacks to be looked for.
+        fragment: The fragment.
+        meta: Session, round, version and frames.
+        checksum: Add a checksum, so that the receiver notices changed bytes.
+        folded: Look for stacks of images, and send each image once.
     """
     tensors: dict[Key, Tensor] = {}
     for key, tensor in fragment.steps.items():
@@ -38,10 +38,10 @@ def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True,
 
 
 def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta, Fragment]:
-    """The inverse. The fragment's tensors are views of `buffer`, but for those that were folded.
+    """Decode a fragment. Its tensors are views of `buffer`, except unfolded stacks, which have new memory.
 
     Raises:
-        MessageCorrupt: The bytes are not what `pack_fragment` makes.
+        MessageCorrupt: `pack_fragment` did not make these bytes.
     """
     header, tensors = decode(buffer, checksum=checksum)
     try:
@@ -67,7 +67,5 @@ def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta
 def _unfolded(parts: dict[str, dict[Key, Tensor]]) -> dict[Key, Tensor]:
     images, *others = (parts[part] for part in _FOLDED)
     if any(other.keys() != images.keys() for other in others) or images.keys() & parts[_STEPS].keys():
-        raise MessageCorrupt(
-            f"no batch: parts of what was folded are missing, or something is there twice: {[*images]}"
-        )
+        raise MessageCorrupt(f"no batch: parts of folded observations are missing, or a key occurs twice: {[*images]}")
     return {key: unfold(Folded(images[key], *(other[key] for other in others))) for key in images}

@@ -1,11 +1,11 @@
-"""Stacks of images, each image once: where an observation is the last K images, all but one were in the one before.
+"""Stacks of images, each image sent once.
 
-A policy that is to see motion is given the last few images as one observation, along the first dimension
-(`FrameStackObservation`, EnvPool) or the last (`VecFrameStack`). Sent as it is, each image travels K times. Folded, the
-images lie in the order in which they were seen; a frame either begins with K new ones or goes on by one.
+A policy that must see motion gets the last K images as one observation, stacked along the first dimension
+(`FrameStackObservation`, EnvPool) or the last (`VecFrameStack`). All images but one were in the observation before:
+unfolded, each image travels K times. Folded, the images lie in the order of their frames; each frame either begins with
+K new images or adds one.
 
-What is folded is compared bit by bit, frame by frame, and comes out as it went in. Observations that are no stacks are
-known by their first frames.
+Folding compares bit by bit, frame by frame, and is lossless. The first frames show whether observations are stacks.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -20,20 +20,20 @@ from rollfleet.errors import MessageCorrupt
 Array: TypeAlias = NDArray[Any]
 
 MOST_IMAGES = 16
-"""K is at most this: so many times what was received may be allocated for it."""
+"""K at most: unfolding allocates up to this many times the received bytes."""
 
-_LEAST_BYTES = 256  # of an image: less is not worth the trouble
-_LOOK_AT = 8  # frames that show whether there are stacks at all
+_LEAST_BYTES = 256  # of an image: folding smaller ones saves too little
+_PROBE_FRAMES = 8  # frames that show whether observations are stacks
 _WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Folded(NamedTuple):
-    """Observations [envs, T, ...] that are stacks.
+    """Observations [envs, T, ...] that are stacks of K images.
 
     Attributes:
-        images: [n, ...], row by row, each in the order in which it was seen.
-        begins: bool [envs, T]: all K images of this frame are new; of another, the last one is.
-        form: int64 [2]: K, and whether they lie along the last dimension (1) or the first (0).
+        images: [n, ...], environment by environment, in the order of their frames.
+        begins: bool [envs, T]: whether all K images of a frame are new; otherwise only the last one is.
+        form: int64 [2]: K, and whether the images lie along the last dimension (1) or the first (0).
     """
 
     images: Tensor
@@ -42,7 +42,7 @@ class Folded(NamedTuple):
 
 
 def fold(observations: Tensor) -> Folded | None:
-    """Each image once; None: they are no stacks, or hardly anything would be saved.
+    """Fold stacks of images. Returns None if they are no stacks, or if folding saves less than half.
 
     Args:
         observations: [envs, T, ...] on the CPU, of any dtype.
@@ -52,10 +52,10 @@ def fold(observations: Tensor) -> Folded | None:
     array = _bits(observations)
     for last in (False, True):
         stacks = _Stacks(array, last=last)
-        if stacks.possible and stacks.goes_on(0, _LOOK_AT).any():
+        if stacks.possible and stacks.continues(0, _PROBE_FRAMES).any():
             begins = np.ones(array.shape[:2], np.bool_)
             for row in range(len(array)):
-                begins[row, 1:] = ~stacks.goes_on(row)
+                begins[row, 1:] = ~stacks.continues(row)
             if 2 * _count(begins, stacks.count) < begins.size * stacks.count:
                 images = torch.from_numpy(stacks.images(begins)).view(observations.dtype)
                 return Folded(images, torch.from_numpy(begins), torch.tensor([stacks.count, int(last)]))
@@ -63,10 +63,10 @@ def fold(observations: Tensor) -> Folded | None:
 
 
 def unfold(folded: Folded) -> Tensor:
-    """The inverse, in memory of its own.
+    """Restore observations, in new memory.
 
     Raises:
-        MessageCorrupt: The parts do not fit together. All is checked before use: a hostile peer may have written them.
+        MessageCorrupt: The parts do not fit together. Each is checked before its use: a peer may be hostile.
     """
     images, begins, form = folded
     if form.shape != (2,) or form.dtype is not torch.int64 or begins.ndim != 2 or begins.dtype is not torch.bool:
@@ -75,7 +75,9 @@ def unfold(folded: Folded) -> Tensor:
     if not (2 <= count <= MOST_IMAGES and last in (0, 1) and begins.numel() and begins[:, 0].all()):
         raise MessageCorrupt(f"folded observations of {count} images, in {tuple(begins.shape)} frames")
     if images.ndim < 2 or images.dtype.itemsize > 8 or len(images) != _count(begins.numpy(), count):
-        raise MessageCorrupt(f"folded observations of {tuple(images.shape)}, {count} each; not what their frames have")
+        raise MessageCorrupt(
+            f"folded observations of {tuple(images.shape)}, {count} each: the number does not fit their frames"
+        )
     seen, newest = _bits(images), _newest(begins.numpy(), count)
     shape = (*seen.shape[1:], count) if last else (count, *seen.shape[1:])
     frames = np.empty((newest.size, *shape), seen.dtype)
@@ -89,7 +91,7 @@ def unfold(folded: Folded) -> Tensor:
 
 
 class _Stacks:
-    """Observations, taken for stacks along their first or last dimension."""
+    """Observations, read as stacks along their first or last dimension."""
 
     def __init__(self, array: Array, *, last: bool) -> None:
         self._array, self._last = array, last
@@ -98,22 +100,22 @@ class _Stacks:
         nbytes = self._planes[:1, :1, :1].nbytes
         self.possible = 2 <= self.count <= MOST_IMAGES and nbytes >= _LEAST_BYTES and array.shape[1] > 1
 
-    def goes_on(self, row: int, frames: int | None = None) -> NDArray[np.bool_]:
-        """Of each frame but the first: whether all its images but the newest were in the frame before."""
+    def continues(self, row: int, frames: int | None = None) -> NDArray[np.bool_]:
+        """Return, for each frame but the first, whether all its images but the newest were in the frame before."""
         itemsize, frames = self._array.itemsize, frames or self._array.shape[1]
         if self._last and (word := _WORDS.get(self.count * itemsize)):
-            # The images' pixels lie side by side: they are one number, of which the oldest pixel is the lowest part.
+            # The images' pixels lie side by side: together they are one number, with the oldest pixel as lowest part.
             words = self._array[row, :frames].view(word)
             low = word((1 << 8 * itemsize * (self.count - 1)) - 1)
             same = (words[1:] & low) == (words[:-1] >> word(8 * itemsize))
         else:
             planes = self._planes[row, :frames]
             same = planes[1:, :-1] == planes[:-1, 1:]
-        goes_on: NDArray[np.bool_] = same.reshape(len(same), -1).all(-1)
-        return goes_on
+        continues: NDArray[np.bool_] = same.reshape(len(same), -1).all(-1)
+        return continues
 
     def images(self, begins: NDArray[np.bool_]) -> Array:
-        """[n, ...]; see `Folded`."""
+        """Return the images [n, ...]; see `Folded`."""
         planes, newest = self._planes.reshape(-1, *self._planes.shape[2:]), _newest(begins, self.count)
         images = np.empty((_count(begins, self.count), *planes.shape[2:]), planes.dtype)
         images[newest] = planes[:, -1]
@@ -124,7 +126,7 @@ class _Stacks:
 
 
 def _shift_in(words: Array, images: Array, newest: Array, begins: Array, count: int) -> None:
-    """As `_Stacks.goes_on` sees them: a frame is the one before, shifted by an image, with the newest on top."""
+    """Build frames as numbers: a frame is the one before, shifted by an image, with the newest image on top."""
     bits = 8 * images.itemsize
     top = np.empty(words.shape[1:], words.dtype)
     for i, at in enumerate(newest.tolist()):
@@ -140,17 +142,17 @@ def _shift_in(words: Array, images: Array, newest: Array, begins: Array, count: 
 
 
 def _count(begins: NDArray[np.bool_], count: int) -> int:
-    """How many images there are."""
+    """Return the number of images."""
     return begins.size + (count - 1) * int(np.count_nonzero(begins))
 
 
 def _newest(begins: NDArray[np.bool_], count: int) -> NDArray[np.int64]:
-    """int64 [envs * T]: where each frame's newest image lies."""
+    """Return the index of each frame's newest image, int64 [envs * T]."""
     return np.cumsum(np.where(begins.ravel(), count, 1)) - 1
 
 
 def _bits(tensor: Tensor) -> Array:
-    """Its elements as unsigned integers: numpy has no bfloat16, and numbers that are equal may have other bits."""
+    """View elements as unsigned integers: numpy has no bfloat16, and equal numbers may differ in their bits."""
     signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
     array: Array = np.ascontiguousarray(tensor.view(signed).numpy())
     return array.view(f"u{array.itemsize}")

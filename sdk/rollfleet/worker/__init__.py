@@ -1,5 +1,5 @@
 """A worker: a loop that collects a fragment, sends it, and applies the newest weights and control.
 
-`Worker` runs in a process of this machine, in a pod, or in the learner's own thread: its `WorkerTransport` makes the
-difference. `weight_receivers` finds what else in a worker wants weights: collectors inside its environments.
+`Worker` runs in a process on this machine, in a pod, or in the learner's own thread: only its `WorkerTransport`
+differs. `weight_receivers` finds the other users of weights in a worker: collectors inside its environments.
 """

@@ -1,7 +1,7 @@
-"""Who in a worker is told of new weights besides its policy: collectors inside it, which pass them on to their workers.
+"""The receivers of weights in a worker: collectors inside it, which pass weights on to their own workers.
 
-A policy or an environment that has `receive_weights(policy, version)` is called after each version that the worker has
-applied, before the first frame that acts on it. `Collector.receive_weights` can be that method as it is:
+A policy or an environment may have a method `receive_weights(policy, version)`. The worker calls it when it has applied
+a version, before the first frame on it. `Collector.receive_weights` can be that method:
 
     class Nested(gymnasium.Env):
         def __init__(self):
@@ -16,20 +16,17 @@ from rollfleet.envs.factory import VectorEnv
 
 
 class Receiver(Protocol):
-    """What is called."""
+    """A method `receive_weights` of a policy, an environment or a wrapper."""
 
     def __call__(self, policy: Any, version: int, /) -> object:
-        """Take over the weights of the worker's policy, as they are now: the learner's of this version.
-
-        What it raises fails the worker.
-        """
+        """Copy the weights of the worker's policy, which has this version. An error fails the worker."""
         ...
 
 
 def receivers_of(policy: object, env: VectorEnv) -> list[Receiver]:
-    """Those of a worker: its policy's, its environments' and those of their wrappers, each once.
+    """Return the receivers of a worker's policy, of its environments and of their wrappers, each once.
 
-    Environments in processes of their own are out of reach.
+    Environments in separate processes are out of reach.
     """
     found: list[Receiver] = []
     owners: list[object] = [policy, *_layers(env)]
@@ -43,7 +40,7 @@ def receivers_of(policy: object, env: VectorEnv) -> list[Receiver]:
 
 
 def _layers(env: Any) -> Iterator[object]:
-    """An environment's wrappers, and itself."""
+    """Yield an environment's wrappers, then the environment."""
     while env is not None:
         yield env
         env = vars(env).get("env")

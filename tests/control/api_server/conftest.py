@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it is what tells kopf
+import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_operator.nats_in_memory import NatsInMemory
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOpe
     """Starts operators of the test's own, for one namespace each (`quick` tells what else they are told)."""
     started: list[RunningOperator] = []
 
-    def start(namespace: str, wire: NatsInMemory | None = None, *, token: str = "", **said: Any) -> RunningOperator:
+    def start(namespace: str, nats: NatsInMemory | None = None, *, token: str = "", **said: Any) -> RunningOperator:
         running = RunningOperator(
-            api_server, wire or NatsInMemory(), quick(namespaces=(namespace,), **said), token=token
+            api_server, nats or NatsInMemory(), quick(namespaces=(namespace,), **said), token=token
         )
         started.append(running)
         return running
@@ -49,6 +49,6 @@ def own_lab(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[Lab]:
 @pytest.fixture
 def lab(api_server: "ApiServer", operator: RunningOperator, wait_for: WaitFor) -> Iterator[Lab]:
     """A namespace that the operator watches."""
-    lab = Lab(api_server, operator.wire, wait_for)
+    lab = Lab(api_server, operator.nats, wait_for)
     yield lab
     lab.clear()

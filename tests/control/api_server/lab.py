@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it is what tells kopf
+import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.clock import format_time
@@ -33,10 +33,10 @@ WaitFor = Callable[[Callable[[], Any]], Any]
 class RunningOperator:
     """The operator, as kopf runs it, in the loop of the API server's clients."""
 
-    def __init__(self, server: "ApiServer", wire: NatsInMemory, settings: Settings, *, token: str = "") -> None:
-        self._server, self.wire = server, wire
+    def __init__(self, server: "ApiServer", nats: NatsInMemory, settings: Settings, *, token: str = "") -> None:
+        self._server, self.nats = server, nats
         said = (token,) if token else ()
-        self.operator = Operator(settings, lambda: server.login(*said), lambda: wire)
+        self.operator = Operator(settings, lambda: server.login(*said), lambda: nats)
         self._stop = threading.Event()
         ready = threading.Event()
         self._running = server.begin(
@@ -67,7 +67,7 @@ class RunningOperator:
 
 
 def quick(**said: Any) -> Settings:
-    """Settings with which tests need not wait, and with which no list makes up for what a watch should have told."""
+    """Settings with short intervals, but without lists that would repair what a watch missed."""
     usual = {"port": 0, "refresh_s": 0.2, "status_interval_s": 0.2, "resync_s": 3600.0, "worker_image": "worker:1"}
     return Settings(**{**usual, **said})
 
@@ -77,11 +77,11 @@ class Lab:
 
     Attributes:
         namespace: Its name.
-        wire: The operator's NATS.
+        nats: The operator's NATS.
     """
 
-    def __init__(self, server: "ApiServer", wire: NatsInMemory, wait_for: WaitFor) -> None:
-        self._server, self.wire, self._wait_for = server, wire, wait_for
+    def __init__(self, server: "ApiServer", nats: NatsInMemory, wait_for: WaitFor) -> None:
+        self._server, self.nats, self._wait_for = server, nats, wait_for
         self.namespace = f"lab-{uuid.uuid4().hex[:8]}"
         server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))
 
@@ -124,7 +124,7 @@ class Lab:
         return self._server.call(self._server.api.list(kind, self.namespace, **selectors)).items
 
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
-        """Change something, as somebody else."""
+        """Change an object as another client."""
         path = KINDS[kind].path(self.namespace, name, subresource)
         return self._server.call(
             self._server.api._request("PATCH", path, body=patch, content_type="application/merge-patch+json")
@@ -166,7 +166,7 @@ class Lab:
         return True
 
     def refuse_pods(self, message: str) -> None:
-        """The Job controller tells that it may not make pods."""
+        """The Job controller reports that it may not create pods."""
         run, now = self.run()["metadata"], format_time(time.time())
         self.create(
             {
@@ -188,49 +188,49 @@ class Lab:
             index: replace(WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, time_s=time.time())
             for index in indices
         }
-        self.wire.heard[self.key] = Heartbeats(workers=beats)
+        self.nats.beats[self.key] = Heartbeats(workers=beats)
 
     @contextmanager
     def on_publish(self, look: Callable[[CollectorJob, list[Manifest]], None]) -> Iterator[None]:
-        """Be told of each spec that NATS is told, with the workers' runs as they are at this moment."""
+        """Call `look` with each published spec and the Kubernetes Jobs at that moment."""
 
-        async def told(job: CollectorJob) -> None:
+        async def published(job: CollectorJob) -> None:
             if job.metadata.namespace == self.namespace:
                 look(job, (await self._server.api.list("Job", self.namespace)).items)
 
-        self.wire.on_provision = told
+        self.nats.on_provision = published
         try:
             yield
         finally:
-            self.wire.on_provision = None
+            self.nats.on_provision = None
 
     @contextmanager
-    def replaced_while_it_is_looked_at(self, name: str) -> Iterator[threading.Event]:
-        """Somebody deletes a job and makes it again, once: between what is done at a look and what it writes down."""
+    def replaced_during_reconciliation(self, name: str) -> Iterator[threading.Event]:
+        """Delete and recreate a job, once, between the actions of a reconciliation and its write of the status."""
         replaced, api = threading.Event(), self._server.api
 
         async def replace_it(job: CollectorJob) -> None:
             if (job.metadata.namespace, job.metadata.name) == (self.namespace, name) and not replaced.is_set():
                 await api.delete(KIND, self.namespace, name, str(job.metadata.uid))
                 spec = job.dump()["spec"]
-                made = {"metadata": {"namespace": self.namespace, "name": name}, "spec": spec}
-                await api.create({"apiVersion": API_VERSION, "kind": KIND, **made})
+                created = {"metadata": {"namespace": self.namespace, "name": name}, "spec": spec}
+                await api.create({"apiVersion": API_VERSION, "kind": KIND, **created})
                 replaced.set()
 
-        self.wire.on_provision = replace_it
+        self.nats.on_provision = replace_it
         try:
             yield replaced
         finally:
-            self.wire.on_provision = None
+            self.nats.on_provision = None
 
     @contextmanager
     def nats_away(self) -> Iterator[None]:
         """NATS cannot be reached for a while."""
-        self.wire.away = True
+        self.nats.away = True
         try:
             yield
         finally:
-            self.wire.away = False
+            self.nats.away = False
 
     def grant(self, user: str, kind: str, *verbs: str, status: bool = False) -> None:
         """Let a user do this in the namespace."""
@@ -328,7 +328,7 @@ class Lab:
             time_s=time.time(),
         )
         control = Control(session=1, phase=phase, round=0, version=1)
-        self.wire.heard[self.key] = Heartbeats(learner=learner, control=control)
+        self.nats.beats[self.key] = Heartbeats(learner=learner, control=control)
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:
         """`kubectl wait --for=condition=...`, and its reason."""

@@ -58,7 +58,7 @@ def tell(lab: "Lab", name: str = "cartpole", **status: Any) -> None:
 
 def pod(lab: "Lab", index: int, *, job: str = "cartpole", **status: Any) -> str:
     """A worker's pod, as the Job controller would make it."""
-    made = lab.create(
+    created = lab.create(
         {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -73,7 +73,7 @@ def pod(lab: "Lab", index: int, *, job: str = "cartpole", **status: Any) -> str:
             "spec": {"nodeName": f"node-{index}", "containers": [{"name": "worker", "image": "worker:1"}]},
         }
     )
-    name = str(made["metadata"]["name"])
+    name = str(created["metadata"]["name"])
     lab.patch("Pod", name, {"status": {"phase": "Running", **status}}, "status")
     return name
 
@@ -96,7 +96,7 @@ def test_top_shows_the_jobs_of_a_namespace_or_of_all(own_lab: "Lab", rollfleet: 
     assert rows(rollfleet("top", f"{own_lab.namespace}/ant", "cartpole")) == [ant, cartpole]
 
 
-def test_top_shows_the_workers_of_the_one_job_that_is_named(own_lab: "Lab", rollfleet: Rollfleet) -> None:
+def test_top_shows_the_workers_of_the_given_job(own_lab: "Lab", rollfleet: Rollfleet) -> None:
     own_lab.apply()
     own_lab.apply("ant")
     tell(own_lab, phase="Running", workers={"desired": 3, "ready": 1})
@@ -113,11 +113,11 @@ def _container(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_describe_begins_with_the_reason_and_shows_the_jobs_own_events(own_lab: "Lab", rollfleet: Rollfleet) -> None:
-    made = own_lab.apply()
-    now = made["metadata"]["creationTimestamp"]
+    created = own_lab.apply()
+    now = created["metadata"]["creationTimestamp"]
     told = {"reason": "ImagePullFailed", "message": "worker 0 has no image: not found", "lastTransitionTime": now}
     tell(own_lab, phase="Pending", conditions=[{"type": "Degraded", "status": "True", **told}])
-    for uid, message in ((made["metadata"]["uid"], "of this job"), ("of-an-earlier-life", "of another")):
+    for uid, message in ((created["metadata"]["uid"], "of this job"), ("of-an-earlier-life", "of another")):
         about = {"kind": KIND, "name": "cartpole", "namespace": own_lab.namespace, "uid": uid}
         own_lab.create(
             {
@@ -154,7 +154,7 @@ def test_scale_suspend_and_resume_change_the_job(own_lab: "Lab", rollfleet: Roll
     assert spec()["suspend"] is False
 
 
-def test_what_the_api_server_refuses_is_told_in_its_words(own_lab: "Lab", rollfleet: Rollfleet) -> None:
+def test_refusal_is_reported_in_the_api_servers_words(own_lab: "Lab", rollfleet: Rollfleet) -> None:
     own_lab.apply()
     tell(own_lab, phase="Complete")
     refused = rollfleet("suspend", "cartpole")
@@ -178,7 +178,7 @@ def test_logs_of_a_job_without_pods_say_why_there_are_none(own_lab: "Lab", rollf
         assert f"{whose} has no pod: {own_lab.namespace}/cartpole is Suspended. `spec.suspend` is true" in result.output
 
 
-def test_the_plugin_asks_for_the_logs_of_the_worker_that_is_named(own_lab: "Lab", kubeconfig: Path) -> None:
+def test_the_plugin_requests_the_logs_of_the_given_worker(own_lab: "Lab", kubeconfig: Path) -> None:
     own_lab.apply()
     for index in range(2):
         pod(own_lab, index)
@@ -202,4 +202,4 @@ def test_without_kubectl_the_message_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     result = CliRunner().invoke(app, ["top"])
     assert result.exit_code == 1
-    assert "no kubectl found" in result.output
+    assert "needs kubectl" in result.output

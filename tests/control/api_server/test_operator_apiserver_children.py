@@ -41,7 +41,7 @@ def test_job_gets_all_it_needs(lab: "Lab") -> None:
         assert lab.get("NetworkPolicy", names.network_policy("cartpole", role))
 
 
-def test_operator_leaves_no_finalizer_and_no_note_on_a_job(lab: "Lab") -> None:
+def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: "Lab") -> None:
     lab.apply()
     lab.wait_condition("Progressing", "Starting")
     job: Any = lab.get(KIND, "cartpole")
@@ -57,7 +57,7 @@ def test_pods_pass_pod_security_restricted(lab: "Lab") -> None:
         lab.dry_run_pod(lab.run(role)["spec"]["template"])
 
 
-def test_devices_and_claims_are_asked_for_as_kubernetes_has_it(lab: "Lab") -> None:
+def test_devices_and_claims_are_requested_in_kubernetes_form(lab: "Lab") -> None:
     claim = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
     lab.apply(
         resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}},
@@ -100,7 +100,7 @@ def test_deleted_run_comes_back(lab: "Lab", wait_for: WaitFor) -> None:
     wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before["metadata"]["uid"]])
 
 
-def test_drift_is_mended(lab: "Lab", wait_for: WaitFor) -> None:
+def test_drift_is_repaired(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     run, policy = lab.run()["metadata"]["name"], names.network_policy("cartpole", Role.WORKER)
     lab.patch("Job", run, {"spec": {"completions": 9, "parallelism": 9}})
@@ -111,7 +111,7 @@ def test_drift_is_mended(lab: "Lab", wait_for: WaitFor) -> None:
     wait_for(lambda: len((lab.get("NetworkPolicy", policy) or {})["spec"]["policyTypes"]) == 2)
 
 
-def test_unchanged_apply_touches_nothing(lab: "Lab", wait_for: WaitFor) -> None:
+def test_unchanged_apply_changes_nothing(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     wait_for(lambda: (before := versions(lab)) and lab.seconds_pass(0.5) and before == versions(lab))
     before = versions(lab)
@@ -124,10 +124,10 @@ def test_unchanged_apply_touches_nothing(lab: "Lab", wait_for: WaitFor) -> None:
     ("kind", "name"),
     [("ServiceAccount", names.account("cartpole")), ("Secret", names.secret("cartpole", Role.WORKER))],
 )
-def test_somebody_elses_object_is_not_taken(lab: "Lab", kind: str, name: str) -> None:
+def test_object_of_another_owner_is_not_taken(lab: "Lab", kind: str, name: str) -> None:
     lab.create({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}})
     lab.apply()
-    assert "belongs to somebody else" in lab.wait_condition("Degraded", "NameTaken")["message"]
+    assert "belongs to someone else" in lab.wait_condition("Degraded", "NameTaken")["message"]
     found: Any = lab.get(kind, name)
     assert "ownerReferences" not in found["metadata"]
 
@@ -135,7 +135,7 @@ def test_somebody_elses_object_is_not_taken(lab: "Lab", kind: str, name: str) ->
 def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     lab.run()
-    wait_for(lambda: lab.key in lab.wire.published)
+    wait_for(lambda: lab.key in lab.nats.published)
     lab.delete(KIND, "cartpole")  # no garbage collector runs here: its children stay
     lab.apply()
     lab.seconds_pass(0.5)
@@ -147,10 +147,10 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab", wait_
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
 
 
-def test_what_was_seen_of_an_earlier_job_is_not_written_into_one_of_its_name(lab: "Lab", wait_for: WaitFor) -> None:
+def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     wait_for(lambda: lab.status().get("phase"))
-    with lab.replaced_while_it_is_looked_at("cartpole") as replaced:
+    with lab.replaced_during_reconciliation("cartpole") as replaced:
         lab.apply(workers=3)
         wait_for(replaced.is_set)
         lab.seconds_pass(0.5)
@@ -162,12 +162,12 @@ def test_credentials_are_rotated_under_running_workers(lab: "Lab", wait_for: Wai
     run = lab.run()
     name = names.secret("cartpole", Role.WORKER)
     before = wait_for(lambda: lab.get("Secret", name))
-    lab.wire.rotation += 1
+    lab.nats.rotation += 1
     wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
     assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
 
 
-def test_missing_source_is_told_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+def test_missing_source_is_reported_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(source={"configMap": "code"})
     assert "`code`" in lab.wait_condition("Degraded", "SourceMissing")["message"]
     assert lab.runs() == []

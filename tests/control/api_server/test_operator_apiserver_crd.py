@@ -30,7 +30,7 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
         ({"collect": {"framesPerBatch": 65}, "env": {"numEnvs": 8}}, "write 64 or 72"),
         ({"collect": {"framesPerBatch": 1}, "env": {"numEnvs": 8}}, "write 8 or more"),
         ({"policy": {"random": {}}}, "write exactly one of"),
-        ({"env": {"id": None}}, "no environment is named"),
+        ({"env": {"id": None}}, "the environment is missing"),
         ({"stragglers": {"threshold": 0.5}}, "write `mode: Sync`"),
         ({"delivery": {"maxBytes": "1Ki"}}, "the least is `1Mi`"),
         ({"source": {"configMap": "My Code"}}, "the name of a ConfigMap"),
@@ -45,7 +45,7 @@ def test_mistake_is_refused_with_what_to_write(lab: "Lab", said: dict[str, Any],
 
 def test_mode_is_fixed(lab: "Lab") -> None:
     lab.apply(mode="Async")
-    assert "create it anew" in refusal(lab, mode="Sync")
+    assert "delete and recreate the job" in refusal(lab, mode="Sync")
 
 
 def test_storage_is_fixed(lab: "Lab") -> None:

@@ -29,7 +29,7 @@ def lab(own_lab: "Lab") -> "Lab":
 @pytest.fixture
 def start(lab: "Lab", start_operator: StartOperator) -> StartOperator:
     """Starts an operator for the test's namespace."""
-    return lambda **said: start_operator(lab.namespace, lab.wire, **said)
+    return lambda **said: start_operator(lab.namespace, lab.nats, **said)
 
 
 def versions(lab: "Lab") -> dict[str, str]:
@@ -50,14 +50,14 @@ def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOpe
     assert versions(lab) == before
 
 
-def test_what_happened_while_the_operator_was_away_is_made_up_for(
+def test_changes_during_the_operators_absence_are_caught_up(
     lab: "Lab", start: StartOperator, wait_for: WaitFor
 ) -> None:
     lab.apply()
     lab.apply(name="other")
     first = start()
     wait_for(lambda: len(lab.runs()) == 2)
-    wait_for(lambda: len(lab.wire.published) == 2)
+    wait_for(lambda: len(lab.nats.published) == 2)
     first.stop()
     lab.delete(KIND, "other")
     lab.apply(workers=5)
@@ -66,12 +66,10 @@ def test_what_happened_while_the_operator_was_away_is_made_up_for(
     start()
     wait_for(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)))
     wait_for(lambda: {run["spec"]["parallelism"] for run in lab.runs()} >= {5})
-    wait_for(lambda: set(lab.wire.published) == {lab.key})
+    wait_for(lambda: set(lab.nats.published) == {lab.key})
 
 
-def test_an_operator_that_begins_without_nats_mends_what_starts_no_pods(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor
-) -> None:
+def test_operator_without_nats_repairs_what_starts_no_pods(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     policy = names.network_policy("cartpole", Role.WORKER)
     lab.apply()
     first = start()
@@ -88,7 +86,7 @@ def test_an_operator_that_begins_without_nats_mends_what_starts_no_pods(
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
 
 
-def test_deletion_that_no_watch_told_of_is_noticed(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+def test_deletion_missed_by_the_watch_is_noticed(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     lab.apply()
     running = start(resync_s=0.5, doubt_s=0.5)
     lab.run()
@@ -99,9 +97,7 @@ def test_deletion_that_no_watch_told_of_is_noticed(lab: "Lab", start: StartOpera
     assert running.http("/healthz")[0] == 200
 
 
-def test_missing_right_is_a_condition_and_is_made_up_for_when_it_is_given(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor
-) -> None:
+def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     lab.grant("other", KIND, "get", "list", "watch", "patch", status=True)
     for kind in ("Pod", "ServiceAccount", "NetworkPolicy", "Secret"):
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
@@ -116,9 +112,7 @@ def test_missing_right_is_a_condition_and_is_made_up_for_when_it_is_given(
     lab.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_nothing_is_announced_that_could_not_be_written_down(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor
-) -> None:
+def test_no_event_without_a_written_status(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     lab.grant("other", KIND, "get", "list", "watch")
     for kind in ("Job", "Pod", "ServiceAccount", "NetworkPolicy", "Secret", "Event"):
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
@@ -131,7 +125,7 @@ def test_nothing_is_announced_that_could_not_be_written_down(
     wait_for(lambda: ("Normal", "Suspended") in lab.events())
 
 
-def test_numbers_are_written_once_in_a_while_and_transitions_at_once(
+def test_counters_are_written_at_intervals_and_transitions_at_once(
     lab: "Lab", start: StartOperator, wait_for: WaitFor
 ) -> None:
     lab.apply()
@@ -152,7 +146,7 @@ def test_numbers_are_written_once_in_a_while_and_transitions_at_once(
     assert time.monotonic() - began < 1.5
 
 
-def test_probe_tells_a_stuck_operator_from_one_that_works(
+def test_probe_detects_a_stuck_operator(
     lab: "Lab", start: StartOperator, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = start(workers=1)
@@ -162,7 +156,7 @@ def test_probe_tells_a_stuck_operator_from_one_that_works(
     assert running.http("/healthz")[0] == 503
 
 
-def test_metrics_tell_of_each_job(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+def test_metrics_cover_each_job(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     lab.apply(workers=3)
     running = start()
     sample = f'rollfleet_job_workers_desired{{name="cartpole",namespace="{lab.namespace}"}} 3.0'

@@ -37,7 +37,7 @@ def test_scale_keeps_the_run(lab: "Lab", wait_for: WaitFor) -> None:
     assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-def test_scale_subresource_tells_what_an_autoscaler_needs(lab: "Lab", wait_for: WaitFor) -> None:
+def test_scale_subresource_has_what_an_autoscaler_needs(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(workers=2)
     wait_for(lambda: lab.status().get("selector"))
     scale: Any = lab.read(KIND, "cartpole", "scale")
@@ -49,7 +49,7 @@ def test_scale_subresource_tells_what_an_autoscaler_needs(lab: "Lab", wait_for: 
 def test_more_workers_are_published_before_they_start_and_fewer_after_they_left(lab: "Lab", wait_for: WaitFor) -> None:
     # A worker that finds its index beyond what NATS says gives up for good.
     lab.apply(workers=2)
-    wait_for(lambda: lab.key in lab.wire.published)
+    wait_for(lambda: lab.key in lab.nats.published)
     lab.run()
     seen: list[tuple[int, int]] = []
     with lab.on_publish(lambda job, runs: seen.append((job.spec.workers, pods(runs[0])))):
@@ -72,7 +72,7 @@ def test_suspend_and_resume(lab: "Lab", wait_for: WaitFor) -> None:
     assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-def test_queued_job_is_left_to_kueue_and_suspended_by_taking_it_away(lab: "Lab", wait_for: WaitFor) -> None:
+def test_queued_job_is_left_to_kueue_and_suspended_by_deletion(lab: "Lab", wait_for: WaitFor) -> None:
     queue = {"kueue.x-k8s.io/queue-name": "gpus"}
     lab.apply(labels=queue)
     run = lab.run()
@@ -104,13 +104,13 @@ def test_ready_when_all_workers_run_and_report(lab: "Lab", wait_for: WaitFor) ->
     assert lab.status()["phase"] == "Running"
 
 
-def test_complete_is_for_ever_and_leaves_the_pods_for_their_logs(lab: "Lab", wait_for: WaitFor) -> None:
+def test_complete_is_permanent_and_keeps_pods_for_their_logs(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(collect={"totalFrames": 100})
     run = lab.run()
     lab.learner_says(LearnerPhase.COMPLETE, frames=100)
     lab.wait_condition("Complete", "TotalFrames")
     lab.end_run("Complete")
-    lab.wire.heard.clear()
+    lab.nats.beats.clear()
     lab.delete("Job", run["metadata"]["name"])
     lab.seconds_pass(0.5)
     assert lab.condition("Complete")["status"] == "True"
@@ -123,7 +123,7 @@ def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: "Lab", wait_f
     lab.run()
     lab.end_run(end)
     wait_for(lambda: lab.get(KIND, "cartpole") is None)
-    wait_for(lambda: lab.key not in lab.wire.published)
+    wait_for(lambda: lab.key not in lab.nats.published)
 
 
 def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab: "Lab", wait_for: WaitFor) -> None:
@@ -136,7 +136,7 @@ def test_job_is_deleted_after_its_time_although_its_source_and_nats_are_gone(lab
         wait_for(lambda: lab.get(KIND, "cartpole") is None)
 
 
-def test_failed_job_tells_why_stops_and_is_mended_by_an_edit(lab: "Lab", wait_for: WaitFor) -> None:
+def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(failure={"maxRestartsPerWorker": 1}, learner={"template": {}})
     failed = lab.run()
     lab.pod(1, **crash(1, "ValueError: no such level"))
@@ -167,7 +167,7 @@ def test_refused_pods_are_a_condition(lab: "Lab") -> None:
     assert "exceeded quota" in lab.wait_condition("Degraded", "QuotaExceeded")["message"]
 
 
-def test_news_is_announced_once(lab: "Lab", wait_for: WaitFor) -> None:
+def test_change_is_reported_once(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(workers=1)
     lab.pod(0, **RUNNING)
     lab.workers_say(0)
@@ -184,14 +184,14 @@ def test_news_is_announced_once(lab: "Lab", wait_for: WaitFor) -> None:
     ]
 
 
-def test_deleted_job_is_taken_off_nats(lab: "Lab", wait_for: WaitFor) -> None:
+def test_deleted_job_is_removed_from_nats(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
-    wait_for(lambda: lab.key in lab.wire.published)
+    wait_for(lambda: lab.key in lab.nats.published)
     lab.delete(KIND, "cartpole")
-    wait_for(lambda: lab.key not in lab.wire.published)
+    wait_for(lambda: lab.key not in lab.nats.published)
 
 
-def test_nats_that_is_away_is_told_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+def test_nats_that_is_away_is_reported_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
     with lab.nats_away():
         lab.apply()
         lab.wait_condition("Degraded", "NatsUnavailable")

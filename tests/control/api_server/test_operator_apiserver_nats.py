@@ -1,4 +1,4 @@
-"""On a real API server: when NATS is told of a job, and what is done without NATS."""
+"""On a real API server: when jobs are published on NATS, and what the operator does without NATS."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,12 @@ def running(lab: "Lab", wait_for: WaitFor) -> "Lab":
     """A job that NATS knows."""
     lab.apply()
     lab.run()
-    wait_for(lambda: lab.key in lab.wire.published)
+    wait_for(lambda: lab.key in lab.nats.published)
     lab.wait_condition("Progressing", "Starting")
     return lab
 
 
-def test_a_job_that_is_suspended_from_its_start_takes_no_room_on_nats_until_it_is_resumed(
+def test_job_suspended_from_its_start_reserves_no_space_on_nats_until_it_is_resumed(
     lab: "Lab", wait_for: WaitFor
 ) -> None:
     lab.apply(suspend=True)
@@ -35,7 +35,7 @@ def test_a_job_that_is_suspended_from_its_start_takes_no_room_on_nats_until_it_i
     lab.run()
     lab.apply(suspend=True, workers=3)
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
-    assert lab.key not in lab.wire.published
+    assert lab.key not in lab.nats.published
     assert lab.condition("Degraded")["status"] == "False"
     suspended = []
     with lab.on_publish(lambda _, runs: suspended.append(runs[0]["spec"]["suspend"])):
@@ -44,13 +44,13 @@ def test_a_job_that_is_suspended_from_its_start_takes_no_room_on_nats_until_it_i
     assert suspended == [True], "NATS knows the job before its workers start"
 
 
-def test_a_job_that_is_suspended_later_stays_there_and_its_edits_are_told(running: "Lab", wait_for: WaitFor) -> None:
+def test_job_suspended_later_stays_on_nats_and_its_edits_are_published(running: "Lab", wait_for: WaitFor) -> None:
     running.apply(suspend=True, workers=5)
     running.wait_condition("Suspended", "Suspended")
-    wait_for(lambda: running.wire.published[running.key].spec.workers == 5)
+    wait_for(lambda: running.nats.published[running.key].spec.workers == 5)
 
 
-def test_a_complete_job_whose_learner_was_a_pod_gives_its_room_back(
+def test_complete_job_with_a_learner_pod_frees_its_space_on_nats(
     lab: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "LINGER_S", 1.0)
@@ -60,50 +60,48 @@ def test_a_complete_job_whose_learner_was_a_pod_gives_its_room_back(
     wait_for(lambda: lab.status().get("frames") == 64)
     lab.end_run("Complete", role="learner")
     lab.wait_condition("Complete", "LearnerDone")
-    assert lab.key in lab.wire.published, "its workers have to hear of it"
-    wait_for(lambda: lab.key not in lab.wire.published)
+    assert lab.key in lab.nats.published, "its workers have to hear of it"
+    wait_for(lambda: lab.key not in lab.nats.published)
     lab.patch(KIND, "cartpole", {"metadata": {"labels": {"seen": "again"}}})
     lab.seconds_pass(0.5)
-    assert lab.key not in lab.wire.published
+    assert lab.key not in lab.nats.published
     assert (lab.status()["frames"], lab.condition("Degraded")["status"]) == (64, "False")
 
 
-def test_a_complete_job_whose_learner_was_elsewhere_tells_it_so(
-    running: "Lab", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_complete_job_stays_on_nats_for_a_learner_elsewhere(running: "Lab", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LINGER_S", 0.2)
     running.learner_says(LearnerPhase.COMPLETE)
     running.wait_condition("Complete", "LearnerDone")
     running.seconds_pass(0.7)
-    assert running.key in running.wire.published
+    assert running.key in running.nats.published
 
 
-def test_a_nats_that_is_back_without_a_job_is_told_of_it_at_once(running: "Lab", wait_for: WaitFor) -> None:
+def test_job_is_published_at_once_on_a_nats_that_comes_back_empty(running: "Lab", wait_for: WaitFor) -> None:
     with running.nats_away():
-        del running.wire.published[running.key]
+        del running.nats.published[running.key]
         running.wait_condition("Degraded", "NatsUnavailable")
-    wait_for(lambda: running.key in running.wire.published)
+    wait_for(lambda: running.key in running.nats.published)
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_a_nats_that_stays_away_is_tried_again_and_again_for_a_job_that_runs(
+def test_nats_that_is_away_is_retried_for_a_running_job(
     running: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Workers and learner give a job up whose streams are gone for a minute; the queue's own delays grow as long.
     monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
-    tried, check = [], running.wire._check
+    tried, check = [], running.nats._check
 
     def counted() -> None:
-        tried.append(running.wire.away)
+        tried.append(running.nats.away)
         check()
 
-    monkeypatch.setattr(running.wire, "_check", counted)
+    monkeypatch.setattr(running.nats, "_check", counted)
     with running.nats_away():
         wait_for(lambda: tried.count(True) > 15)
     running.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_without_nats_drift_is_mended_and_a_job_is_suspended(running: "Lab", wait_for: WaitFor) -> None:
+def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: "Lab", wait_for: WaitFor) -> None:
     policy = names.network_policy("cartpole", Role.WORKER)
     with running.nats_away():
         running.wait_condition("Degraded", "NatsUnavailable")
@@ -113,7 +111,7 @@ def test_without_nats_drift_is_mended_and_a_job_is_suspended(running: "Lab", wai
         wait_for(lambda: running.run()["spec"]["suspend"] is True)
 
 
-def test_without_nats_no_worker_is_added_that_would_not_be_known_there(running: "Lab", wait_for: WaitFor) -> None:
+def test_without_nats_no_worker_is_added(running: "Lab", wait_for: WaitFor) -> None:
     with running.nats_away():
         running.apply(workers=4)
         wait_for(lambda: running.status()["observedGeneration"] == 2)

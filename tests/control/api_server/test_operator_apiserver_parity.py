@@ -64,7 +64,7 @@ MORE: list[dict[str, Any]] = [
     {"template": "spec"},
 ]
 # JSON has neither NaN nor keys that are no text; it knows no whole numbers, and null means that a field is left out.
-NOT_FOR_JSON = ("nan cannot", "is no text", "got the number 2.0", "got nothing (null)")
+NOT_FOR_JSON = ("nan cannot", "is not text", "got the number 2.0", "got nothing (null)")
 SPECS: list[Any] = [spec for spec, message in RULES if not any(part in message for part in NOT_FOR_JSON)] + MORE
 
 
@@ -79,7 +79,7 @@ def refusal(api_server: "ApiServer", namespace: str, spec: dict[str, Any]) -> st
     return ""
 
 
-def test_what_one_refuses_the_other_refuses(own_lab: "Lab", api_server: "ApiServer") -> None:
+def test_validate_and_the_api_server_refuse_the_same_jobs(own_lab: "Lab", api_server: "ApiServer") -> None:
     assert refusal(api_server, own_lab.namespace, {}) == ""
     taken = []
     for spec in SPECS:
@@ -90,9 +90,9 @@ def test_what_one_refuses_the_other_refuses(own_lab: "Lab", api_server: "ApiServ
     assert taken == []
 
 
-def test_each_rule_of_the_definition_is_told_to_whoever_breaks_it(own_lab: "Lab", api_server: "ApiServer") -> None:
-    said = "\n".join(refusal(api_server, own_lab.namespace, spec) for spec in SPECS)
-    unheard = [text for text in rules_of_a_spec() if not re.search(text, said)]
+def test_each_rule_of_the_definition_reports_a_violation(own_lab: "Lab", api_server: "ApiServer") -> None:
+    result = "\n".join(refusal(api_server, own_lab.namespace, spec) for spec in SPECS)
+    unheard = [text for text in rules_of_a_spec() if not re.search(text, result)]
     assert unheard == []
 
 

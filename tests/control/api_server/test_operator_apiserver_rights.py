@@ -65,7 +65,7 @@ def used(log: str, namespace: str) -> set[Right]:
 @contextmanager
 def holding(server: "ApiServer", roles: list[Manifest]) -> Iterator[None]:
     """The operator has these roles, and only for so long."""
-    made = []
+    created = []
     for role in roles:
         plural = f"{role['kind'].lower()}s"
         place = f"/namespaces/{role['metadata']['namespace']}" if role["kind"] == "Role" else ""
@@ -74,11 +74,11 @@ def holding(server: "ApiServer", roles: list[Manifest]) -> Iterator[None]:
         binding = {"metadata": {"name": role["metadata"]["name"]}, "roleRef": reference, "subjects": [subject]}
         for path, body in ((plural, role), (plural.replace("roles", "rolebindings"), binding)):
             server.call(server.api._request("POST", f"{BASE}{place}/{path}", body=body))
-            made.append(f"{BASE}{place}/{path}/{role['metadata']['name']}")
+            created.append(f"{BASE}{place}/{path}/{role['metadata']['name']}")
     try:
         yield
     finally:
-        for path in made:
+        for path in created:
             server.call(server.api._request("DELETE", path))
 
 
@@ -110,7 +110,7 @@ def live_a_whole_life(lab: Lab, wait_for: WaitFor) -> None:
         lab.patch(kind, name, {"metadata": {"labels": {names.JOB: "x"}}})
         wait_for(lambda kind=kind, name=name: label(lab, kind, name) == "cartpole")  # type: ignore[misc]
     secret: Any = lab.get("Secret", names.secret("cartpole", Role.WORKER))
-    lab.wire.rotation += 1
+    lab.nats.rotation += 1
     wait_for(lambda: (lab.get("Secret", secret["metadata"]["name"]) or {})["data"] != secret["data"])
     lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run("Complete", role="learner")
@@ -128,7 +128,7 @@ def label(lab: Lab, kind: str, name: str) -> str | None:
 
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
-def test_every_right_that_the_chart_gives_is_used_and_nothing_else_is_asked_for(
+def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
     scope: str, own_lab: Lab, api_server: "ApiServer", wait_for: WaitFor, repository: Path
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
@@ -149,7 +149,7 @@ def test_every_right_that_the_chart_gives_is_used_and_nothing_else_is_asked_for(
 @contextmanager
 def working(server: "ApiServer", lab: Lab, namespaces: tuple[str, ...], **said: Any) -> Iterator[None]:
     """An operator is there, with the rights that are held just now."""
-    running = RunningOperator(server, lab.wire, quick(namespaces=namespaces, **said), token=OTHER_TOKEN)
+    running = RunningOperator(server, lab.nats, quick(namespaces=namespaces, **said), token=OTHER_TOKEN)
     try:
         yield
     finally:

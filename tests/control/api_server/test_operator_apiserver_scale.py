@@ -46,7 +46,7 @@ def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: f
         time_s=now_s,
     )
     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=1)
-    lab.wire.heard[lab.key] = Heartbeats(workers=beats, learner=learner, control=control)
+    lab.nats.beats[lab.key] = Heartbeats(workers=beats, learner=learner, control=control)
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
@@ -57,14 +57,14 @@ def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", wait_for: WaitFo
     def scale(workers: int) -> None:
         lab.patch(KIND, "cartpole", {"spec": {"replicas": workers}}, "scale")
         wait_for(lambda: lab.run()["spec"]["parallelism"] == workers)
-        wait_for(lambda: lab.wire.published[lab.key].spec.workers == workers)
+        wait_for(lambda: lab.nats.published[lab.key].spec.workers == workers)
         assert template(lab) == before
 
     scale(4)
     scale(1)
 
 
-def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_nobody(lab: "Lab", wait_for: WaitFor) -> None:
+def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(workers=2, autoscale={"maxWorkers": 8})
     before = template(lab)
     learn(lab, workers=2, waited_s=0.0, batches=0)
@@ -81,7 +81,7 @@ def test_autoscale_keeps_within_its_bounds_from_the_start(lab: "Lab", wait_for: 
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
 
 
-def test_autoscale_goes_on_from_what_somebody_else_sets(lab: "Lab", wait_for: WaitFor) -> None:
+def test_autoscale_continues_from_a_number_set_by_another_client(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(workers=2, autoscale={"maxWorkers": 8})
     lab.run()
     lab.patch(KIND, "cartpole", {"spec": {"replicas": 6}}, "scale")
@@ -91,6 +91,6 @@ def test_autoscale_goes_on_from_what_somebody_else_sets(lab: "Lab", wait_for: Wa
 
 
 @pytest.mark.parametrize("autoscale", [{"minWorkers": 3, "maxWorkers": 2}, {"maxWorkers": 2, "targetWait": 1}, {}])
-def test_autoscale_that_makes_no_sense_is_refused(lab: "Lab", autoscale: dict[str, Any]) -> None:
+def test_invalid_autoscale_is_refused(lab: "Lab", autoscale: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="autoscale"):
         lab.apply(autoscale=autoscale)

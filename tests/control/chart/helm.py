@@ -72,13 +72,13 @@ class Helm:
         return done.stderr
 
     def _template(self, options: tuple[str, ...], values: dict[str, object]) -> list[str]:
-        said = [f"--set-json={name.replace('__', '.')}={json.dumps(value)}" for name, value in values.items()]
+        result = [f"--set-json={name.replace('__', '.')}={json.dumps(value)}" for name, value in values.items()]
         return [
             "template",
             "rollfleet",
             str(self.chart),
             "--namespace=site",
             "--kube-version=1.34.0",
-            *said,
+            *result,
             *options,
         ]

@@ -54,7 +54,7 @@ def variant(helm: "Helm", request: pytest.FixtureRequest) -> "Rendered":
     return helm.render(**VARIANTS[request.param])
 
 
-def test_helm_finds_nothing_wrong(helm: "Helm") -> None:
+def test_helm_lint_passes(helm: "Helm") -> None:
     done = helm.run("lint", "--strict", str(helm.chart))
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout
@@ -89,13 +89,13 @@ def test_the_definition_is_the_one_that_is_generated(repository: Path, rendered:
     assert shown == yaml.safe_load((repository / "crds/collectorjob.yaml").read_text())
 
 
-def test_the_definition_can_be_left_out_and_let_go(helm: "Helm") -> None:
+def test_the_definition_can_be_left_out_or_deleted_with_the_release(helm: "Helm") -> None:
     assert not helm.render(crds__enabled=False).of("CustomResourceDefinition")
     (let_go,) = helm.render(crds__keep=False).of("CustomResourceDefinition").values()
     assert "annotations" not in let_go["metadata"]
 
 
-def test_the_operator_may_list_nobodys_secrets_and_nothing_is_a_wildcard(variant: "Rendered") -> None:
+def test_the_operator_may_not_list_secrets_and_has_no_wildcard_rights(variant: "Rendered") -> None:
     for role in [*variant.of("ClusterRole").values(), *variant.of("Role").values()]:
         for rule in role["rules"]:
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
@@ -103,7 +103,7 @@ def test_the_operator_may_list_nobodys_secrets_and_nothing_is_a_wildcard(variant
                 assert not {"list", "watch", "update", "deletecollection"} & set(rule["verbs"])
 
 
-def test_namespaces_bring_rights_in_these_alone(helm: "Helm", rendered: "Rendered") -> None:
+def test_namespaces_restrict_rights_to_these(helm: "Helm", rendered: "Rendered") -> None:
     assert "rollfleet-site" in rendered.of("ClusterRole")
     namespaced = helm.render(operator__namespaces=["team-a", "team-b"])
     assert "rollfleet-site" not in namespaced.of("ClusterRole")
@@ -119,7 +119,7 @@ def environment(rendered: "Rendered") -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"]}
 
 
-def test_the_operator_understands_what_it_is_told(variant: "Rendered", tmp_path: Path) -> None:
+def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: Path) -> None:
     environ = environment(variant)
     said = Settings.read(environ)
     assert said.worker_image == "rollfleet-worker:0.1.0.dev0"
@@ -135,7 +135,7 @@ def test_the_operator_understands_what_it_is_told(variant: "Rendered", tmp_path:
     assert settings.validity.life_s == 86400
 
 
-def test_a_nats_of_ones_own_is_used_as_it_is(helm: "Helm") -> None:
+def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
     external = {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True}
     shown = helm.render(nats__enabled=False, nats__external=external)
     assert not shown.of("StatefulSet")
@@ -166,7 +166,7 @@ def test_the_operator_may_reach_the_api_server_where_it_is(helm: "Helm") -> None
     assert {"ports": [{"port": 7443}]} in egress
 
 
-def test_the_server_is_given_no_seed(rendered: "Rendered") -> None:
+def test_the_server_gets_no_seed(rendered: "Rendered") -> None:
     pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
     (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
     secrets = [source["secret"] for source in config["projected"]["sources"] if "secret" in source]
@@ -175,7 +175,7 @@ def test_the_server_is_given_no_seed(rendered: "Rendered") -> None:
 
 
 @pytest.mark.parametrize("limit", ["1500M", "1.5Gi", 2147483648])
-def test_the_server_is_told_its_memory_in_bytes(helm: "Helm", limit: object) -> None:
+def test_the_server_gets_its_memory_in_bytes(helm: "Helm", limit: object) -> None:
     shown = helm.render(nats__resources={"limits": {"memory": limit}, "requests": {"cpu": "1", "memory": "1Gi"}})
     (container,) = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
     (bound,) = container["env"]
@@ -207,7 +207,7 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused(helm: "Helm", values: dict[str, Any], said: str) -> None:
+def test_invalid_value_is_refused(helm: "Helm", values: dict[str, Any], said: str) -> None:
     refusal = helm.refusal(**values)
     assert "schema" in refusal
     assert said in refusal
@@ -250,7 +250,7 @@ def test_prometheus_finds_the_operator(helm: "Helm") -> None:
     assert endpoint["path"] == "/metrics"
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(repository: Path) -> None:
+def test_the_dashboard_uses_existing_metrics(repository: Path) -> None:
     exposition = Metrics(Cache(), WorkQueue()).exposition().decode()
     there = set(re.findall(r"^# TYPE (\w+)", exposition, re.MULTILINE))
     there |= {f"{name}_bucket" for name in there}

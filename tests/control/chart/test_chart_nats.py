@@ -21,7 +21,7 @@ from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Connection, Server, own_user
-from rollfleet_operator.nats.reachable import greeted
+from rollfleet_operator.nats.reachable import refusal
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
@@ -66,7 +66,7 @@ def nats_server(helm: "Helm", tmp_path: Path) -> Iterator[Nats]:
     server.process.wait(10)
 
 
-def test_the_operator_gets_in_by_a_certificate_that_it_checks(nats_server: Nats) -> None:
+def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) -> None:
     async def scene() -> None:
         server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
         system = Connection(server, own_user(KEYS.system_account()), "test")
@@ -76,9 +76,7 @@ def test_the_operator_gets_in_by_a_certificate_that_it_checks(nats_server: Nats)
     asyncio.run(scene())
 
 
-def test_a_certificate_of_another_or_for_another_name_is_not_taken(
-    nats_server: Nats, helm: "Helm", tmp_path: Path
-) -> None:
+def test_certificate_of_another_authority_or_name_is_refused(nats_server: Nats, helm: "Helm", tmp_path: Path) -> None:
     async def scene() -> None:
         other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
         for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
@@ -104,9 +102,7 @@ def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: 
 
 
 @pytest.mark.parametrize("storage", ["File", "Memory"])
-def test_a_small_job_finds_room_whatever_it_is_stored_in(
-    nats_server: Nats, helm: "Helm", storage: str, repository: Path
-) -> None:
+def test_small_job_fits_in_either_storage(nats_server: Nats, helm: "Helm", storage: str, repository: Path) -> None:
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     limits = AccountLimits(state_bytes=parse_bytes(values["nats"]["stateBytes"]))
     job = parse_job(
@@ -125,13 +121,13 @@ def test_a_small_job_finds_room_whatever_it_is_stored_in(
 
     async def scene() -> None:
         server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-        wire = NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=limits))
-        await wire.provision(job)
-        await wire.close()
+        nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=limits))
+        await nats.provision(job)
+        await nats.close()
 
     asyncio.run(scene())
 
 
-def test_a_stranger_is_refused_and_so_helm_test_sees_that_nats_is_there(nats_server: Nats) -> None:
+def test_client_without_credentials_is_refused_which_helm_test_expects(nats_server: Nats) -> None:
     server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-    assert "Authorization" in asyncio.run(greeted(server))
+    assert "Authorization" in asyncio.run(refusal(server))

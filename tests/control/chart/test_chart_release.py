@@ -75,7 +75,7 @@ def site(api_server: "ApiServer", helm: "Helm") -> Site:
     return Site(api_server, helm)
 
 
-def test_the_api_server_takes_every_manifest_to_the_letter(site: Site, rendered: "Rendered") -> None:
+def test_the_api_server_stores_every_manifest_unchanged(site: Site, rendered: "Rendered") -> None:
     for each in rendered.manifests:
         path = PLURALS[each["kind"]].format(site.namespace)
         manifest = {**each, "metadata": {**each["metadata"], "name": f"{each['metadata']['name']}"}}
@@ -85,7 +85,7 @@ def test_the_api_server_takes_every_manifest_to_the_letter(site: Site, rendered:
         site.request("POST", path, query={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
 
 
-def test_a_restricted_namespace_takes_every_pod(site: Site, helm: "Helm") -> None:
+def test_restricted_namespace_admits_every_pod(site: Site, helm: "Helm") -> None:
     for name, pod in helm.render(nats__persistence__enabled=False).pods():  # else a StatefulSet adds the volume
         body = {"metadata": {"name": name}, "spec": pod}
         site.request("POST", f"/api/v1/namespaces/{site.namespace}/pods", query={"dryRun": "All"}, body=body)
@@ -139,7 +139,7 @@ def adopting(before: set[str]) -> list[str]:
     return ["--set=crds.enabled=false"] if there else []
 
 
-def test_a_certificate_for_other_names_is_made_anew(site: Site) -> None:
+def test_certificate_is_renewed_when_its_names_change(site: Site) -> None:
     site.helm("install", "--set=crds.enabled=false")
     before = site.get("Secret", "rollfleet-nats-tls")["data"]
     site.helm("upgrade", "--set=crds.enabled=false", "--set=nats.tls.names={nats.example}")
@@ -156,4 +156,4 @@ def test_notes_warn_of_what_is_not_safe(site: Site) -> None:
     assert "helm -n" in notes()
     assert "WARNING" not in notes()
     assert "unencrypted" in notes("--set=nats.tls.enabled=false")
-    assert "is gone" in notes("--set=nats.persistence.enabled=false")
+    assert "are lost" in notes("--set=nats.persistence.enabled=false")

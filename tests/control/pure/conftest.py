@@ -55,5 +55,5 @@ def want() -> Callable[..., dict[Ref, Manifest]]:
 
 @pytest.fixture
 def scene() -> Callable[..., Scene]:
-    """A scene in which all children of a job were made."""
+    """A scene in which all children of a job were created."""
     return lambda **spec: Scene(a_job(**spec)).made()

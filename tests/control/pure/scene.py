@@ -1,4 +1,4 @@
-"""A job and what a cluster shows of it, built up step by step."""
+"""A job and its state in a cluster, built up step by step."""
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -14,14 +14,15 @@ from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
 from rollfleet_operator.observed import Observed, observe
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.status import Snapshot, status
+from rollfleet_operator.snapshot import Snapshot
+from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Verdict, verdict
 
 NOW_S = 1_800_000_000.0
 
 
 def wanted(job: CollectorJob, *, stopped: bool = False, **settings: Any) -> dict[Ref, Manifest]:
-    """All that should be there for a job."""
+    """Return the desired children of a job."""
     inputs = Inputs(
         settings=replace(Settings(worker_image="worker:1"), **settings),
         endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate"),
@@ -33,13 +34,13 @@ def wanted(job: CollectorJob, *, stopped: bool = False, **settings: Any) -> dict
 
 @dataclass(frozen=True)
 class Scene:
-    """What is there for a job: each method returns another scene, with something more.
+    """The state of a job: each method returns another scene with one more fact.
 
     Attributes:
         job: The job.
-        children: What it owns, as the API server would give it.
+        children: Its children, as the API server would return them.
         pods: Its pods.
-        heartbeats: What was heard.
+        heartbeats: Its last heartbeats.
         now_s: The time.
     """
 
@@ -51,7 +52,7 @@ class Scene:
     now_s: float = NOW_S
 
     def made(self) -> "Scene":
-        """Everything that is wanted was made."""
+        """All desired children exist."""
         return replace(self, children=tuple(map(_stored, wanted(self.job).values())))
 
     def run(self, role: Role = Role.WORKER) -> Manifest:
@@ -63,9 +64,9 @@ class Scene:
         )
 
     def ended(self, condition: str, role: Role = Role.WORKER, *, reason: str = "", message: str = "") -> "Scene":
-        """A run has ended, as this condition says."""
-        told = {"type": condition, "status": "True", "reason": reason, "message": message}
-        run = overlay(self.run(role), {"status": {"conditions": [told]}})
+        """A run has ended with this condition."""
+        ended = {"type": condition, "status": "True", "reason": reason, "message": message}
+        run = overlay(self.run(role), {"status": {"conditions": [ended]}})
         return replace(self, children=(*(child for child in self.children if ref(child) != ref(run)), run))
 
     def pod(self, index: int = 0, *, role: Role = Role.WORKER, age_s: float = 60, **state: Any) -> "Scene":
@@ -108,8 +109,8 @@ class Scene:
 
     def unplaced(self, index: int = 0, *, why: str, age_s: float = 60) -> "Scene":
         """A pod that no node takes."""
-        told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
-        return self.pod(index, age_s=age_s, phase="Pending", conditions=[told])
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+        return self.pod(index, age_s=age_s, phase="Pending", conditions=[unscheduled])
 
     def waiting(self, index: int = 0, *, reason: str, message: str = "", age_s: float = 60) -> "Scene":
         """A pod whose container does not start."""
@@ -117,15 +118,15 @@ class Scene:
         return self.pod(index, age_s=age_s, phase="Pending", containerStatuses=[{"name": "worker", "state": state}])
 
     def deleted(self) -> "Scene":
-        """Somebody deleted the last pod."""
+        """The last pod is being deleted."""
         *others, last = self.pods
         gone = overlay(last, {"metadata": {"deletionTimestamp": format_time(self.now_s)}})
         return replace(self, pods=(*others, gone))
 
-    def heard(
+    def with_heartbeats(
         self, *workers: WorkerStatus, learner: LearnerStatus | None = None, phase: LearnerPhase | None = None
     ) -> "Scene":
-        """What NATS told."""
+        """NATS has these heartbeats."""
         control = Control(session=1, phase=phase, round=0, version=1) if phase else None
         found = Heartbeats(workers={each.worker: each for each in workers}, learner=learner, control=control)
         return replace(self, heartbeats=found)
@@ -139,12 +140,12 @@ class Scene:
         return replace(self, refused_pods=why)
 
     def later(self, seconds: float) -> "Scene":
-        """The same, as its status is written down now, and some time later."""
-        told = status(self.job, self.snapshot)
-        return replace(self, job=self.job.model_copy(update={"status": told}), now_s=self.now_s + seconds)
+        """The status is written now, and some time passes."""
+        written = status(self.snapshot)
+        return replace(self, job=self.job.model_copy(update={"status": written}), now_s=self.now_s + seconds)
 
     def edited(self, **spec: Any) -> "Scene":
-        """Somebody changed the spec."""
+        """A user changed the spec."""
         data: Any = self.job.dump()
         data["spec"] = overlay(data["spec"], spec)
         data["metadata"]["generation"] += 1
@@ -152,18 +153,19 @@ class Scene:
 
     @property
     def observed(self) -> Observed:
-        """What is there, parsed."""
+        """The parsed children."""
         return observe(self.children, self.pods, refused_pods=self.refused_pods)
 
     @property
     def verdict(self) -> Verdict:
-        """What is to become of the job."""
+        """The verdict on the job."""
         return verdict(self.job, self.observed, self.heartbeats, self.now_s)
 
     @property
     def snapshot(self) -> Snapshot:
-        """What status is made from."""
+        """The snapshot of the job."""
         return Snapshot(
+            job=self.job,
             observed=self.observed,
             heartbeats=self.heartbeats,
             verdict=self.verdict,
@@ -174,6 +176,6 @@ class Scene:
 
 
 def _stored(manifest: Manifest) -> Manifest:
-    """As the API server would give it back."""
+    """Return a manifest as the API server would return it."""
     said = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": format_time(NOW_S - 90)}
     return {**deepcopy(manifest), "metadata": {**manifest["metadata"], **said}}

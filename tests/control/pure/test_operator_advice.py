@@ -1,4 +1,4 @@
-"""Whatever the operator finds wrong with a job, the command line tells what to do, and so does docs/operations.md."""
+"""The command line and docs/operations.md have advice for every problem that the operator reports."""
 
 import ast
 import re
@@ -25,13 +25,13 @@ def reasons(file: Path) -> set[str]:
     return {text for text in texts if isinstance(text, str) and re.fullmatch(r"([A-Z][a-z]+){2,}", text)}
 
 
-def test_there_is_advice_for_every_trouble_that_the_operator_tells(repository: Path) -> None:
+def test_every_problem_of_the_operator_has_advice(repository: Path) -> None:
     operator = repository / "operator/rollfleet_operator"
-    told = set().union(*(reasons(operator / name) for name in ("problems.py", "apply.py", "verdict.py")))
-    assert "QuotaExceeded" in told
-    assert told - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)
+    reported = set().union(*(reasons(operator / name) for name in ("problems.py", "apply.py", "verdict.py")))
+    assert "QuotaExceeded" in reported
+    assert reported - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)
 
 
-def test_every_trouble_is_in_the_operations_page(repository: Path) -> None:
+def test_every_problem_is_in_the_operations_page(repository: Path) -> None:
     page = (repository / "docs/operations.md").read_text()
     assert [reason for reason in ADVICE if f"`{reason}`" not in page and reason != UNSEEN] == []

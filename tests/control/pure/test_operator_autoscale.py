@@ -175,13 +175,13 @@ def test_hungry_learner_gets_twice_the_workers_every_minute_or_two(world: MakeWo
     assert all(WINDOW_S <= gap <= WINDOW_S + START_S + 2 * LOOK_S for gap in gaps)
 
 
-def test_workers_are_taken_away_after_minutes_and_half_at_a_time(world: MakeWorld) -> None:
+def test_workers_are_removed_after_minutes_and_half_at_a_time(world: MakeWorld) -> None:
     there = world(workers=32, demand=200.0).run(HOUR_S)
     assert [workers for _, workers in there.sizes] == [16, 8, 4, 2, 1]
     assert all(after - before >= CALM_S for (before, _), (after, _) in pairwise(there.sizes))
 
 
-def test_a_learner_that_rests_for_less_than_the_calm_keeps_its_workers(world: MakeWorld) -> None:
+def test_short_rest_of_the_learner_removes_no_workers(world: MakeWorld) -> None:
     there = world(workers=5, demand=1000.0).run(HOUR_S)
     there.demand = 1.0  # it evaluates
     there.run(CALM_S - WINDOW_S)
@@ -201,12 +201,12 @@ def test_bounds_hold(world: MakeWorld, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("workers", "within"), [(1, 4), (50, 8)])
-def test_number_beyond_the_bounds_is_brought_back_at_once(world: MakeWorld, workers: int, within: int) -> None:
+def test_number_beyond_the_bounds_is_corrected_at_once(world: MakeWorld, workers: int, within: int) -> None:
     there = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, tells=False).run(LOOK_S)
     assert there.workers == within
 
 
-def test_what_somebody_else_sets_is_gone_on_from(world: MakeWorld) -> None:
+def test_autoscale_continues_from_a_number_that_a_user_sets(world: MakeWorld) -> None:
     there = world(workers=5, demand=1000.0).run(HOUR_S)
     there.resize(20)
     there.run(CALM_S)
@@ -215,7 +215,7 @@ def test_what_somebody_else_sets_is_gone_on_from(world: MakeWorld) -> None:
     assert there.workers == 5
 
 
-def test_a_mistake_is_not_made_again_for_half_an_hour(world: MakeWorld) -> None:
+def test_wrong_removal_is_not_repeated_for_half_an_hour(world: MakeWorld) -> None:
     # Workers lose time that they do not tell of, so that four look like enough for what takes five.
     there = world(workers=6, demand=800.0, speed=200.0, overhead=0.2).run(8 * HOUR_S)
     downs = [at for (_, before), (at, after) in pairwise(there.sizes) if after < before]
@@ -224,7 +224,7 @@ def test_a_mistake_is_not_made_again_for_half_an_hour(world: MakeWorld) -> None:
     assert all(later - earlier > REGRET_S for earlier, later in pairwise(downs))
 
 
-def test_workers_that_do_not_come_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:
+def test_missing_workers_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:
     there = world(workers=4, demand=1e6, capacity=5).run(START_S + WINDOW_S + LOOK_S)
     assert there.workers == 8
     there.run(PATIENCE_S + LOOK_S)
@@ -236,7 +236,7 @@ def test_workers_that_do_not_come_are_given_up_before_they_fail_the_job(world: M
     assert there.workers > 5
 
 
-def test_one_that_is_missing_in_the_middle_takes_no_others_away(world: MakeWorld) -> None:
+def test_missing_worker_in_the_middle_removes_no_others(world: MakeWorld) -> None:
     there = world(workers=4)
     there.came_s[1] = there.now_s + 10 * HOUR_S
     assert there.run(HOUR_S).workers == 4

@@ -28,7 +28,7 @@ def versions(cache: Cache) -> list[str]:
     return [child["metadata"]["resourceVersion"] for child in cache.children(KEY, "job")]
 
 
-def test_newer_state_replaces_the_older_and_not_the_other_way_round(cache: Cache) -> None:
+def test_newer_state_replaces_an_older_one_and_not_vice_versa(cache: Cache) -> None:
     for version in (5, 7, 6):
         assert cache.put(owned(version)) == KEY
     assert versions(cache) == ["7"]
@@ -40,13 +40,13 @@ def test_successor_of_the_same_name_replaces_it_whatever_its_version(cache: Cach
     assert versions(cache) == ["3"]
 
 
-def test_late_news_of_a_predecessors_end_removes_no_successor(cache: Cache) -> None:
+def test_late_deletion_of_a_predecessor_removes_no_successor(cache: Cache) -> None:
     cache.put(owned(9, uid="2"))
     cache.remove(owned(8, uid="1"))
     assert versions(cache) == ["9"]
 
 
-def test_children_of_an_earlier_job_of_the_name_are_not_this_ones(cache: Cache) -> None:
+def test_children_of_an_earlier_job_of_the_name_are_ignored(cache: Cache) -> None:
     cache.put(owned(5))
     assert cache.children(KEY, "another job") == []
 
@@ -55,19 +55,19 @@ def test_owner_counts_more_than_a_label(cache: Cache) -> None:
     assert cache.put(owned(5, labels={names.JOB: "other"})) == KEY
 
 
-def test_list_removes_what_it_lacks(cache: Cache) -> None:
+def test_list_removes_missing_objects(cache: Cache) -> None:
     cache.put(owned(5))
     assert cache.replace("Job", [], "6") == {KEY}
     assert versions(cache) == []
 
 
-def test_list_does_not_remove_what_is_younger(cache: Cache) -> None:
+def test_list_does_not_remove_newer_objects(cache: Cache) -> None:
     cache.put(owned(7))
     assert cache.replace("Job", [], "6") == set()
     assert versions(cache) == ["7"]
 
 
-def test_list_that_began_before_a_deletion_does_not_bring_it_back(cache: Cache) -> None:
+def test_list_from_before_a_deletion_does_not_restore_the_object(cache: Cache) -> None:
     cache.remove(owned(7))
     assert cache.replace("Job", [owned(5)], "5") == set()
     assert versions(cache) == []
@@ -79,6 +79,6 @@ def test_list_of_a_namespace_removes_nothing_elsewhere(cache: Cache) -> None:
     assert versions(cache) == ["5"]
 
 
-def test_who_wrote_which_field_is_not_kept(cache: Cache) -> None:
+def test_managed_fields_are_not_kept(cache: Cache) -> None:
     cache.put(owned(5, managedFields=[{"manager": "x"}]))
     assert "managedFields" not in cache.children(KEY, "job")[0]["metadata"]

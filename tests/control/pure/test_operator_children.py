@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -17,7 +17,7 @@ Want = Callable[..., dict[Ref, Manifest]]
 LEARNER = {"template": {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}}
 
 
-def test_everything_is_deleted_with_the_job_and_holds_it_back_by_nothing(job: Job, want: Want) -> None:
+def test_children_are_deleted_with_the_job_and_do_not_delay_it(job: Job, want: Want) -> None:
     for manifest in want(job(learner=LEARNER)).values():
         (owner,) = manifest["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (job().metadata.uid, True, False)
@@ -37,19 +37,19 @@ def test_a_role_reads_its_address_from_the_mounted_secret(job: Job, want: Want, 
         assert address.ca.read_text() == "a certificate"
 
 
-def test_workers_reach_name_servers_and_nats_alone(job: Job, want: Want) -> None:
+def test_workers_may_connect_only_to_name_servers_and_nats(job: Job, want: Want) -> None:
     fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
     assert fence["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in fence
     assert {port["port"] for rule in fence["egress"] for port in rule["ports"]} == {53, 4222}
 
 
-def test_learner_may_go_anywhere_and_is_reached_by_nobody(job: Job, want: Want) -> None:
+def test_learner_may_connect_anywhere_and_accepts_no_connections(job: Job, want: Want) -> None:
     fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
     assert fence["policyTypes"] == ["Ingress"]
 
 
-def test_fences_can_be_left_to_the_cluster(job: Job, want: Want) -> None:
+def test_network_policies_can_be_turned_off(job: Job, want: Want) -> None:
     assert not [ref for ref in want(job(), network_policies=False) if ref.kind == "NetworkPolicy"]
 
 
@@ -83,7 +83,7 @@ def test_disruptions_of_the_learner_cost_no_restart(learner: Any) -> None:
     assert actions == ["Ignore", "Ignore"]
 
 
-def test_nobody_works_for_a_job_that_is_over(job: Job, want: Want) -> None:
+def test_no_worker_runs_for_an_ended_job(job: Job, want: Want) -> None:
     runs = [each for ref, each in want(job(learner=LEARNER), stopped=True).items() if ref.kind == "Job"]
     assert [run["spec"]["suspend"] for run in runs] == [True, True]
 
@@ -92,6 +92,6 @@ def test_job_without_a_learner_makes_none(job: Job, want: Want) -> None:
     assert len([ref for ref in want(job()) if ref.kind == "Job"]) == 1
 
 
-def test_nothing_of_a_queued_job_is_there_while_it_is_suspended(job: Job, want: Want) -> None:
+def test_suspended_queued_job_has_no_runs(job: Job, want: Want) -> None:
     queued = job(labels={"kueue.x-k8s.io/queue-name": "gpus"}, suspend=True)
     assert not [ref for ref in want(queued) if ref.kind == "Job"]

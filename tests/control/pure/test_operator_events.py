@@ -1,4 +1,4 @@
-"""What is told as events."""
+"""Events: the changes that are reported."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,44 +12,44 @@ if TYPE_CHECKING:
 MakeScene = Callable[..., "Scene"]
 
 
-def told(before: "Scene", after: "Scene") -> list[tuple[str, str]]:
-    found = events_between(status(before.job, before.snapshot), status(after.job, after.snapshot))
+def status_of(before: "Scene", after: "Scene") -> list[tuple[str, str]]:
+    found = events_between(status(before.snapshot), status(after.snapshot))
     return [(each.severity.value, each.reason) for each in found]
 
 
-def test_nothing_is_told_where_nothing_changed(scene: MakeScene) -> None:
-    assert told(scene().running(0), scene().running(0)) == []
+def test_no_event_without_a_change(scene: MakeScene) -> None:
+    assert status_of(scene().running(0), scene().running(0)) == []
 
 
-def test_trouble_is_told_when_it_comes_and_when_its_reason_changes(scene: MakeScene) -> None:
+def test_problem_is_reported_when_it_starts_and_when_its_reason_changes(scene: MakeScene) -> None:
     image = scene().waiting(0, reason="ErrImagePull", message="not found")
     backoff = scene().waiting(0, reason="ImagePullBackOff", message="backing off")
     node = scene().unplaced(0, why="no node")
-    assert told(scene(), image) == [("Warning", "ImagePullFailed")]
-    assert told(image, backoff) == []
-    assert told(image, node) == [("Warning", "Unschedulable")]
-    assert told(node, scene()) == []
+    assert status_of(scene(), image) == [("Warning", "ImagePullFailed")]
+    assert status_of(image, backoff) == []
+    assert status_of(image, node) == [("Warning", "Unschedulable")]
+    assert status_of(node, scene()) == []
 
 
-def test_suspension_and_resumption_are_told(scene: MakeScene) -> None:
+def test_suspension_and_resumption_are_reported(scene: MakeScene) -> None:
     before = scene()
     suspended = before.edited(suspend=True)
-    assert told(before, suspended) == [("Normal", "Suspended")]
-    assert told(suspended, before) == [("Normal", "Resumed")]
+    assert status_of(before, suspended) == [("Normal", "Suspended")]
+    assert status_of(suspended, before) == [("Normal", "Resumed")]
 
 
-def test_scaling_is_told(scene: MakeScene) -> None:
+def test_scaling_is_reported(scene: MakeScene) -> None:
     before = scene(workers=2)
-    assert told(before, before.edited(workers=4)) == [("Normal", "Scaled")]
+    assert status_of(before, before.edited(workers=4)) == [("Normal", "Scaled")]
 
 
-def test_end_is_told(scene: MakeScene) -> None:
+def test_end_is_reported(scene: MakeScene) -> None:
     before = scene()
-    assert ("Normal", "Complete") in told(before, before.ended("Complete"))
-    assert ("Warning", "WorkerHopeless") in told(before, before.crashed(code=2).ended("Failed"))
+    assert ("Normal", "Complete") in status_of(before, before.ended("Complete"))
+    assert ("Warning", "WorkerHopeless") in status_of(before, before.crashed(code=2).ended("Failed"))
 
 
-def test_the_same_is_not_told_again_at_once() -> None:
+def test_event_is_not_repeated_at_once() -> None:
     quiet, found = EventThrottle(), [Event(Severity.WARNING, "WorkerCrashed", "worker 1 ...")]
     assert quiet.admit(found, 0.0) == found
     assert quiet.admit(found, QUIET_S - 1) == []
@@ -58,6 +58,6 @@ def test_the_same_is_not_told_again_at_once() -> None:
 
 def test_event_names_the_job(scene: MakeScene) -> None:
     job = scene().job
-    made = event(job, Event(Severity.NORMAL, "Scaled", "x" * 5000), 0.0)
-    assert made["involvedObject"]["uid"] == job.metadata.uid
-    assert len(made["message"]) == 1024
+    created = event(job, Event(Severity.NORMAL, "Scaled", "x" * 5000), 0.0)
+    assert created["involvedObject"]["uid"] == job.metadata.uid
+    assert len(created["message"]) == 1024

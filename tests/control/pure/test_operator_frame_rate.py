@@ -29,14 +29,14 @@ def test_one_heartbeat_is_no_rate() -> None:
     assert FrameRate().update(beat(1, 100), 1) == 0.0
 
 
-def test_learner_that_fell_silent_takes_no_frames() -> None:
+def test_silent_learner_takes_no_frames() -> None:
     rate = FrameRate()
     rate.update(beat(0, 0), 0)
     assert rate.update(beat(1, 10), 1) == 10.0
     assert rate.update(beat(1, 10), 1 + STALE_S + 0.1) == 0.0
 
 
-def test_new_learner_begins_anew() -> None:
+def test_new_learner_starts_a_new_history() -> None:
     rate = FrameRate()
     rate.update(beat(0, 1000), 0)
     assert rate.update(beat(1, 5000, session=2), 1) == 0.0
@@ -44,7 +44,7 @@ def test_new_learner_begins_anew() -> None:
     assert rate.update(beat(3, 0, session=2), 3) == 0.0
 
 
-def test_the_same_heartbeat_heard_again_changes_nothing() -> None:
+def test_repeated_heartbeat_changes_nothing() -> None:
     rate = FrameRate()
     rate.update(beat(0, 0), 0)
     rate.update(beat(2, 20), 2)

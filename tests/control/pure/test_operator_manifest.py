@@ -1,4 +1,4 @@
-"""How one object is laid over another, and when one says all that another does."""
+"""Overlays of manifests, and whether one manifest covers another."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ def test_overlay(below: Any, above: Any, result: Any) -> None:
 def test_result_of_an_overlay_shares_nothing() -> None:
     below: Any = {"kept": {"a": [1]}}
     above: Any = {"added": {"b": [2]}}
-    made = overlay(below, above)
-    made["kept"]["a"].append(3)
-    made["added"]["b"].append(3)
+    created = overlay(below, above)
+    created["kept"]["a"].append(3)
+    created["added"]["b"].append(3)
     assert (below, above) == ({"kept": {"a": [1]}}, {"added": {"b": [2]}})
 
 

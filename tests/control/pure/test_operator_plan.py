@@ -43,25 +43,25 @@ def test_new_job_gets_everything_with_what_pods_need_first(scene: MakeScene, pla
     assert [action.manifest["kind"] for action in actions][-1] == "Job"
 
 
-def test_nothing_is_done_where_all_is_as_it_should_be(scene: MakeScene, planned: Any) -> None:
+def test_nothing_is_done_if_all_is_as_desired(scene: MakeScene, planned: Any) -> None:
     assert planned(scene()) == []
 
 
-def test_what_the_api_server_and_others_add_is_left_alone(scene: MakeScene, planned: Any) -> None:
+def test_additions_of_the_api_server_and_others_are_left_alone(scene: MakeScene, planned: Any) -> None:
     before = scene()
     for child in before.children:
         before = drifted(before, ref(child), {"metadata": {"labels": {"theirs": "1"}}, "status": {"seen": True}})
     assert planned(before) == []
 
 
-def test_changed_field_is_set_right(scene: MakeScene, planned: Any) -> None:
+def test_changed_field_is_repaired(scene: MakeScene, planned: Any) -> None:
     policy = Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
     (action,) = planned(drifted(scene(), policy, {"spec": {"policyTypes": ["Ingress"]}}))
     assert isinstance(action, Apply)
     assert (ref(action.manifest), action.new) == (policy, False)
 
 
-def test_field_that_is_no_longer_wanted_is_taken_away(scene: MakeScene, planned: Any) -> None:
+def test_field_that_is_no_longer_wanted_is_removed(scene: MakeScene, planned: Any) -> None:
     account = Ref("ServiceAccount", names.account("cartpole"))
     (action,) = planned(drifted(scene(), account, {"metadata": {"annotations": {names.APPLIED: "of an earlier one"}}}))
     assert isinstance(action, Apply)
@@ -74,7 +74,7 @@ def test_scaling_changes_completions_and_parallelism_together(scene: MakeScene, 
 
 
 @pytest.mark.parametrize(("workers", "fewer"), [(1, True), (3, False)])
-def test_fewer_workers_are_known_before_they_are_told(
+def test_removal_of_workers_is_known_before_it_is_published(
     scene: MakeScene, planned: Any, workers: int, fewer: bool
 ) -> None:
     after = scene(workers=2).edited(workers=workers)
@@ -94,14 +94,14 @@ def test_fewer_workers_are_known_before_they_are_told(
     ],
     ids=str,
 )
-def test_whoever_starts_must_find_the_job_on_nats(
+def test_starting_pods_need_the_job_on_nats(
     scene: MakeScene, planned: Any, before: dict[str, Any], edit: dict[str, Any], start: bool
 ) -> None:
     after = scene(**before).edited(**edit)
     assert starts(planned(after), after.observed) is start
 
 
-def test_template_of_a_run_is_never_written_again(scene: MakeScene, planned: Any) -> None:
+def test_template_of_a_run_is_never_rewritten(scene: MakeScene, planned: Any) -> None:
     # The API server refuses it, and a new operator's template may differ.
     before = scene()
     assert planned(drifted(before, run_ref(before), {"spec": {"template": {"spec": {"hostname": "x"}}}})) == []
@@ -114,7 +114,7 @@ def test_suspended_by_hand_is_resumed(scene: MakeScene, planned: Any) -> None:
     assert action.patch["spec"]["suspend"] is False
 
 
-def test_label_of_a_run_that_somebody_took_away_is_put_back(scene: MakeScene, planned: Any) -> None:
+def test_removed_label_of_a_run_is_restored(scene: MakeScene, planned: Any) -> None:
     before = scene()
     (action,) = planned(drifted(before, run_ref(before), {"metadata": {"labels": {names.ROLE: None}}}))
     assert isinstance(action, Change)
@@ -126,7 +126,7 @@ def test_kueue_suspends_and_resumes_undisturbed(scene: MakeScene, planned: Any) 
     assert planned(drifted(before, run_ref(before), {"spec": {"suspend": True}})) == []
 
 
-def test_job_that_leaves_its_queue_is_no_longer_kueues(scene: MakeScene, planned: Any) -> None:
+def test_job_that_leaves_its_queue_is_released_by_kueue(scene: MakeScene, planned: Any) -> None:
     queue = {"kueue.x-k8s.io/queue-name": "gpus"}
     before, after = scene(labels=queue), scene()
     suspended = drifted(before, run_ref(before), {"spec": {"suspend": True}})
@@ -138,42 +138,42 @@ def test_job_that_leaves_its_queue_is_no_longer_kueues(scene: MakeScene, planned
 
 def test_changed_template_makes_a_new_run_before_the_old_one_goes(scene: MakeScene, planned: Any) -> None:
     before = scene(image="a:1")
-    made, deleted = planned(before.edited(image="a:2"))
-    assert isinstance(made, Apply)
+    created, deleted = planned(before.edited(image="a:2"))
+    assert isinstance(created, Apply)
     assert isinstance(deleted, Delete)
-    assert deleted.ref == run_ref(before) != ref(made.manifest)
+    assert deleted.ref == run_ref(before) != ref(created.manifest)
 
 
-def test_run_that_is_about_to_vanish_is_waited_for(scene: MakeScene, planned: Any) -> None:
+def test_run_in_deletion_is_waited_for(scene: MakeScene, planned: Any) -> None:
     before = scene()
     leaving = {"metadata": {"deletionTimestamp": "2026-11-21T00:00:00Z"}}
     assert planned(drifted(before, run_ref(before), leaving).edited(workers=7)) == []
 
 
-def test_run_that_is_over_is_left_alone(scene: MakeScene, planned: Any) -> None:
+def test_finished_run_is_left_alone(scene: MakeScene, planned: Any) -> None:
     assert planned(scene().ended("Complete").edited(workers=5)) == []
 
 
-def test_failed_run_is_deleted_when_the_job_is_tried_again(scene: MakeScene, planned: Any) -> None:
+def test_failed_run_is_deleted_on_a_retry(scene: MakeScene, planned: Any) -> None:
     before = scene().ended("Failed")
-    (action,) = planned(before, stopped=True, anew=True)
+    (action,) = planned(before, stopped=True, retry=True)
     assert action == Delete(run_ref(before), before.run()["metadata"]["uid"])
 
 
-def test_learner_that_is_no_longer_wanted_goes(scene: MakeScene, planned: Any) -> None:
+def test_learner_that_is_no_longer_wanted_is_deleted(scene: MakeScene, planned: Any) -> None:
     before = scene(learner={"template": {}})
     (action,) = planned(before.edited(learner=None))
     assert isinstance(action, Delete)
     assert action.ref == run_ref(before, Role.LEARNER)
 
 
-def test_job_that_is_over_makes_no_run_again(scene: MakeScene, planned: Any) -> None:
+def test_ended_job_creates_no_run(scene: MakeScene, planned: Any) -> None:
     before = scene()
     without_runs = replace(before, children=tuple(each for each in before.children if each["kind"] != "Job"))
     assert planned(without_runs, ended=True) == []
 
 
-def test_what_somebody_else_put_beside_our_children_stays(scene: MakeScene, planned: Any) -> None:
+def test_fields_of_other_managers_stay(scene: MakeScene, planned: Any) -> None:
     theirs = {"kind": "ConfigMap", "metadata": {"name": "notes", "uid": "1", "labels": {}}}
     before = scene()
     assert planned(replace(before, children=(*before.children, theirs))) == []

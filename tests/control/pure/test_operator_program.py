@@ -26,21 +26,27 @@ KEY = JobKey("lab", "cartpole")
 
 def stored(version: int, **spec: Any) -> Manifest:
     """The job at a version, as the API server would give it."""
-    said = {"namespace": "lab", "name": "cartpole", "uid": "1", "resourceVersion": str(version), "generation": version}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": said, "spec": spec}
+    result = {
+        "namespace": "lab",
+        "name": "cartpole",
+        "uid": "1",
+        "resourceVersion": str(version),
+        "generation": version,
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": result, "spec": spec}
 
 
 class Lists:
-    """An API server that knows of one job, and takes whatever status it is told.
+    """An API server with one job, which stores the statuses that it gets.
 
     Attributes:
         asked: What was listed.
-        told: The statuses.
+        statuses: The stored statuses.
     """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.told: list[Manifest] = []
+        self.statuses: list[Manifest] = []
 
     async def list(self, request: web.Request) -> web.Response:
         self.asked.append(request.path.rpartition("/")[2])
@@ -48,12 +54,12 @@ class Lists:
         return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
 
     async def apply(self, request: web.Request) -> web.Response:
-        self.told.append((await request.json())["status"])
-        generation = self.told[-1]["observedGeneration"]
-        return web.json_response({**stored(generation), "status": self.told[-1]})
+        self.statuses.append((await request.json())["status"])
+        generation = self.statuses[-1]["observedGeneration"]
+        return web.json_response({**stored(generation), "status": self.statuses[-1]})
 
     def play(self, scenario: Callable[[Callable[[], kopf.ConnectionInfo]], Awaitable[None]]) -> None:
-        """Serve as long as a scenario takes, which is told how to get in."""
+        """Run a scenario with the server's login."""
 
         async def run() -> None:
             app = web.Application()
@@ -78,7 +84,7 @@ def lists() -> Lists:
 
 @asynccontextmanager
 async def started(connect: Callable[[], kopf.ConnectionInfo]) -> AsyncIterator[Operator]:
-    """An operator: nobody takes from its queue but the test."""
+    """An operator without tasks: only the test takes keys from its queue."""
     operator = Operator(Settings(port=0, workers=0), connect, NatsInMemory)
     await operator.start()
     try:
@@ -88,26 +94,26 @@ async def started(connect: Callable[[], kopf.ConnectionInfo]) -> AsyncIterator[O
 
 
 async def take_job(operator: Operator) -> JobKey:
-    """The next that is to be looked at, and is no canary."""
+    """Return the next key that is not the canary."""
     while (key := await operator.queue.take()) == CANARY:
         operator.queue.done(key)
     operator.queue.done(key)
     return key
 
 
-def test_object_that_was_seen_before_the_first_list_ended_is_listened_to_afterwards(lists: Lists) -> None:
+def test_object_seen_before_the_first_list_is_reconciled_afterwards(lists: Lists) -> None:
     async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
         async with started(connect) as operator:
             early = copy.copy(operator)  # as kopf does for each object of which it is told for the first time
-            early.seen(KIND, stored(5), gone=False)
+            early.seen(KIND, stored(5), deleted=False)
             assert await take_job(operator) == KEY  # it was listed
-            early.seen(KIND, stored(6), gone=False)
+            early.seen(KIND, stored(6), deleted=False)
             assert await take_job(operator) == KEY
 
     lists.play(scenario)
 
 
-def test_nothing_is_looked_at_before_all_was_listed(lists: Lists) -> None:
+def test_no_job_is_reconciled_before_the_first_list(lists: Lists) -> None:
     async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
         async with started(connect) as operator:
             assert await take_job(operator) == KEY
@@ -116,7 +122,7 @@ def test_nothing_is_looked_at_before_all_was_listed(lists: Lists) -> None:
     lists.play(scenario)
 
 
-def test_invalid_job_that_it_was_too_early_to_tell_of_is_told_of_when_it_is_time(lists: Lists) -> None:
+def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: Lists) -> None:
     async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
         now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
         async with Api(connect) as api:
@@ -125,10 +131,10 @@ def test_invalid_job_that_it_was_too_early_to_tell_of_is_told_of_when_it_is_time
             assert await reconciler.reconcile(KEY) == ReconcileResult()
             now_s[0] += 1
             cache.put(stored(7, workers="many"))
-            again_s = (await reconciler.reconcile(KEY)).again_s
-            assert again_s == 4.0
-            now_s[0] += again_s
+            next_s = (await reconciler.reconcile(KEY)).next_s
+            assert next_s == 4.0
+            now_s[0] += next_s
             assert await reconciler.reconcile(KEY) == ReconcileResult()
-        assert [status["observedGeneration"] for status in lists.told] == [6, 7]
+        assert [status["observedGeneration"] for status in lists.statuses] == [6, 7]
 
     lists.play(scenario)

@@ -1,4 +1,4 @@
-"""Who is looked at, and when."""
+"""The work queue: order, retries and delays."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ def play(scenario: Scenario) -> None:
     asyncio.run(run())
 
 
-def test_what_is_asked_for_twice_is_looked_at_once_and_in_turn() -> None:
+def test_key_added_twice_is_taken_once_and_in_order() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         for key in ("a", "b", "a"):
             queue.add(key)
@@ -29,7 +29,7 @@ def test_what_is_asked_for_twice_is_looked_at_once_and_in_turn() -> None:
     play(scenario)
 
 
-def test_what_changes_during_a_look_is_looked_at_again_afterwards() -> None:
+def test_change_during_a_reconciliation_causes_another() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         queue.add("a")
         await queue.take()
@@ -41,7 +41,7 @@ def test_what_changes_during_a_look_is_looked_at_again_afterwards() -> None:
     play(scenario)
 
 
-def test_who_waits_is_woken() -> None:
+def test_waiting_task_is_woken() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         waiting = [asyncio.create_task(queue.take()) for _ in range(2)]
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ def test_who_waits_is_woken() -> None:
     play(scenario)
 
 
-def test_of_several_wishes_the_soonest_counts() -> None:
+def test_of_several_delays_the_shortest_counts() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         queue.add_later("a", 3600)
         queue.add_later("a", 0.01)
@@ -62,7 +62,7 @@ def test_of_several_wishes_the_soonest_counts() -> None:
     play(scenario)
 
 
-def test_failure_is_tried_again_each_time_later() -> None:
+def test_retries_of_a_failure_come_later_each_time() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         delays = [queue.failed("a") for _ in range(12)]
         assert delays[:4] == [0.5, 1.0, 2.0, 4.0]

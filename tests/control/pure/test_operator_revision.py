@@ -1,4 +1,4 @@
-"""What makes workers start anew, and what does not."""
+"""Revisions: the changes that restart workers or the learner."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,11 +60,11 @@ def test_changed_source_files_roll_the_workers(job: Job) -> None:
 
 
 def test_scaling_restarts_no_worker_in_mode_sync_either(job: Job) -> None:
-    # The learner tells each round's steps: nothing that a worker reads at its start depends on how many there are.
+    # The learner sends each round's steps: no value that a worker reads at its start depends on the number of workers.
     assert workers_revision(job(mode="Sync", workers=2)) == workers_revision(job(mode="Sync", workers=4))
 
 
-def test_new_operator_restarts_nobody(job: Job, want: Callable[..., Any]) -> None:
+def test_new_operator_restarts_no_pods(job: Job, want: Callable[..., Any]) -> None:
     def names(**settings: Any) -> set[str]:
         return {ref.name for ref in want(job(learner=LEARNER), **settings) if ref.kind == "Job"}
 
@@ -84,7 +84,7 @@ def test_scaling_restarts_no_learner(job: Job) -> None:
     assert learner_revision(job(learner=LEARNER, workers=1)) == learner_revision(job(learner=LEARNER, workers=9))
 
 
-def test_a_learner_that_is_to_suspect_workers_later_starts_anew(job: Job) -> None:
+def test_changed_suspect_time_restarts_the_learner(job: Job) -> None:
     patient = job(learner=LEARNER, failure={"suspectAfterSeconds": 60})
     assert learner_revision(patient) != learner_revision(job(learner=LEARNER))
     restarted_more = job(learner=LEARNER, failure={"maxRestartsPerWorker": 60})

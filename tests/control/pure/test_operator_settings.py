@@ -1,4 +1,4 @@
-"""What an operator is told."""
+"""The operator's settings."""
 
 import subprocess
 import sys
@@ -9,11 +9,11 @@ import pytest
 from rollfleet_operator.settings import Settings, SettingsInvalid
 
 
-def test_empty_environment_says_the_defaults() -> None:
+def test_empty_environment_gives_the_defaults() -> None:
     assert Settings.read({}) == Settings()
 
 
-def test_environment_says_what_the_chart_sets() -> None:
+def test_settings_are_read_from_the_charts_variables() -> None:
     said = {
         "ROLLFLEET_WORKER_IMAGE": "worker:3",
         "ROLLFLEET_NAMESPACES": "lab, other",
@@ -32,7 +32,7 @@ def test_mistake_is_named(said: dict[str, str]) -> None:
         Settings.read(said)
 
 
-def test_program_that_is_told_wrong_says_so_and_ends(tmp_path: Path) -> None:
+def test_program_with_invalid_settings_reports_it_and_exits(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "rollfleet_operator"],
         env={"ROLLFLEET_PORT": "http"},

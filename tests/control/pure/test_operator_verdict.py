@@ -32,19 +32,19 @@ def learned(frames: int) -> LearnerStatus:
     )
 
 
-def test_job_goes_on_while_nothing_says_otherwise(scene: MakeScene) -> None:
+def test_job_is_live_by_default(scene: MakeScene) -> None:
     assert scene().running(0, 1).verdict.stage is Stage.LIVE
 
 
 def test_job_is_complete_when_its_frames_are_taken(scene: MakeScene) -> None:
     found = scene(collect={"totalFrames": 100})
-    assert found.heard(learner=learned(99)).verdict.stage is Stage.LIVE
-    assert found.heard(learner=learned(100)).verdict.stage is Stage.COMPLETE
+    assert found.with_heartbeats(learner=learned(99)).verdict.stage is Stage.LIVE
+    assert found.with_heartbeats(learner=learned(100)).verdict.stage is Stage.COMPLETE
 
 
-def test_job_without_an_end_is_complete_when_its_learner_says_so(scene: MakeScene) -> None:
-    assert scene().heard(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
-    assert scene().heard(phase=LearnerPhase.COMPLETE).verdict.stage is Stage.COMPLETE
+def test_endless_job_is_complete_when_its_learner_completes_it(scene: MakeScene) -> None:
+    assert scene().with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
+    assert scene().with_heartbeats(phase=LearnerPhase.COMPLETE).verdict.stage is Stage.COMPLETE
 
 
 def test_job_whose_workers_have_all_left_well_is_complete_although_nats_is_gone(scene: MakeScene) -> None:
@@ -53,7 +53,7 @@ def test_job_whose_workers_have_all_left_well_is_complete_although_nats_is_gone(
 
 def test_learner_of_the_job_may_save_its_results_after_the_last_frame(scene: MakeScene) -> None:
     found = scene(learner=LEARNER, collect={"totalFrames": 100})
-    found = found.heard(learner=learned(100), phase=LearnerPhase.COMPLETE).ended("Complete")
+    found = found.with_heartbeats(learner=learned(100), phase=LearnerPhase.COMPLETE).ended("Complete")
     assert found.verdict.stage is Stage.LIVE
     assert found.ended("Complete", Role.LEARNER).verdict.stage is Stage.COMPLETE
 
@@ -71,10 +71,10 @@ def test_job_fails_at_once_with_a_worker_that_would_fail_again(scene: MakeScene)
     assert "no environment `CartPole-v9`" in found.verdict.message
 
 
-def test_what_a_hopeless_worker_said_itself_comes_first(scene: MakeScene) -> None:
+def test_error_of_a_hopeless_worker_comes_first(scene: MakeScene) -> None:
     found = scene().crashed(0, code=2, log="...").ended("Failed")
-    said = found.beat(0, fatal=True, error="env: no environment `X-v9`")
-    assert found.heard(said).verdict.message == "worker 0: env: no environment `X-v9`"
+    result = found.beat(0, fatal=True, error="env: no environment `X-v9`")
+    assert found.with_heartbeats(result).verdict.message == "worker 0: env: no environment `X-v9`"
 
 
 def test_job_fails_with_its_learner(scene: MakeScene) -> None:
@@ -89,7 +89,7 @@ def test_pod_that_waits_too_long_for_a_node_fails_the_job(scene: MakeScene, age_
 
 
 @pytest.mark.parametrize(("ago_s", "stage"), [(599, Stage.LIVE), (601, Stage.FAILED)])
-def test_pod_that_found_a_node_has_the_same_time_again_to_start(scene: MakeScene, ago_s: float, stage: Stage) -> None:
+def test_pod_on_a_node_has_the_deadline_again_to_start(scene: MakeScene, ago_s: float, stage: Stage) -> None:
     before = scene()
     placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(before.now_s - ago_s)}
     assert before.pod(1, age_s=1190, phase="Pending", conditions=[placed]).verdict.stage is stage
@@ -101,7 +101,7 @@ def test_deadline_names_what_was_missing(scene: MakeScene) -> None:
     assert "worker 1 waits for a node with 1 nvidia.com/gpu" in found.message
 
 
-def test_deadline_of_zero_is_none(scene: MakeScene) -> None:
+def test_deadline_of_zero_is_no_limit(scene: MakeScene) -> None:
     found = scene(failure={"pendingDeadlineSeconds": 0}).unplaced(1, why=GPU, age_s=1e6)
     assert found.verdict.stage is Stage.LIVE
 
@@ -117,26 +117,26 @@ def test_pods_that_are_refused_for_too_long_fail_the_job(scene: MakeScene) -> No
     assert (found.later(601).verdict.stage, found.later(601).verdict.reason) == (Stage.FAILED, "QuotaExceeded")
 
 
-def test_complete_stays_complete_whatever_is_seen_later(scene: MakeScene) -> None:
-    found = scene().heard(phase=LearnerPhase.COMPLETE).later(60)
-    assert found.heard().verdict.stage is Stage.COMPLETE
-    assert found.heard().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
+def test_complete_stays_complete_whatever_is_observed_later(scene: MakeScene) -> None:
+    found = scene().with_heartbeats(phase=LearnerPhase.COMPLETE).later(60)
+    assert found.with_heartbeats().verdict.stage is Stage.COMPLETE
+    assert found.with_heartbeats().ended("Failed").edited(workers=3).verdict.stage is Stage.COMPLETE
 
 
 def test_failed_stays_failed_until_the_spec_changes(scene: MakeScene) -> None:
     failed = scene().crashed(code=2).ended("Failed").later(60)
     assert failed.verdict.stage is Stage.FAILED
-    assert failed.edited(image="mended:2").verdict.stage is Stage.AGAIN
+    assert failed.edited(image="mended:2").verdict.stage is Stage.RETRY
 
 
-def test_failure_stays_written_down_until_what_failed_is_gone(scene: MakeScene) -> None:
+def test_failure_stays_in_the_status_until_the_failed_run_is_deleted(scene: MakeScene) -> None:
     # Else a run that is still seen, because the cache lags, would be taken for a new failure.
     edited = scene().crashed(code=2).ended("Failed").later(60).edited(image="mended:2")
-    assert edited.later(1).verdict.stage is Stage.AGAIN
+    assert edited.later(1).verdict.stage is Stage.RETRY
     assert edited.later(1).made().verdict.stage is Stage.LIVE
 
 
-def test_time_that_was_waited_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
+def test_wait_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
     failed = scene().unplaced(1, why=GPU, age_s=601).later(1)
     assert failed.verdict.stage is Stage.FAILED
     again = failed.edited(failure={"pendingDeadlineSeconds": 300}).later(10)

@@ -1,4 +1,4 @@
-"""What the workers' Kubernetes Job says."""
+"""The workers' Kubernetes Job."""
 
 from collections.abc import Callable
 from typing import Any
@@ -68,20 +68,20 @@ def test_suspended_job_suspends_its_workers(workers: Any) -> None:
 
 
 def test_gpus_are_requested_and_limited_and_left_to_the_device_plugin(container: Any) -> None:
-    made = container(resources={"gpu": {"count": 2}, "requests": {"cpu": "4"}, "limits": {"memory": "8Gi"}})
-    assert made["resources"] == {
+    created = container(resources={"gpu": {"count": 2}, "requests": {"cpu": "4"}, "limits": {"memory": "8Gi"}})
+    assert created["resources"] == {
         "requests": {"cpu": "4", "nvidia.com/gpu": "2"},
         "limits": {"memory": "8Gi", "nvidia.com/gpu": "2"},
     }
-    assert not variables(made).keys() & {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
+    assert not variables(created).keys() & {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}
 
 
-def test_a_slice_of_a_gpu_is_asked_for_by_its_own_name(container: Any) -> None:
-    made = container(resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}})
-    assert made["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
+def test_gpu_slice_is_requested_by_its_own_name(container: Any) -> None:
+    created = container(resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}})
+    assert created["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
 
 
-def test_gpus_are_hidden_where_none_is_asked_for(container: Any) -> None:
+def test_gpus_are_hidden_from_pods_that_request_none(container: Any) -> None:
     hidden = variables(container())
     assert (hidden["NVIDIA_VISIBLE_DEVICES"], hidden["CUDA_VISIBLE_DEVICES"]) == ("void", "")
 
@@ -94,11 +94,11 @@ def test_gpus_are_hidden_where_none_is_asked_for(container: Any) -> None:
     ],
     ids=["claim", "own limit"],
 )
-def test_devices_that_the_template_asks_for_are_not_hidden(container: Any, template: Any) -> None:
+def test_devices_requested_by_the_template_are_not_hidden(container: Any, template: Any) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in variables(container(template=template))
 
 
-def test_users_template_is_laid_over_ours(workers: Any) -> None:
+def test_users_template_is_merged_over_the_operators(workers: Any) -> None:
     written = {
         "metadata": {"labels": {"team": "rl"}, "annotations": {"note": "mine"}},
         "spec": {
@@ -126,13 +126,13 @@ def test_users_template_is_laid_over_ours(workers: Any) -> None:
     assert sidecar == {"name": "sidecar", "image": "side:1"}
 
 
-def test_null_in_a_template_takes_what_is_ours_away(workers: Any) -> None:
+def test_null_in_a_template_removes_a_field_of_the_operator(workers: Any) -> None:
     spec = workers(template={"spec": {"securityContext": {"runAsUser": None}}})["spec"]["template"]["spec"]
     assert "runAsUser" not in spec["securityContext"]
     assert spec["securityContext"]["runAsNonRoot"] is True
 
 
-def test_template_cannot_take_away_what_the_operator_lives_by(workers: Any) -> None:
+def test_template_cannot_change_what_the_operator_needs(workers: Any) -> None:
     written = {"metadata": {"labels": {names.JOB: "other"}}, "spec": {"restartPolicy": "OnFailure"}}
     template = workers(template=written)["spec"]["template"]
     assert template["metadata"]["labels"][names.JOB] == "cartpole"
@@ -143,7 +143,7 @@ def test_template_cannot_take_away_what_the_operator_lives_by(workers: Any) -> N
     "written",
     [{"spec": ["no", "mapping"]}, {"spec": {"containers": "worker"}}, {"spec": {"containers": [{"image": "x"}]}}],
 )
-def test_template_of_another_shape_is_refused_in_words(workers: Any, written: Any) -> None:
+def test_template_of_another_form_is_refused_with_a_reason(workers: Any, written: Any) -> None:
     with pytest.raises(TemplateInvalid, match="template"):
         workers(template=written)
 
@@ -156,7 +156,7 @@ def test_source_is_mounted_and_put_on_the_import_path(workers: Any) -> None:
     assert variables(spec["containers"][0])["PYTHONPATH"] == mount["mountPath"]
 
 
-def test_pods_tell_nothing_to_the_api_server(workers: Any) -> None:
+def test_pods_have_no_access_to_the_api_server(workers: Any) -> None:
     spec = workers()["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert spec["serviceAccountName"] == names.account("cartpole")
@@ -168,12 +168,12 @@ def test_longest_name_fits_into_a_host_name(workers: Any) -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_name_of_a_run_is_read_back(role: Role) -> None:
+def test_name_of_a_run_is_parsed_back(role: Role) -> None:
     name = names.Workload("a-workers-b", role, "0123abcd")
     assert names.Workload.parse(str(name)) == name
 
 
-def test_queue_of_kueue_is_handed_on_and_left_to_suspend(workers: Any) -> None:
+def test_kueue_label_is_passed_on_and_kueue_suspends(workers: Any) -> None:
     run = workers(labels={"kueue.x-k8s.io/queue-name": "gpus", "team": "rl"})
     assert run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     assert "team" not in run["metadata"]["labels"]

@@ -20,7 +20,7 @@ def nats_server(tmp_path: Path) -> Iterator[NatsInJwtMode]:
 
 @pytest.fixture
 def play(nats_server: NatsInJwtMode, tmp_path: Path) -> Play:
-    """Runs a coroutine function with a `Site`, and lets go of the wire afterwards."""
+    """Runs a coroutine function with a `Site`, and lets go of it afterwards."""
 
     def play(scene: Callable[[Site], Awaitable[None]]) -> None:
         async def go() -> None:
@@ -28,7 +28,7 @@ def play(nats_server: NatsInJwtMode, tmp_path: Path) -> Play:
             try:
                 await scene(site)
             finally:
-                await site.wire.close()
+                await site.nats.close()
 
         asyncio.run(go())
 

@@ -15,7 +15,7 @@ from typing import Any
 from nats.aio.client import Client
 
 from rollfleet.nats.embedded_server import find_nats_server
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import pack
 from rollfleet_api.permissions import Role, inbox_prefix
@@ -53,7 +53,7 @@ class NatsInJwtMode:
 
     @property
     def settings(self) -> NatsSettings:
-        """What the operator is told of it."""
+        """The operator's settings for this server."""
         return NatsSettings(server=Server(url=self.url), keys=self.keys)
 
     def kill(self) -> None:
@@ -115,11 +115,11 @@ class Guest:
 
 
 class Site:
-    """A server and the operator's wire to it, in one event loop."""
+    """A server and the operator's NATS to it, in one event loop."""
 
     def __init__(self, server: NatsInJwtMode, folder: Path) -> None:
         self.server, self._folder = server, folder
-        self.wire = NatsOnServer(server.settings)
+        self.nats = NatsOnServer(server.settings)
 
     @staticmethod
     def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
@@ -133,8 +133,8 @@ class Site:
         metadata = {"name": name, "namespace": namespace, "uid": uid}
         return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
 
-    def wire_with(self, **settings: Any) -> NatsOnServer:
-        """Another operator's wire."""
+    def nats_with(self, **settings: Any) -> NatsOnServer:
+        """Another operator's NATS."""
         return NatsOnServer(replace(self.server.settings, **settings))
 
     def credentials(self, job: CollectorJob, role: Role, *, life_s: int = 3600, ago_s: int = 0) -> bytes:
@@ -156,14 +156,14 @@ class Site:
         return path
 
     def address(self, job: CollectorJob, role: Role) -> Address:
-        """What a role's pods are told."""
+        """The address of the job, as a role's pods get it."""
         file = self.file(self.credentials(job, role), f"{job.metadata.name}-{role}.creds")
         return Address(url=self.server.url, job=job.key, credentials=file)
 
     @asynccontextmanager
     async def guest(self, job: CollectorJob, role: Role, credentials: bytes | None = None) -> AsyncIterator[Guest]:
         """A role's connection, as its program makes it."""
-        made = credentials or self.credentials(job, role)
+        created = credentials or self.credentials(job, role)
         guest = Guest()
 
         async def on_error(error: Exception) -> None:
@@ -175,7 +175,7 @@ class Site:
         try:
             await guest.client.connect(
                 self.server.url,
-                user_credentials=str(self.file(made)),
+                user_credentials=str(self.file(created)),
                 inbox_prefix=inbox_prefix(subjects_of(job), role),
                 error_cb=on_error,
                 closed_cb=on_close,
@@ -195,7 +195,7 @@ class Site:
 
     async def deafen(self) -> None:
         """What the operator listens to passes it by from now on."""
-        for connection in self.wire._connections._open.values():
+        for connection in self.nats._connections._open.values():
             client = await connection.account.client()
             for subscription in list(client._subs.values()):
                 if not subscription.subject.startswith("_INBOX"):

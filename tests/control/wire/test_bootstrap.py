@@ -1,4 +1,4 @@
-"""The keys of an installation are made once, whoever comes second, and nobody empties their Secret."""
+"""The keys of an installation are created once and cannot be overwritten."""
 
 import asyncio
 import base64
@@ -64,7 +64,7 @@ def secret(api_server: "ApiServer", tmp_path: Path) -> Secret:
     return Secret(api_server, tmp_path)
 
 
-def test_keys_are_made_once(secret: Secret) -> None:
+def test_keys_are_created_once(secret: Secret) -> None:
     secret.make()
     assert secret.ensure(b"a" * 32) == [True]
     assert secret.ensure(b"b" * 32) == [False]
@@ -72,7 +72,7 @@ def test_keys_are_made_once(secret: Secret) -> None:
     assert set(secret.read()["data"]) == {"operator.seed", "trust.conf"}
 
 
-def test_of_many_that_begin_at_once_all_take_the_keys_of_one(secret: Secret) -> None:
+def test_concurrent_starts_all_take_the_keys_of_one(secret: Secret) -> None:
     secret.make()
     did = secret.ensure(*(bytes([number]) * 32 for number in range(8)))
     assert sum(did) == 1
@@ -80,18 +80,18 @@ def test_of_many_that_begin_at_once_all_take_the_keys_of_one(secret: Secret) -> 
     assert (secret.folder / "operator.seed").stat().st_mode & 0o077 == 0
 
 
-def test_what_was_made_cannot_be_overwritten(secret: Secret) -> None:
+def test_created_keys_cannot_be_overwritten(secret: Secret) -> None:
     secret.make()
     secret.ensure(b"a" * 32)
     with pytest.raises(ApiError, match="immutable"):
         secret.patch({"data": None})
 
 
-def test_a_secret_that_is_not_there_is_named(secret: Secret) -> None:
-    with pytest.raises(ApiError, match=f"no Secret {secret.namespace}/{NAME}"):
+def test_missing_secret_is_named(secret: Secret) -> None:
+    with pytest.raises(ApiError, match=f"Secret {secret.namespace}/{NAME} does not exist"):
         secret.ensure(b"a" * 32)
 
 
-def test_the_program_says_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "SECRET FOLDER" in capsys.readouterr().err

@@ -38,14 +38,14 @@ def a_job(uid: str = "uid-1") -> CollectorJob:
 
 @pytest.fixture(params=["memory", "nats"])
 def act(request: pytest.FixtureRequest) -> Act:
-    """Plays a scene with each kind of wire."""
+    """Plays a scene with each `NatsPort`."""
     if request.param == "memory":
         return lambda scene: asyncio.run(scene(NatsInMemory()))  # type: ignore[arg-type]
     play: Play = request.getfixturevalue("play")
 
     def on_nats(scene: Scene) -> None:
         async def with_site(site: "Site") -> None:
-            await scene(site.wire)
+            await scene(site.nats)
 
         play(with_site)
 
@@ -53,45 +53,45 @@ def act(request: pytest.FixtureRequest) -> Act:
 
 
 def test_mounted_credentials_are_kept(act: Act) -> None:
-    async def scene(wire: NatsPort) -> None:
-        made = await wire.credentials(a_job(), Role.WORKER, None)
-        assert await wire.credentials(a_job(), Role.WORKER, made) == made
+    async def scene(nats: NatsPort) -> None:
+        created = await nats.credentials(a_job(), Role.WORKER, None)
+        assert await nats.credentials(a_job(), Role.WORKER, created) == created
 
     act(scene)
 
 
 def test_each_role_has_its_own_credentials(act: Act) -> None:
-    async def scene(wire: NatsPort) -> None:
-        made = {await wire.credentials(a_job(), role, None) for role in Role}
-        assert len(made) == len(Role)
+    async def scene(nats: NatsPort) -> None:
+        created = {await nats.credentials(a_job(), role, None) for role in Role}
+        assert len(created) == len(Role)
 
     act(scene)
 
 
 def test_credentials_of_an_earlier_job_of_the_name_are_not_kept(act: Act) -> None:
-    async def scene(wire: NatsPort) -> None:
-        made = await wire.credentials(a_job("uid-1"), Role.WORKER, None)
-        assert await wire.credentials(a_job("uid-2"), Role.WORKER, made) != made
+    async def scene(nats: NatsPort) -> None:
+        created = await nats.credentials(a_job("uid-1"), Role.WORKER, None)
+        assert await nats.credentials(a_job("uid-2"), Role.WORKER, created) != created
 
     act(scene)
 
 
-def test_what_is_provisioned_is_known_until_it_is_taken_away(act: Act) -> None:
-    async def scene(wire: NatsPort) -> None:
-        assert KEY not in await wire.provisioned()
+def test_provisioned_jobs_are_known_until_they_are_removed(act: Act) -> None:
+    async def scene(nats: NatsPort) -> None:
+        assert KEY not in await nats.provisioned()
         for _ in range(2):
-            await wire.provision(a_job())
-            assert KEY in await wire.provisioned()
+            await nats.provision(a_job())
+            assert KEY in await nats.provisioned()
         for _ in range(2):
-            await wire.deprovision(KEY)
-            assert KEY not in await wire.provisioned()
+            await nats.deprovision(KEY)
+            assert KEY not in await nats.provisioned()
 
     act(scene)
 
 
-def test_of_a_quiet_job_nothing_is_heard(act: Act) -> None:
-    async def scene(wire: NatsPort) -> None:
-        await wire.provision(a_job())
-        assert await wire.heartbeats(a_job()) == Heartbeats()
+def test_job_without_messages_has_no_heartbeats(act: Act) -> None:
+    async def scene(nats: NatsPort) -> None:
+        await nats.provision(a_job())
+        assert await nats.heartbeats(a_job()) == Heartbeats()
 
     act(scene)

@@ -45,7 +45,7 @@ def minted(
     return role_credentials(job, role, keys, VALIDITY, mounted=mounted, now_s=now_s, entropy=os.urandom(32))
 
 
-def test_credentials_are_kept_for_half_of_their_life_and_then_made_anew() -> None:
+def test_credentials_are_renewed_after_half_of_their_validity() -> None:
     first = minted(job())
     assert minted(job(), mounted=first, now_s=NOW_S + 12 * HOUR_S - 1) == first
     second = minted(job(), mounted=first, now_s=NOW_S + 12 * HOUR_S)
@@ -70,10 +70,10 @@ def test_credentials_are_kept_for_half_of_their_life_and_then_made_anew() -> Non
     ],
     ids=["job", "uid", "role", "keys", "future", "broken", "empty", "binary"],
 )
-def test_credentials_that_are_not_what_they_should_be_are_replaced(other: bytes) -> None:
-    made = minted(job(), mounted=other)
-    assert made != other
-    assert minted(job(), mounted=made) == made
+def test_invalid_credentials_are_replaced(other: bytes) -> None:
+    created = minted(job(), mounted=other)
+    assert created != other
+    assert minted(job(), mounted=created) == created
 
 
 def test_credentials_of_an_earlier_version_with_other_permissions_are_replaced() -> None:
@@ -110,7 +110,7 @@ def test_jobs_and_roles_have_accounts_of_their_own() -> None:
     assert accounts(KEYS_A) == accounts(Keys(Signer.from_seed(KEYS_A.operator.seed))), "after a restart"
 
 
-def test_a_name_and_its_neighbours_make_no_common_key() -> None:
+def test_jobs_with_similar_names_have_different_keys() -> None:
     # Were the parts not kept apart, a job of one namespace could have the account of a job of another.
     def account(namespace: str, name: str) -> str:
         subjects = subjects_of(
@@ -121,14 +121,14 @@ def test_a_name_and_its_neighbours_make_no_common_key() -> None:
     assert account("ab", "c") != account("a", "bc")
 
 
-def test_an_account_tells_whose_it_is() -> None:
+def test_account_names_its_job() -> None:
     home, workers = job_accounts(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
     for token in (home, workers):
         assert job_of(token) == subjects_of(job())
         assert uid_of(token) == "uid-1"
 
 
-def test_a_worker_reaches_no_stream_but_by_what_it_is_permitted() -> None:
+def test_worker_reaches_streams_only_through_its_permissions() -> None:
     _, workers = job_accounts(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
     allowed = permissions(subjects_of(job()), Role.WORKER)
     imports = workers.nats["imports"]
@@ -141,7 +141,7 @@ def test_a_worker_reaches_no_stream_but_by_what_it_is_permitted() -> None:
     assert not limits.get("mem_storage")
 
 
-def test_what_the_server_is_told_holds_no_seed() -> None:
+def test_configuration_of_the_server_contains_no_seed() -> None:
     files = secret_files(KEYS_A, now_s=NOW_S)
     assert set(files) == {"operator.seed", "trust.conf"}
     assert Keys(Signer.from_seed(files["operator.seed"])) == KEYS_A
@@ -155,14 +155,14 @@ def test_a_seed_of_another_kind_is_refused() -> None:
             Signer.from_seed(text)
 
 
-def test_settings_say_what_is_missing(tmp_path: "Path") -> None:
+def test_error_of_settings_names_the_missing_one(tmp_path: "Path") -> None:
     with pytest.raises(NatsSettingsInvalid, match="ROLLFLEET_NATS_URL"):
         NatsSettings.read({})
     said = {"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path)}
     with pytest.raises(NatsSettingsInvalid, match=r"operator\.seed"):
         NatsSettings.read(said)
     (tmp_path / "operator.seed").write_text("not a seed\n")
-    with pytest.raises(NatsSettingsInvalid, match="no seed"):
+    with pytest.raises(NatsSettingsInvalid, match="not the seed"):
         NatsSettings.read(said)
     (tmp_path / "operator.seed").write_text(Signer.of(Kind.ACCOUNT, b"a" * 32).seed)
     with pytest.raises(NatsSettingsInvalid, match="begins with `SO`"):

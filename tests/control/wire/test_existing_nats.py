@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rollfleet_api.environment import URL
+from rollfleet_api.address import URL
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.account_registry import AccountRegistry
@@ -46,28 +46,28 @@ def settings(nats_server: "NatsInJwtMode", tmp_path: Path) -> NatsSettings:
     return NatsSettings.read({URL: nats_server.url, KEYS: str(folder)})
 
 
-def test_jobs_run_there_and_what_is_somebody_elses_is_left_alone(play: "Play", settings: NatsSettings) -> None:
+def test_jobs_run_and_objects_of_others_are_left_alone(play: "Play", settings: NatsSettings) -> None:
     async def scene(site: "Site") -> None:
         theirs = site.server.keys
         system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
         registry = AccountRegistry(system, theirs)
-        nats: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
-        await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=nats))
-        wire, job = NatsOnServer(settings), site.job()
-        assert await wire.provisioned() == set()
-        await wire.provision(job)
-        assert await wire.provisioned() == {JobKey("default", "a")}
+        claims: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
+        await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims))
+        nats, job = NatsOnServer(settings), site.job()
+        assert await nats.provisioned() == set()
+        await nats.provision(job)
+        assert await nats.provisioned() == {JobKey("default", "a")}
         for role in Role:
-            credentials = await wire.credentials(job, role, None)
+            credentials = await nats.credentials(job, role, None)
             async with site.guest(job, role, credentials) as guest:
                 subject = subjects_of(job).worker(0) if role is Role.WORKER else subjects_of(job).learner
                 await guest.client.jetstream().publish(subject, b"here")
-        assert not (await wire.heartbeats(job)).workers  # it was no heartbeat, but it was there to be read
-        await wire.deprovision(JobKey("default", "a"))
-        assert await wire.provisioned() == set()
+        assert not (await nats.heartbeats(job)).workers  # it was no heartbeat, but it was there to be read
+        await nats.deprovision(JobKey("default", "a"))
+        assert await nats.provisioned() == set()
         assert await registry.held(SOMEBODY.public) is not None
         assert await registry.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
-        await wire.close()
+        await nats.close()
         await system.close()
 
     play(scene)

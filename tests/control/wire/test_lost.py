@@ -1,4 +1,4 @@
-"""A NATS that comes back with nothing: the operator makes again what was there, and everybody goes on."""
+"""A NATS that comes back empty: the operator restores its data, and all processes continue."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ async def noticed(site: "Site", job: CollectorJob) -> None:
 
 async def hears(site: "Site", job: CollectorJob) -> bool:
     try:
-        await site.wire.heartbeats(job)
+        await site.nats.heartbeats(job)
     except NatsUnavailable:
         return False
     return True
@@ -50,86 +50,84 @@ async def running(site: "Site") -> CollectorJob:
     """A job of which the operator has heard: some of it was there before it listened, the rest came afterwards."""
     job = site.job(workers=2)
     subjects = subjects_of(job)
-    await site.wire.provision(job)
+    await site.nats.provision(job)
     await site.speak(job, Role.WORKER, {subjects.lease(1): LEASE})
-    await site.wire.heartbeats(job)
+    await site.nats.heartbeats(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
     async with asyncio.timeout(5):
-        while (await site.wire.heartbeats(job)).learner != LEARNER:
+        while (await site.nats.heartbeats(job)).learner != LEARNER:
             await site.stored(job, subjects.spec)  # a round trip: it is on its way
     return job
 
 
-def test_what_those_who_start_anew_must_know_is_put_back(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_lost_state_for_restarting_processes_is_restored(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = await running(site)
         subjects = subjects_of(job)
         for _ in range(2):
             lose_everything(nats_server)
             await noticed(site, job)
-            await site.wire.provision(job)
+            await site.nats.provision(job)
             assert await site.stored(job, subjects.lease(1)) == pack(LEASE)
             assert await site.stored(job, subjects.control) == pack(CONTROL)
-            assert (await site.wire.heartbeats(job)).learner == LEARNER
+            assert (await site.nats.heartbeats(job)).learner == LEARNER
 
     play(scene)
 
 
-def test_what_is_there_by_then_is_newer(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_message_from_before_the_restore_is_kept(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = await running(site)
         lose_everything(nats_server)
-        other = site.wire_with()  # of an operator that has heard nothing
+        other = site.nats_with()  # of an operator that has heard nothing
         await other.provision(job)
         await other.close()
         newer = replace(CONTROL, round=12)
         await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         assert await site.stored(job, subjects_of(job).control) == pack(newer)
 
     play(scene)
 
 
-def test_another_job_of_the_name_is_given_nothing_of_the_first(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         first = await running(site)
         lose_everything(nats_server)
         await noticed(site, first)
         second = site.job(uid="uid-2", workers=2)
-        await site.wire.provision(second)
+        await site.nats.provision(second)
         assert await site.stored(second, subjects_of(second).control) == b""
-        assert not (await site.wire.heartbeats(second)).learner
+        assert not (await site.nats.heartbeats(second)).learner
 
     play(scene)
 
 
-def test_streams_that_were_lost_without_their_accounts_are_made_again(
-    nats_server: "NatsInJwtMode", play: "Play"
-) -> None:
+def test_lost_streams_of_an_existing_account_are_recreated(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(delivery={"maxBytes": "4Mi", "storage": "Memory"})
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
-        assert (await site.wire.heartbeats(job)).control == CONTROL
+        assert (await site.nats.heartbeats(job)).control == CONTROL
         nats_server.kill()
         nats_server.start_again()
         for _ in range(2):
             await noticed(site, job)
-        await site.wire.provision(job)
-        assert (await site.wire.heartbeats(job)).control == CONTROL
+        await site.nats.provision(job)
+        assert (await site.nats.heartbeats(job)).control == CONTROL
 
     play(scene)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_who_was_refused_meanwhile_goes_on_when_the_accounts_are_back(
+def test_refused_processes_continue_when_the_accounts_are_back(
     role: Role, nats_server: "NatsInJwtMode", play: "Play"
 ) -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
         subjects = subjects_of(job)
         subject = subjects.worker(0) if role is Role.WORKER else subjects.learner
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         address = site.address(job, role)
         link = await asyncio.to_thread(lambda: Link(address, role=role))
         try:
@@ -138,7 +136,7 @@ def test_who_was_refused_meanwhile_goes_on_when_the_accounts_are_back(
             async with asyncio.timeout(20):
                 while "authorization" not in str(link._last_error).lower():
                     await blocking(lambda: time.sleep(0.01))
-            await site.wire.provision(job)
+            await site.nats.provision(job)
             await blocking(lambda: link.call(link.store(subject, b"after"), timeout_s=20))
             assert await site.stored(job, subject) == b"after"
         finally:

@@ -34,29 +34,29 @@ async def stream_names(site: "Site", job: CollectorJob) -> set[str | None]:
 def test_a_job_gets_its_streams_and_its_spec(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         subjects = subjects_of(job)
         assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
         assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
-        assert await site.wire.provisioned() == {JobKey("default", "a")}
+        assert await site.nats.provisioned() == {JobKey("default", "a")}
 
     play(scene)
 
 
-def test_a_job_that_has_its_room_may_change(play: "Play") -> None:
+def test_job_with_reserved_space_may_change(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         delivery = {"maxBytes": "2500Mi"}  # twice of it is more than there is
-        await site.wire.provision(site.job(delivery=delivery))
-        await site.wire.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
+        await site.nats.provision(site.job(delivery=delivery))
+        await site.nats.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
 
     play(scene)
 
 
 @pytest.mark.parametrize(("first", "then"), [("Block", "DropOldest"), ("DropOldest", "Block")])
-def test_what_a_full_stream_does_may_change(play: "Play", first: str, then: str) -> None:
+def test_whenfull_may_change(play: "Play", first: str, then: str) -> None:
     async def scene(site: "Site") -> None:
         for when in (first, then):
-            await site.wire.provision(job := site.job(delivery={"maxBytes": "4Mi", "whenFull": when}))
+            await site.nats.provision(job := site.job(delivery={"maxBytes": "4Mi", "whenFull": when}))
         async with site.administrator(subjects_of(job)) as client:
             stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
             assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
@@ -67,14 +67,14 @@ def test_what_a_full_stream_does_may_change(play: "Play", first: str, then: str)
 def test_provisioning_again_changes_nothing(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         async with site.guest(job, Role.WORKER) as worker:
             heard = await worker.client.subscribe(subjects_of(job).spec)
             await worker.flush()
-            other = site.wire_with()  # an operator that starts anew
+            other = site.nats_with()  # a restarted operator
             await other.provision(job)
             await other.close()
-            await site.wire.provision(job)
+            await site.nats.provision(job)
             await worker.flush()
             assert heard.pending_msgs == 0
             assert worker.client.is_connected
@@ -82,15 +82,15 @@ def test_provisioning_again_changes_nothing(play: "Play") -> None:
     play(scene)
 
 
-def test_what_changes_in_a_job_reaches_its_streams_and_its_workers_stay_connected(play: "Play") -> None:
+def test_job_changes_reach_its_streams_and_workers_stay_connected(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         before = site.job(workers=1)
-        await site.wire.provision(before)
+        await site.nats.provision(before)
         async with site.guest(before, Role.WORKER) as worker:
             heard = await worker.client.subscribe(subjects_of(before).spec)
             await worker.flush()
             after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
-            await site.wire.provision(after)
+            await site.nats.provision(after)
             assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
             assert worker.client.is_connected
         async with site.administrator(subjects_of(after)) as client:
@@ -100,49 +100,47 @@ def test_what_changes_in_a_job_reaches_its_streams_and_its_workers_stay_connecte
     play(scene)
 
 
-def test_what_nats_lost_is_made_again(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_lost_data_of_nats_is_restored(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         nats_server.kill()
         with pytest.raises(NatsUnavailable):
-            await site.wire.provision(job)
+            await site.nats.provision(job)
         nats_server.start_again(empty=True)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         assert len(await stream_names(site, job)) == 2
 
     play(scene)
 
 
-def test_a_server_that_starts_again_still_knows_its_jobs(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_a_server_that_starts_next_still_knows_its_jobs(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         credentials = site.credentials(job, Role.LEARNER)
         await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
         nats_server.kill()
         nats_server.start_again()
         async with site.guest(job, Role.LEARNER, credentials):  # no operator needed
             pass
-        assert (await site.wire.heartbeats(job)).learner == LEARNER
+        assert (await site.nats.heartbeats(job)).learner == LEARNER
 
     play(scene)
 
 
-def test_what_was_said_while_the_operator_was_cut_off_is_heard_afterwards(
-    nats_server: "NatsInJwtMode", play: "Play"
-) -> None:
+def test_messages_during_a_disconnection_are_read_afterwards(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
         subjects = subjects_of(job)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER})
-        assert (await site.wire.heartbeats(job)).learner == LEARNER
+        assert (await site.nats.heartbeats(job)).learner == LEARNER
         nats_server.kill()
         nats_server.start_again()
         newer = replace(LEARNER, frames=128)
         await site.speak(job, Role.LEARNER, {subjects.learner: newer})
-        assert (await site.wire.heartbeats(job)).learner == newer
+        assert (await site.nats.heartbeats(job)).learner == newer
 
     play(scene)
 
@@ -155,30 +153,30 @@ def streams_on_disk(folder: Path) -> set[str] | None:
         return None
 
 
-def test_a_job_that_is_taken_away_leaves_nothing(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_deprovisioned_job_leaves_nothing(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job, other = site.job(), site.job("other")
         for each in (job, other):
-            await site.wire.provision(each)
+            await site.nats.provision(each)
         await site.speak(job, Role.WORKER, {subjects_of(job).worker(1): WORKER})
-        await site.wire.deprovision(JobKey("default", "a"))
-        await site.wire.deprovision(JobKey("default", "a"))  # nothing is there: no error
-        assert await site.wire.provisioned() == {JobKey("default", "other")}
+        await site.nats.deprovision(JobKey("default", "a"))
+        await site.nats.deprovision(JobKey("default", "a"))  # nothing is there: no error
+        assert await site.nats.provisioned() == {JobKey("default", "other")}
         assert len(list((nats_server.folder / "accounts").glob("*"))) == 3  # the other's two, and the system's
         theirs = {subjects_of(other).state_stream, subjects_of(other).batches_stream}
         async with asyncio.timeout(30):  # NATS empties its disk when it has time
             while streams_on_disk(nats_server.folder / "jetstream") != theirs:
-                await site.wire.provisioned()
+                await site.nats.provisioned()
 
     play(scene)
 
 
-def test_those_who_are_connected_are_cut_off_when_their_job_goes(play: "Play") -> None:
+def test_connections_are_closed_when_their_job_is_deleted(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         async with site.guest(job, Role.WORKER) as worker:
-            await site.wire.deprovision(JobKey("default", "a"))
+            await site.nats.deprovision(JobKey("default", "a"))
             await asyncio.wait_for(worker.closed.wait(), 5)
             assert "account authentication expired" in str(worker.client.last_error)
 
@@ -188,39 +186,39 @@ def test_those_who_are_connected_are_cut_off_when_their_job_goes(play: "Play") -
 def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         first, second = site.job(uid="uid-1"), site.job(uid="uid-2")
-        await site.wire.provision(first)
+        await site.nats.provision(first)
         await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
-        assert (await site.wire.heartbeats(first)).learner == LEARNER
-        await site.wire.provision(second)
-        heard = await site.wire.heartbeats(second)
+        assert (await site.nats.heartbeats(first)).learner == LEARNER
+        await site.nats.provision(second)
+        heard = await site.nats.heartbeats(second)
         assert heard.learner is None
         assert not heard.workers
 
     play(scene)
 
 
-def test_a_job_that_nats_has_no_room_for_is_refused_with_the_reason_until_there_is_room(play: "Play") -> None:
+def test_job_without_space_on_nats_is_refused_with_the_reason_until_there_is_space(play: "Play") -> None:
     async def scene(site: "Site") -> None:
-        wire = site.wire_with(limits=AccountLimits(state_bytes=1 << 30))  # the server has 4 GiB
+        nats = site.nats_with(limits=AccountLimits(state_bytes=1 << 30))  # the server has 4 GiB
         large = {"maxBytes": "2Gi"}
-        await wire.provision(site.job("first", delivery=large))
-        with pytest.raises(NatsUnavailable, match=r"no room for the 3072 MiB .*maxBytes"):
-            await wire.provision(site.job("second", delivery=large))
-        await wire.deprovision(JobKey("default", "first"))
-        await wire.provision(site.job("second", delivery=large))
-        await wire.close()
+        await nats.provision(site.job("first", delivery=large))
+        with pytest.raises(NatsUnavailable, match=r"no space for the 3072 MiB .*maxBytes"):
+            await nats.provision(site.job("second", delivery=large))
+        await nats.deprovision(JobKey("default", "first"))
+        await nats.provision(site.job("second", delivery=large))
+        await nats.close()
 
     play(scene)
 
 
-def test_the_last_heartbeats_are_known_to_an_operator_that_comes_later(play: "Play") -> None:
+def test_later_operator_reads_the_last_heartbeats(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=2)
         subjects = subjects_of(job)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
         await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
-        heard = await site.wire.heartbeats(job)
+        heard = await site.nats.heartbeats(job)
         assert heard.workers == {1: WORKER}
         assert heard.learner == LEARNER
         assert heard.control == CONTROL
@@ -228,70 +226,70 @@ def test_the_last_heartbeats_are_known_to_an_operator_that_comes_later(play: "Pl
     play(scene)
 
 
-def test_what_was_on_its_way_while_an_operator_began_to_listen_is_known_at_its_next_look(play: "Play") -> None:
+def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=2)
         subjects = subjects_of(job)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
-        assert (await site.wire.heartbeats(job)).control == CONTROL
+        assert (await site.nats.heartbeats(job)).control == CONTROL
         newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
         await site.deafen()
         await site.speak(job, Role.LEARNER, {subjects.control: newer})
-        assert (await site.wire.heartbeats(job)).control == newer
+        assert (await site.nats.heartbeats(job)).control == newer
 
     play(scene)
 
 
-def test_heartbeats_are_heard_as_they_come(play: "Play") -> None:
+def test_heartbeats_arrive_as_they_are_published(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=2)
         subjects = subjects_of(job)
-        await site.wire.provision(job)
-        assert not (await site.wire.heartbeats(job)).workers
+        await site.nats.provision(job)
+        assert not (await site.nats.heartbeats(job)).workers
         collecting = replace(WORKER, state=WorkerState.COLLECTING)
         await site.speak(job, Role.WORKER, {subjects.worker(1): collecting})
         async with asyncio.timeout(5):
-            while (await site.wire.heartbeats(job)).workers.get(1) != collecting:
+            while (await site.nats.heartbeats(job)).workers.get(1) != collecting:
                 await site.stored(job, subjects.spec)  # a round trip: it is on its way
 
     play(scene)
 
 
-def test_more_workers_than_nats_answers_for_at_once_are_all_heard(play: "Play") -> None:
+def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=2100)
         subjects = subjects_of(job)
-        await site.wire.provision(job)
-        said = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(0, 2100, 3)}
-        await site.speak(job, Role.WORKER, said)
-        assert set((await site.wire.heartbeats(job)).workers) == set(range(0, 2100, 3))
+        await site.nats.provision(job)
+        result = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(0, 2100, 3)}
+        await site.speak(job, Role.WORKER, result)
+        assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
 
     play(scene)
 
 
-def test_a_heartbeat_that_is_none_is_passed_over(play: "Play") -> None:
+def test_invalid_heartbeat_is_ignored(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=3)
         subjects = subjects_of(job)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         async with site.guest(job, Role.WORKER) as worker:
             await worker.client.jetstream().publish(subjects.worker(0), b"\xff{")
         await site.speak(job, Role.WORKER, {subjects.worker(2): WORKER, subjects.worker(1): WORKER})
-        assert (await site.wire.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
+        assert (await site.nats.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
 
     play(scene)
 
 
-def test_everything_says_within_ten_seconds_that_nats_is_away(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_every_call_reports_within_ten_seconds_that_nats_is_away(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         nats_server.kill()
         job = site.job()
         for attempt in (
-            site.wire.provision(job),
-            site.wire.deprovision(JobKey("default", "a")),
-            site.wire.provisioned(),
-            site.wire.heartbeats(job),
+            site.nats.provision(job),
+            site.nats.deprovision(JobKey("default", "a")),
+            site.nats.provisioned(),
+            site.nats.heartbeats(job),
         ):
             with pytest.raises(NatsUnavailable, match=re.escape(nats_server.url)):
                 await attempt
@@ -300,11 +298,11 @@ def test_everything_says_within_ten_seconds_that_nats_is_away(nats_server: "Nats
     play(scene)
 
 
-def test_a_nats_that_takes_no_accounts_is_named_as_what_it_is(nats_server: "NatsInJwtMode", play: "Play") -> None:
+def test_nats_without_a_full_resolver_is_reported(nats_server: "NatsInJwtMode", play: "Play") -> None:
     async def scene(site: "Site") -> None:
         nats_server.kill()
         nats_server.start_again(resolver="MEMORY")
         with pytest.raises(NatsUnavailable, match=r"resolver: \{type: full"):
-            await site.wire.provision(site.job())
+            await site.nats.provision(site.job())
 
     play(scene)

@@ -1,4 +1,4 @@
-"""New credentials reach a program that runs, and nobody notices."""
+"""New credentials reach a running program without an interruption."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from rollfleet.nats import credentials as rotation
 from rollfleet.nats.link import Link
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 LIFE_S = 4
 
 
-def test_a_worker_goes_on_after_its_first_credentials_expired(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "LOOK_EVERY_S", 0.2)
+def test_worker_continues_after_its_first_credentials_expired(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
 
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
 
         def work() -> None:

@@ -36,7 +36,7 @@ async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
     """Two jobs of one namespace, with something in the streams of the second."""
     ours, theirs = site.job("a"), site.job("b")
     for job in (ours, theirs):
-        await site.wire.provision(job)
+        await site.nats.provision(job)
     subjects = subjects_of(theirs)
     async with site.guest(theirs, Role.LEARNER) as learner, site.guest(theirs, Role.WORKER) as worker:
         stream = learner.client.jetstream()
@@ -46,10 +46,10 @@ async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
     return ours, theirs
 
 
-def test_the_roles_of_a_job_do_what_they_must(play: "Play") -> None:
+def test_the_roles_of_a_job_have_the_permissions_that_they_need(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         address = {role: site.address(job, role) for role in Role}
 
         def work() -> None:
@@ -68,10 +68,10 @@ def test_the_roles_of_a_job_do_what_they_must(play: "Play") -> None:
     play(scene)
 
 
-def test_each_rank_of_a_learner_has_a_consumer_of_its_own(play: "Play") -> None:
+def test_each_rank_of_a_learner_has_its_own_consumer(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=20)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         learner = site.address(job, Role.LEARNER)
 
         def work() -> None:
@@ -123,7 +123,7 @@ def test_a_worker_of_one_job_writes_nothing_of_another(play: "Play") -> None:
             for target in targets:
                 await worker.client.publish(target, FORGED)
                 assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
-                # What JetStream answers goes wherever the asker says, whatever he may publish himself.
+                # JetStream answers on any subject that a request names, whatever the sender may publish to.
                 await worker.client.publish(subjects_of(ours).lease(0), FORGED, reply=target)
                 await worker.client.publish(direct_get(ours, subjects_of(ours).lease(0)), b"", reply=target)
             await worker.flush()
@@ -150,10 +150,10 @@ def direct_get(job: CollectorJob, subject: str) -> str:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_nobody_makes_streams(play: "Play", role: Role) -> None:
+def test_no_role_creates_streams(play: "Play", role: Role) -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         async with site.guest(job, role) as guest:
             for request in ("STREAM.CREATE.mine", f"STREAM.UPDATE.{subjects_of(job).state_stream}", "STREAM.LIST"):
                 with pytest.raises((NoRespondersError, NatsTimeoutError)):
@@ -167,7 +167,7 @@ def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") ->
     async def scene(site: "Site") -> None:
         job = site.job()
         subjects = subjects_of(job)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as worker:
             await learner.client.jetstream().publish(subjects.control, CONTROL)
             heard = await learner.client.subscribe(subjects.workers)
@@ -191,12 +191,12 @@ def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") ->
     play(scene)
 
 
-def test_credentials_of_a_job_that_was_deleted_do_not_open_another_of_its_name(play: "Play") -> None:
+def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         first = site.job(uid="uid-1")
-        await site.wire.provision(first)
+        await site.nats.provision(first)
         kept = {role: site.credentials(first, role) for role in Role}
-        await site.wire.provision(site.job(uid="uid-2"))
+        await site.nats.provision(site.job(uid="uid-2"))
         for role in Role:
             with pytest.raises(NatsError, match="Authorization"):
                 async with site.guest(first, role, kept[role]):
@@ -208,7 +208,7 @@ def test_credentials_of_a_job_that_was_deleted_do_not_open_another_of_its_name(p
 def test_expired_credentials_are_refused_and_cut_off(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         short = site.credentials(job, Role.WORKER, life_s=2)
         async with site.guest(job, Role.WORKER, short) as worker:
             await asyncio.wait_for(worker.closed.wait(), 10)
@@ -221,10 +221,10 @@ def test_expired_credentials_are_refused_and_cut_off(play: "Play") -> None:
     play(scene)
 
 
-def test_a_token_without_its_key_opens_nothing(play: "Play") -> None:
+def test_token_without_its_key_grants_nothing(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job()
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         one, other = [site.credentials(job, Role.WORKER).decode().splitlines() for _ in range(2)]
         mixed = "\n".join([*one[:4], *other[4:]]).encode()
         assert mixed not in ("\n".join(one).encode(), "\n".join(other).encode())
@@ -235,7 +235,7 @@ def test_a_token_without_its_key_opens_nothing(play: "Play") -> None:
     play(scene)
 
 
-def test_nobody_connects_without_credentials(play: "Play") -> None:
+def test_no_client_connects_without_credentials(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         with pytest.raises(RollfleetError, match="refused us"):
             await asyncio.to_thread(lambda: rollfleet.connect("default/a", address=site.server.url, timeout_s=5))
@@ -245,9 +245,9 @@ def test_nobody_connects_without_credentials(play: "Play") -> None:
 
 def test_a_job_stores_no_more_than_its_account_may(play: "Play") -> None:
     async def scene(site: "Site") -> None:
-        wire = site.wire_with(limits=AccountLimits(state_bytes=2 << 20))
+        nats = site.nats_with(limits=AccountLimits(state_bytes=2 << 20))
         job = site.job(delivery={"maxBytes": "1Mi"})
-        await wire.provision(job)
+        await nats.provision(job)
         async with site.guest(job, Role.LEARNER) as learner:
             stream = learner.client.jetstream()
 
@@ -257,7 +257,7 @@ def test_a_job_stores_no_more_than_its_account_may(play: "Play") -> None:
 
             with pytest.raises(APIError, match="resource limits exceeded for account"):
                 await publish_too_much()
-        await wire.close()
+        await nats.close()
 
     play(scene)
 
@@ -265,7 +265,7 @@ def test_a_job_stores_no_more_than_its_account_may(play: "Play") -> None:
 def test_a_job_has_no_more_connections_than_its_workers_need(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=1)
-        await site.wire.provision(job)
+        await site.nats.provision(job)
         async with AsyncExitStack() as connected:
             for _ in range(2 * 1 + 16):
                 await connected.enter_async_context(site.guest(job, Role.WORKER))
@@ -276,7 +276,7 @@ def test_a_job_has_no_more_connections_than_its_workers_need(play: "Play") -> No
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_role_is_given_a_list_of_what_it_may_do_and_no_wildcard_over_jobs(role: Role, play: "Play") -> None:
+def test_permissions_are_a_list_without_wildcards_over_jobs(role: Role, play: "Play") -> None:
     # An empty list would permit everything: so does NATS read it.
     async def scene(site: "Site") -> None:
         allowed = permissions(subjects_of(site.job()), role)
@@ -291,7 +291,7 @@ def test_a_role_is_given_a_list_of_what_it_may_do_and_no_wildcard_over_jobs(role
 
 def test_no_secret_is_shown_where_keys_are_printed(play: "Play") -> None:
     async def scene(site: "Site") -> None:
-        shown = repr(site.server.settings) + repr(site.wire) + str(site.server.keys)
+        shown = repr(site.server.settings) + repr(site.nats) + str(site.server.keys)
         assert site.server.keys.operator.seed not in shown
         assert site.server.keys.operator.public in shown
         configuration = (site.server.folder / "trust.conf").read_text()
@@ -301,12 +301,12 @@ def test_no_secret_is_shown_where_keys_are_printed(play: "Play") -> None:
     play(scene)
 
 
-def test_what_a_hostile_worker_says_costs_the_operator_bounded_memory(play: "Play") -> None:
+def test_messages_of_a_hostile_worker_use_bounded_memory(play: "Play") -> None:
     async def scene(site: "Site") -> None:
         job = site.job(workers=2)
         subjects = subjects_of(job)
-        await site.wire.provision(job)
-        await site.wire.heartbeats(job)
+        await site.nats.provision(job)
+        await site.nats.heartbeats(job)
         async with site.guest(job, Role.WORKER) as worker:
             tracemalloc.start()
             try:
@@ -315,7 +315,7 @@ def test_what_a_hostile_worker_says_costs_the_operator_bounded_memory(play: "Pla
                     await worker.flush()
                 await worker.client.publish(subjects.worker(1), pack(WorkerStatus.starting(1, 0)))
                 async with asyncio.timeout(10):
-                    while 1 not in (await site.wire.heartbeats(job)).workers:
+                    while 1 not in (await site.nats.heartbeats(job)).workers:
                         await worker.flush()
                 gc.collect()
                 assert tracemalloc.get_traced_memory()[0] < 5_000_000

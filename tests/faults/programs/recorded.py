@@ -1,6 +1,6 @@
-"""A worker and a learner as they are, but for what they write down: what was stored, handed over, acknowledged.
+"""A real worker and a real learner that also log events: batches stored, handed over, acknowledged.
 
-Both jump in time at SIGUSR1: an hour forth, an hour back.
+At SIGUSR1 their clocks jump: an hour forward, then an hour back.
 """
 
 import json
@@ -22,13 +22,13 @@ from rollfleet.nats.publisher import BatchPublisher
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.policies.factory import make_policy
 from rollfleet.wire.batch_chunks import Identity
-from rollfleet_api.environment import THREADS, Address
+from rollfleet_api.address import THREADS, Address
 
-PAUSE_S = 0.01  # of the learner, between two batches
+PAUSE_S = 0.01  # the learner pauses between two batches
 
 
 def work(log: str, url: str, job: str, index: int) -> None:
-    """Be a worker of a job."""
+    """Run as a worker of a job."""
     _begin(log)
     publish = BatchPublisher.publish
 
@@ -42,12 +42,12 @@ def work(log: str, url: str, job: str, index: int) -> None:
 
 
 def learn(log: str, url: str, job: str) -> None:
-    """Be the learner of a job, for ever."""
+    """Run as the learner of a job, without end."""
     _begin(log)
-    hand_over, let_go = gathering.Gatherer.hand_over, BatchReceiver._let_go
+    hand_over, acknowledge = gathering.Gatherer.hand_over, BatchReceiver._acknowledge_batch
 
     def handed_over(self: gathering.Gatherer, arrivals: list[Any]) -> None:
-        shares = [
+        fragments = [
             {
                 "identity": _key(each),
                 "round": each.meta.round,
@@ -57,17 +57,17 @@ def learn(log: str, url: str, job: str) -> None:
             }
             for each in arrivals
         ]
-        _write(log, event="handed over", shares=shares, version=self._weights.version, round=self.run_state.round)
+        _write(log, event="handed over", fragments=fragments, version=self._weights.version, round=self.run_state.round)
         hand_over(self, arrivals)
 
     async def acknowledged(self: BatchReceiver, identity: Identity) -> None:
         held = identity in self._acknowledge_at
-        await let_go(self, identity)
+        await acknowledge(self, identity)
         if held:
             _write(log, event="acknowledged", identity=_key(identity))
 
     gathering.Gatherer.hand_over = handed_over  # type: ignore[method-assign]
-    BatchReceiver._let_go = acknowledged  # type: ignore[method-assign]
+    BatchReceiver._acknowledge_batch = acknowledged  # type: ignore[method-assign]
     collector = rollfleet.connect(job, address=url)
     env = make_env(collector.job.spec.env.model_copy(update={"num_envs": 1}))
     policy = make_policy(collector.job.spec.policy, env.single_observation_space, env.single_action_space)
@@ -83,7 +83,7 @@ def learn(log: str, url: str, job: str) -> None:
 
 
 def _begin(log: str) -> None:
-    os.environ[THREADS] = "1"  # several threads of several processes wait for each other where cores are few
+    os.environ[THREADS] = "1"  # threads of several processes would wait for each other on few cores
     torch.set_num_threads(1)
     output = os.open(f"{log}.out", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.dup2(output, 1)
@@ -95,9 +95,9 @@ def _begin(log: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s: %(message)s")
 
 
-def _write(log: str, **said: Any) -> None:
-    """One line, at once: a process that is killed next has said it."""
-    line = json.dumps({"pid": os.getpid(), "s": time.monotonic()} | said) + "\n"
+def _write(log: str, **event: Any) -> None:
+    """Write one line at once: a process may be killed next."""
+    line = json.dumps({"pid": os.getpid(), "s": time.monotonic()} | event) + "\n"
     file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.write(file, line.encode())
     os.close(file)
@@ -108,7 +108,7 @@ def _key(of: Any) -> str:
 
 
 def _rows(observations: torch.Tensor, ids: torch.Tensor) -> list[dict[str, Any]]:
-    """For each environment: which, its first and last frame, and the trajectory ids of its episodes."""
+    """Return for each environment its identity, its first and last frame, and the trajectory ids of its episodes."""
     rows = []
     for seen, owner in zip(observations.tolist(), ids.tolist(), strict=True):
         episodes = {(owner[t], frame[2]) for t, frame in enumerate(seen)}
@@ -117,7 +117,7 @@ def _rows(observations: torch.Tensor, ids: torch.Tensor) -> list[dict[str, Any]]
 
 
 def _faults(batch: Any) -> list[str]:
-    """What no batch may hold."""
+    """Describe invalid transitions of a batch."""
     seen, then, done = batch["observation"], batch["next", "observation"], batch["next", "done"][..., 0]
     found = []
     if not (then[..., :3] == seen[..., :3]).all():
@@ -133,6 +133,6 @@ def _faults(batch: Any) -> list[str]:
 
 
 def _memory() -> int:
-    """The most bytes that this process ever had."""
+    """Return the peak memory of this process in bytes."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))

@@ -1,4 +1,4 @@
-"""A folder to run the `rollfleet` command in."""
+"""A folder in which tests run the `rollfleet` command."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.sdk.cli.program import Workplace
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    """A folder for a job; after the test nothing that was started in it runs."""
+    """Provide a folder for a job; after the test, end every process that was started in it."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     workplace = Workplace(tmp_path, temporary)

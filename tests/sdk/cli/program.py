@@ -1,7 +1,7 @@
-"""The `rollfleet` command as a process of its own, and what it leaves behind.
+"""The `rollfleet` command as a separate process, and the processes that it starts.
 
-Everything that a command starts inherits a variable by which it is found again in /proc, so a test can say that
-nothing is left, and never touches a process that is not its own.
+All processes of a command inherit a marker variable, which `/proc` shows. So a test can assert that no process is left,
+and never touches a foreign process.
 """
 
 import fcntl
@@ -25,10 +25,12 @@ from textwrap import dedent
 import yaml
 
 from rollfleet.nats.link import Link
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 
+# The size of another terminal than its own would win over that of its own.
+NOT_INHERITED = ("ROLLFLEET_", "COLUMNS", "LINES")
 MARK = "ROLLFLEET_TEST_MARK"
-PATIENCE_S = 60.0  # for what takes a few seconds where nothing else runs
+PATIENCE_S = 60.0  # timeout of steps that take a few seconds on a calm machine
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -36,10 +38,10 @@ class Program:
     """A running `rollfleet ...`.
 
     Args:
-        arguments: Of the command.
-        folder: Where it runs.
-        environ: All of its environment.
-        terminal: Whether it has a terminal, 160 columns wide; else its output is a pipe.
+        arguments: The command's arguments.
+        folder: Its working folder.
+        environ: Its whole environment.
+        terminal: Whether to give it a terminal of 160 columns. Otherwise its output is a pipe.
     """
 
     def __init__(self, arguments: list[str], folder: Path, environ: dict[str, str], *, terminal: bool) -> None:
@@ -68,11 +70,11 @@ class Program:
 
     @property
     def output(self) -> str:
-        """All that it wrote until now, without what colours it or moves the cursor."""
+        """Its output until now, without escape sequences."""
         return ESCAPES.sub("", self._text).replace("\r\n", "\n")
 
     def wait_for(self, pattern: str, *, timeout_s: float = PATIENCE_S) -> re.Match[str]:
-        """Wait until it writes this, after what was waited for before."""
+        """Wait until its output matches, after the match of the call before."""
         compiled = re.compile(pattern)
 
         def found() -> re.Match[str] | None:
@@ -81,18 +83,18 @@ class Program:
         with self._changed:
             self._changed.wait_for(lambda: found() or not self._reader.is_alive(), timeout_s)
             match = found()
-        assert match, f"{pattern!r} is not in what it wrote after {self._seen} characters:\n{self.output}"
+        assert match, f"{pattern!r} is not in the output after {self._seen} characters:\n{self.output}"
         self._seen = match.end()
         return match
 
     def wait(self, *, timeout_s: float = PATIENCE_S) -> int:
-        """Its exit code, once all of its output was read; minus the number of the signal that killed it."""
+        """Wait for its end. Return the exit code, or minus the number of the signal that killed it."""
         code = self.process.wait(timeout_s)
         self._reader.join(5)
         return code
 
     def seconds_until_gone(self, number: signal.Signals, *, group: bool = False) -> float:
-        """Send it, or its process group, a signal; seconds until it has ended."""
+        """Send a signal to it or its process group. Return the seconds until it ended."""
         began = time.monotonic()
         if group:
             os.killpg(self.process.pid, number)
@@ -102,39 +104,39 @@ class Program:
         return time.monotonic() - began
 
     def press_ctrl_c(self) -> None:
-        """At its terminal."""
+        """Press Ctrl-C at its terminal."""
         os.write(self._input, b"\x03")
 
     def processes(self) -> dict[int, list[str]]:
-        """Command lines of all that it started and that still runs, itself included, by process id."""
+        """Return the command lines of its running processes, itself included, by process id."""
         found: dict[int, list[str]] = {}
         for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal() and f"{MARK}={self._mark}" in _words(folder / "environ"):
-                found[int(folder.name)] = _words(folder / "cmdline")
+            if folder.name.isdecimal() and f"{MARK}={self._mark}" in _fields(folder / "environ"):
+                found[int(folder.name)] = _fields(folder / "cmdline")
         return found
 
     def kill_nats(self) -> None:
-        """SIGKILL to its nats-server."""
+        """Send SIGKILL to its nats-server."""
         os.kill(min(pid for pid, command in self.processes().items() if "nats.json" in command[-1]), signal.SIGKILL)
 
     def kill_worker(self, index: int) -> None:
-        """SIGKILL to a worker, not to what that has started."""
-        said = f"ROLLFLEET_WORKER={index}"
+        """Send SIGKILL to a worker, but not to its child processes."""
+        variable = f"ROLLFLEET_WORKER={index}"
         workers = {pid for pid, command in self.processes().items() if command[-1:] == ["worker"]}
-        mine = {pid for pid in workers if said in _words(Path(f"/proc/{pid}/environ"))}
-        (first,) = (pid for pid in mine if _parent(pid) not in mine)  # the others are forks of it
+        family = {pid for pid in workers if variable in _fields(Path(f"/proc/{pid}/environ"))}
+        (first,) = (pid for pid in family if _parent(pid) not in family)  # the others are its forks
         os.kill(first, signal.SIGKILL)
 
     def assert_nothing_runs(self, *, within_s: float = 0.0) -> None:
-        """None of its processes is there; it may take so long until then."""
+        """Assert that all of its processes have ended, or end in time."""
         until = time.monotonic() + within_s
         while (left := self.processes()) and time.monotonic() < until:
             time.sleep(0.05)
         assert not left, f"{left}\n{self.output}"
 
     def end(self) -> None:
-        """Kill all that is left of it."""
-        for _ in range(3):  # one may have been starting another
+        """Kill its remaining processes."""
+        for _ in range(3):  # a process may start another one meanwhile
             for pid in self.processes():
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -148,7 +150,7 @@ class Program:
         while True:
             try:
                 data = os.read(self._output, 1 << 16)
-            except OSError:  # a terminal that nobody holds any more
+            except OSError:  # the other end of the terminal is closed
                 data = b""
             with self._changed:
                 self._text += data.decode(errors="replace")
@@ -162,7 +164,7 @@ class Workplace:
     """A folder with a job, and the commands that were started in it.
 
     Attributes:
-        folder: Where job.yaml, learner.py and other files lie.
+        folder: The folder of job.yaml, learner.py and other files.
         temporary: The commands' temporary folder.
     """
 
@@ -172,13 +174,13 @@ class Workplace:
     _links: list[Link] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
-        """A file in the folder."""
+        """Write a file into the folder."""
         path = self.folder / name
         path.write_text(dedent(text))
         return path
 
     def write_job(self, **spec: object) -> Path:
-        """job.yaml: a job `test` whose spec says also this, in camelCase."""
+        """Write job.yaml: the smallest job `test`, with these fields of the spec, in camelCase."""
         smallest = {
             "workers": 1,
             "env": {"id": "CartPole-v1"},
@@ -196,7 +198,7 @@ class Workplace:
     def start(self, *arguments: str, terminal: bool = False, environ: Mapping[str, str] | None = None) -> Program:
         """Start `rollfleet` with these arguments; `environ` adds to the environment."""
         whole = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("ROLLFLEET_")},
+            **{name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)},
             "TMPDIR": str(self.temporary),
             "TERM": "xterm",
             **(environ or {}),
@@ -210,17 +212,17 @@ class Workplace:
         return self.start("run", "job.yaml", *arguments, terminal=terminal)
 
     def wait_for_nats_port(self) -> int:
-        """The port of the nats-server that a running command has started."""
+        """Return the port of the nats-server of a running command."""
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             for file in self.temporary.glob("rollfleet-*/*.ports"):
                 if port := re.search(r":(\d+)", file.read_text()):
                     return int(port[1])
             time.sleep(0.02)
-        raise AssertionError("no nats-server came up")
+        raise AssertionError("no nats-server started")
 
     def link_to_nats(self) -> Link:
-        """A connection to the nats-server that a running command has started; closed after the test."""
+        """Connect to the nats-server of a running command; the connection is closed after the test."""
         (configuration,) = self.temporary.glob("rollfleet-*/nats.json")
         (admin, *_) = json.loads(configuration.read_text())["authorization"]["users"]
         url = f"nats://{admin['user']}:{admin['password']}@127.0.0.1:{self.wait_for_nats_port()}"
@@ -229,22 +231,22 @@ class Workplace:
         return link
 
     def assert_nothing_is_left(self, *, within_s: float = 0.0) -> None:
-        """No process of any of the commands, and no file in the temporary folder."""
+        """Assert that no process of the commands and no temporary file is left."""
         for program in self._programs:
             program.assert_nothing_runs(within_s=within_s)
-        # What torch keeps for later runs is made by importing tensordict.
+        # The import of tensordict creates a cache folder of torch.
         assert not [path for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
     def end(self) -> None:
-        """Kill all that is left."""
+        """Kill the remaining processes of all commands."""
         for link in self._links:
             link.close()
         for program in self._programs:
             program.end()
 
 
-def _words(file: Path) -> list[str]:
-    """What /proc separates by zero bytes; nothing where the process is gone."""
+def _fields(file: Path) -> list[str]:
+    """Split a file of /proc at its zero bytes; empty if the process has ended."""
     try:
         return file.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
@@ -252,7 +254,7 @@ def _words(file: Path) -> list[str]:
 
 
 def _parent(pid: int) -> int:
-    """The process that started one; 0: it is gone."""
+    """Return the id of the parent process; 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -260,5 +262,5 @@ def _parent(pid: int) -> int:
 
 
 def _take_terminal() -> None:
-    """In the child, before it runs: its standard input is the terminal that its signals come from."""
+    """In the child process: make standard input the controlling terminal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

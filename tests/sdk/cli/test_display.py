@@ -1,4 +1,4 @@
-"""What `rollfleet run` shows of a job, from the job's own heartbeats."""
+"""`rollfleet run` shows a job from the job's heartbeats."""
 
 import io
 import re
@@ -54,7 +54,7 @@ class Watched:
         self._sender: Link = server.link()
 
     def send(self, message: LearnerStatus | WorkerStatus, seen: Callable[[], bool]) -> None:
-        """Send a heartbeat, and wait until it was seen."""
+        """Send a heartbeat, and wait for its arrival."""
         subjects = self._sender.subjects
         subject = subjects.learner if isinstance(message, LearnerStatus) else subjects.worker(message.worker)
         self._sender.call(self._sender.js.publish(subject, pack(message)))
@@ -95,7 +95,7 @@ def _shown(watched: Watched, *, terminal: bool) -> str:
         display.output("learner", "loss [0.5] [red]low[/red]")
         display.output("worker 1", "as it is")
         display.error("worker 1 ended")
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())  # without what moves the cursor
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())  # without escape sequences
 
 
 def test_without_a_terminal_there_are_plain_lines(watched: Watched) -> None:
@@ -117,18 +117,18 @@ def test_a_terminal_shows_a_table_with_a_row_for_each_worker(watched: Watched) -
     watched.send(LEARNER, lambda: watched.watch.learner is not None)
     shown = _shown(watched, terminal=True)
     assert "loss [0.5] [red]low[/red]" in shown
-    *_, head, names, first, second, trouble = (line.split() for line in shown.splitlines() if line.strip())
+    *_, head, names, first, second, problem = (line.split() for line in shown.splitlines() if line.strip())
     assert " ".join(head) == (
         "test 12,800 of 100,000 frames 0 frames/s 100 batches mean return 123.5 version 7 lag 2 dropped 3"
     )
-    assert names == ["worker", "state", "version", "frames", "frames/s", "mean", "return", "life"]
+    assert names == ["worker", "state", "version", "frames", "frames/s", "mean", "return", "starts"]
     assert first == ["0", "Collecting", "6", "6,400", "1,234", "-", "1"]
     assert second[:2] == ["1", "Failed"]
     assert second[-2:] == ["-1.5", "5"]
-    assert " ".join(trouble) == "worker 1 failed: OSError: gone"
+    assert " ".join(problem) == "worker 1 failed: OSError: gone"
 
 
-def test_frames_per_second_are_what_the_learner_was_handed_since_earlier_heartbeats(watched: Watched) -> None:
+def test_frames_per_second_follow_from_the_learners_heartbeats(watched: Watched) -> None:
     watch = watched.watch
     assert watch.frames_per_second() == 0.0
     watched.send(LEARNER, lambda: watch.learner is not None)
@@ -144,13 +144,13 @@ def test_frames_per_second_are_what_the_learner_was_handed_since_earlier_heartbe
         time_s=1.0,
     )
     watched.send(later, lambda: watch.learner == later)
-    assert watch.frames_per_second() > 100  # a thousand frames, within less than ten seconds
+    assert watch.frames_per_second() > 100  # 1,000 frames in less than 10 s
 
 
 @pytest.mark.parametrize("subject", ["learner", "worker"])
-def test_a_heartbeat_that_cannot_be_read_is_passed_over(watched: Watched, server: "Server", subject: str) -> None:
+def test_an_unreadable_heartbeat_is_skipped(watched: Watched, server: "Server", subject: str) -> None:
     subjects = server.subjects
     link = server.link(Role.LEARNER if subject == "learner" else Role.WORKER)
     link.call(link.js.publish(subjects.learner if subject == "learner" else subjects.worker(0), b"{no heartbeat"))
-    watched.send(LEARNER, lambda: watched.watch.learner == LEARNER)  # it came after the other
+    watched.send(LEARNER, lambda: watched.watch.learner == LEARNER)  # it arrives after the unreadable one
     assert watched.watch.workers[0] == WORKER

@@ -1,4 +1,4 @@
-"""SIGTERM to a worker, as Kubernetes sends it before it takes a node away: what was collected is not lost."""
+"""A worker that gets SIGTERM, as before the drain of a node, loses no collected frames."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.sdk.cli.program import Program, Workplace
 
 Connect = Callable[..., Collector]
-WITHIN_S = 30.0  # what Kubernetes gives
+WITHIN_S = 30.0  # the grace period of Kubernetes
 
 ENVIRONMENT = """
 import time
@@ -22,7 +22,7 @@ import gymnasium
 import numpy as np
 
 class Slow(gymnasium.Env):
-    # Each observation tells its episode and step; episodes have 7 steps.
+    # Each observation holds its episode and step; episodes have 7 steps.
     observation_space = gymnasium.spaces.Box(-1.0, 1e6, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
     episode, steps, t = -1, 0, 0
@@ -42,7 +42,7 @@ class Slow(gymnasium.Env):
 
 
 def start(workplace: "Workplace", server: "Server", **spec: Any) -> "Program":
-    """A worker in the middle of a batch that would take 100 s."""
+    """Start a worker, and wait until it is in the middle of a batch of 100 s."""
     workplace.write("slow.py", ENVIRONMENT)
     server.provision(
         env={"entrypoint": "slow:Slow", "numEnvs": 2},
@@ -60,7 +60,7 @@ def start(workplace: "Workplace", server: "Server", **spec: Any) -> "Program":
     return program
 
 
-def test_at_sigterm_a_worker_sends_what_it_has_and_leaves(
+def test_at_sigterm_a_worker_sends_its_collected_frames_and_leaves(
     workplace: "Workplace", server: "Server", connect: Connect
 ) -> None:
     program = start(workplace, server)
@@ -74,12 +74,10 @@ def test_at_sigterm_a_worker_sends_what_it_has_and_leaves(
         assert (then[..., 1] == seen[..., 1] + 1).all()  # no transition goes from one episode to the next
         assert (then[..., 0] == seen[..., 0]).all()
         assert ((then[..., 1] == 7) == batch["next", "terminated"][..., 0]).all()
-        assert collector.workers == ()  # it has left: no round would wait for it
+        assert collector.workers == ()  # it has left: no round waits for it
 
 
-def test_a_worker_that_finds_no_room_for_what_it_has_leaves_all_the_same(
-    workplace: "Workplace", server: "Server"
-) -> None:
+def test_at_sigterm_a_worker_leaves_although_the_queue_is_full(workplace: "Workplace", server: "Server") -> None:
     program = start(workplace, server)
     admin = server.link()
     admin.call(admin.js.publish(server.subjects.batch_chunk(0, 0), b"in its place"))

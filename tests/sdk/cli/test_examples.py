@@ -1,4 +1,4 @@
-"""The examples, run as their README says; what they reach in the end is told in docs/examples.md."""
+"""The examples run as documented; docs/examples.md shows their final results."""
 
 import csv
 import shutil
@@ -32,7 +32,7 @@ def shortened(repository: Path, workplace: "Workplace", example: str, frames: in
     (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
 
-def test_these_are_the_examples_and_each_is_a_job_and_a_learner_that_can_be_read(repository: Path) -> None:
+def test_each_example_is_a_job_and_a_short_learner(repository: Path) -> None:
     folders = [path for path in sorted((repository / "examples").iterdir()) if path.is_dir()]
     assert tuple(folder.name for folder in folders) == EXAMPLES
     for folder in folders:
@@ -48,7 +48,7 @@ def test_the_examples_jobs_are_valid(repository: Path, workplace: "Workplace") -
 
 
 @pytest.mark.slow
-def test_cartpole_is_solved_although_a_worker_is_killed_in_mid_run(repository: Path, workplace: "Workplace") -> None:
+def test_cartpole_is_solved_although_a_worker_is_killed(repository: Path, workplace: "Workplace") -> None:
     example = repository / "examples" / "cartpole"
     program = workplace.start(
         "run", str(example / "job.yaml"), "--learner", str(example / "learner.py"), "--", "--output", "out"
@@ -56,11 +56,11 @@ def test_cartpole_is_solved_although_a_worker_is_killed_in_mid_run(repository: P
     program.wait_for(r"20,480 frames  mean return")
     program.kill_worker(1)
     program.wait_for(r"worker 1 ended: killed by SIGKILL")
-    program.wait_for(r"worker 1 starts again \(1 of 10\)")
+    program.wait_for(r"worker 1 restarts \(1 of 10\)")
     program.wait_for(r"solved: mean return (4[789]\d|500)\.\d after")
     assert program.wait() == 0, program.output
     counted = [int(row["frames"]) for row in rows(workplace.folder)]
-    # Each frame once, also in the one round that may close without the killed worker, should it take 10 s to return.
+    # Each frame once. One round may close without the killed worker, if its restart takes 10 s.
     gained = [after - before for before, after in pairwise([0, *counted])]
     assert set(gained) <= {1024, 2048}
     assert gained.count(1024) <= 1

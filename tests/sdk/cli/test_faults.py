@@ -1,4 +1,4 @@
-"""`rollfleet run` when its workers die, or cannot work."""
+"""`rollfleet run` when its workers die, or cannot start."""
 
 import json
 import time
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0
 
-# Each frame tells which step of its episode it is, so that with its trajectory's id it can be told from all others.
+# Each frame holds its step within the episode: with its trajectory id, it is unique.
 COUNTING = """
     import gymnasium
     import numpy as np
@@ -37,7 +37,7 @@ COUNTING = """
             return np.full(self.observation_space.shape, self._step, np.float32)
 """
 
-# Says what was in all batches. Takes its time until it has seen as many lives of workers as it is told to expect.
+# Reports the contents of all batches. Slow until it has seen the expected number of incarnations.
 RECORDING = """
     import json
     import sys
@@ -46,7 +46,7 @@ RECORDING = """
     import rollfleet
     from rollfleet.rollout.trajectory_ids import split
 
-    frames, lives = [], []
+    frames, incarnations = [], []
     with rollfleet.connect() as collector:
         for batch in collector:
             observation = batch["observation"]
@@ -55,14 +55,14 @@ RECORDING = """
             ids = batch["collector", "traj_ids"]
             frames += zip(ids.flatten().tolist(), observation[..., 0].flatten().tolist())
             for id in ids.flatten().tolist():
-                life = split(id)[:2]
-                if life not in lives:
-                    lives.append(life)
+                incarnation = split(id)[:2]
+                if incarnation not in incarnations:
+                    incarnations.append(incarnation)
             print("batch", collector.batches, flush=True)
-            if len(lives) < int(sys.argv[1]):
+            if len(incarnations) < int(sys.argv[1]):
                 time.sleep(0.25)
-    said = {"frames": len(frames), "distinct": len(set(frames)), "lives": lives, "missed": collector.stats().missed}
-    print("RECORD", json.dumps(said), flush=True)
+    record = {"frames": len(frames), "distinct": len(set(frames)), "incarnations": incarnations}
+    print("RECORD", json.dumps(record), flush=True)
 """
 
 
@@ -76,17 +76,17 @@ def test_a_worker_that_is_killed_comes_back_and_no_frame_is_counted_twice(workpl
     program = workplace.run("--learner", "learner.py", "--", "3")
     program.wait_for("batch 5\n")
     program.kill_worker(1)
-    program.wait_for("worker 1 ended: killed by SIGKILL; its last words: none")
-    program.wait_for(r"worker 1 starts again \(1 of 10\)")
+    program.wait_for("worker 1 ended: killed by SIGKILL; its last line: none")
+    program.wait_for(r"worker 1 restarts \(1 of 10\)")
     record = json.loads(program.wait_for("RECORD (.*)\n")[1])
     assert program.wait() == 0
     assert record["frames"] == record["distinct"] == 64 * 200
-    assert sorted(map(tuple, record["lives"])) == [(0, 0), (1, 0), (1, 1)]
+    assert sorted(map(tuple, record["incarnations"])) == [(0, 0), (1, 0), (1, 1)]
     workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_half_of_it(
+def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_partial_batch(
     workplace: "Workplace",
 ) -> None:
     workplace.write("counting.py", COUNTING)
@@ -95,34 +95,34 @@ def test_a_worker_that_is_killed_while_it_publishes_a_large_batch_leaves_no_half
     workplace.write_job(mode="Async", env=env, collect={"framesPerBatch": 32, "totalFrames": 32 * 20})
     program = workplace.run("--learner", "learner.py", "--", "1")
     program.wait_for("batch 1\n")
-    link, halves, lives = workplace.link_to_nats(), 0, 1
+    link, halves, incarnations = workplace.link_to_nats(), 0, 1
     while not halves:
         program.wait_for("batch")
         until = time.monotonic() + PATIENCE_S
-        while not _is_half_there(link) and time.monotonic() < until:
+        while not _has_partial_batch(link) and time.monotonic() < until:
             pass
         program.kill_worker(0)
-        program.wait_for(r"worker 0 starts again")
-        halves += _is_half_there(link)
-        lives += 1
+        program.wait_for(r"worker 0 restarts")
+        halves += _has_partial_batch(link)
+        incarnations += 1
         program.wait_for("batch")
     record = json.loads(program.wait_for("RECORD (.*)\n")[1])
     assert program.wait() == 0
     assert record["frames"] == record["distinct"] == 32 * 20
-    assert record["lives"][0] == [0, 0]
-    assert record["lives"][-1] == [0, lives - 1]
+    assert record["incarnations"][0] == [0, 0]
+    assert record["incarnations"][-1] == [0, incarnations - 1]
     workplace.assert_nothing_is_left()
 
 
-def _is_half_there(link: Link) -> bool:
-    """Whether the queue has the first of a batch's 33 chunks, and not the last."""
+def _has_partial_batch(link: Link) -> bool:
+    """Whether the queue has the first of a batch's 33 chunks, but not the last."""
     info = link.call(link.js.stream_info(link.subjects.batches_stream, subjects_filter=">"))
     subjects = info.state.subjects or {}
     return link.subjects.batch_chunk(0, 0) in subjects and link.subjects.batch_chunk(0, 32) not in subjects
 
 
 @pytest.mark.slow
-def test_what_a_killed_worker_had_started_ends_too(workplace: "Workplace") -> None:
+def test_child_processes_of_a_killed_worker_end_too(workplace: "Workplace") -> None:
     workplace.write(
         "simulated.py",
         """
@@ -132,7 +132,7 @@ def test_what_a_killed_worker_had_started_ends_too(workplace: "Workplace") -> No
         class Simulated(CartPoleEnv):
             def __init__(self):
                 super().__init__()
-                subprocess.Popen(["sleep", "600"])  # a simulator that nobody closes
+                subprocess.Popen(["sleep", "600"])  # a simulator that is never closed
         """,
     )
     env = {"entrypoint": "simulated:Simulated", "numEnvs": 2, "vectorization": "Async"}
@@ -147,7 +147,7 @@ def test_what_a_killed_worker_had_started_ends_too(workplace: "Workplace") -> No
 
 
 @pytest.mark.slow
-def test_an_environment_that_breaks_is_given_up_after_the_restarts_that_the_job_allows(
+def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allows(
     workplace: "Workplace",
 ) -> None:
     workplace.write(
@@ -163,10 +163,10 @@ def test_an_environment_that_breaks_is_given_up_after_the_restarts_that_the_job_
     workplace.write_job(env={"entrypoint": "broken:Broken"}, failure={"maxRestartsPerWorker": 1})
     program = workplace.run()
     assert program.wait() == 1
-    cause = "worker 0 ended: exit code 1; its last words: OSError: the simulator is gone"
+    cause = "worker 0 ended: exit code 1; its last line: OSError: the simulator is gone"
     assert program.output.count(cause) == 2
-    assert program.output.count("worker 0 starts again (1 of 1)") == 1
-    assert "worker 0 is given up after 1 restart\n" in program.output
+    assert program.output.count("worker 0 restarts (1 of 1)") == 1
+    assert "gave up on worker 0 after 1 restart\n" in program.output
     workplace.assert_nothing_is_left()
 
 
@@ -188,20 +188,20 @@ def test_an_environment_that_breaks_once_does_not_end_the_run(workplace: "Workpl
     )
     workplace.write_job(env={"entrypoint": "shaky:Shaky"})
     program = workplace.run()
-    program.wait_for("its last words: OSError: the simulator is gone")
+    program.wait_for("its last line: OSError: the simulator is gone")
     assert program.wait() == 0
     assert "test: 640 frames" in program.output
     workplace.assert_nothing_is_left()
 
 
 @pytest.mark.slow
-def test_an_environment_that_cannot_be_made_ends_the_run_at_once(workplace: "Workplace") -> None:
+def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: "Workplace") -> None:
     workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as c:\n  next(c)\n")
     workplace.write_job(env={"entrypoint": "nowhere:make"}, policy={"random": {}})
     program = workplace.run("--learner", "learner.py")
     assert program.wait() == 1
     assert "WorkerFailed: worker 0 failed: environment entrypoint 'nowhere:make'" in program.output
-    assert "starts again" not in program.output
+    assert "restarts" not in program.output
     workplace.assert_nothing_is_left()
 
 
@@ -222,7 +222,7 @@ def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(
     assert program.wait() == 1
     found = program.wait_for("WorkerFailed: worker 0 failed: .*")
     assert "weight" in found[0]
-    assert "starts again" not in program.output
+    assert "restarts" not in program.output
     workplace.assert_nothing_is_left()
 
 
@@ -235,5 +235,5 @@ def test_a_policy_that_never_worked_ends_the_run_at_once_with_its_own_traceback(
     program.wait_for(r"the policy failed at its first call")
     program.wait_for(r"AttributeError: 'Tensor' object has no attribute 'nonsense'")
     assert program.wait(timeout_s=PATIENCE_S) == 1
-    assert "starts again" not in program.output
+    assert "restarts" not in program.output
     workplace.assert_nothing_is_left()

@@ -1,4 +1,4 @@
-"""Stopping `rollfleet run` in every way there is: nothing is left, and it takes no time."""
+"""Every way to stop `rollfleet run`: it is quick and leaves nothing behind."""
 
 import signal
 import socket
@@ -27,17 +27,17 @@ def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: "Wor
         """
         import rollfleet.cli.default_learner
 
-        print("a line of the learner, [as] it is", flush=True)
+        print("a line of the learner, [not] markup", flush=True)
         rollfleet.cli.default_learner.main()
         """,
     )
     program = workplace.run("--learner", "learner.py", terminal=True)
     port = workplace.wait_for_nats_port()
-    program.wait_for(r"a line of the learner, \[as\] it is\n")
+    program.wait_for(r"a line of the learner, \[not\] markup\n")
     program.wait_for(
         r"test +[\d,]+ frames +[1-9][\d,]* frames/s +[1-9][\d,]* batches +mean return \d+\.\d +version 1 +lag 0"
     )
-    program.wait_for(r"worker +state +version +frames +frames/s +mean return +life *\n")
+    program.wait_for(r"worker +state +version +frames +frames/s +mean return +starts *\n")
     program.wait_for(r"(?s)0 +(Collecting|WaitingForLearner) +1 .* 1 *\n +1 +(Collecting|WaitingForLearner) +1 .* 1 ")
     program.press_ctrl_c()
     assert program.wait(timeout_s=WITHIN_S) == 130
@@ -51,7 +51,7 @@ def test_the_terminal_shows_a_live_table_until_ctrl_c_is_pressed(workplace: "Wor
     ("number", "group", "code"),
     [(signal.SIGINT, False, 130), (signal.SIGINT, True, 130), (signal.SIGTERM, False, 143)],
 )
-def test_a_signal_stops_all_also_what_workers_have_started(
+def test_a_signal_stops_all_processes_also_those_of_environments(
     workplace: "Workplace", number: signal.Signals, group: bool, code: int
 ) -> None:
     workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
@@ -76,14 +76,14 @@ def test_a_signal_at_the_start_stops_all(workplace: "Workplace", moment: str) ->
     if moment == "children":
         program.wait_for("the learner runs")
     assert program.seconds_until_gone(signal.SIGINT) < WITHIN_S
-    assert program.process.returncode != 0  # at once it is Python itself that ends, in its own way
+    assert program.process.returncode != 0  # at once, Python itself ends with a code of its own
     if moment != "at once":
         assert program.process.returncode == 130
         assert_refused(port)
     workplace.assert_nothing_is_left()
 
 
-def test_more_signals_do_not_cut_the_way_out_short(workplace: "Workplace") -> None:
+def test_more_signals_do_not_interrupt_the_clean_up(workplace: "Workplace") -> None:
     workplace.write_job()
     workplace.write(
         "learner.py",
@@ -91,7 +91,7 @@ def test_more_signals_do_not_cut_the_way_out_short(workplace: "Workplace") -> No
         import signal, sys, time
 
         def save(*_):
-            print("the learner takes its time", flush=True)
+            print("the learner is saving", flush=True)
             time.sleep(0.5)
             sys.exit("the learner has saved its work")
 
@@ -105,19 +105,19 @@ def test_more_signals_do_not_cut_the_way_out_short(workplace: "Workplace") -> No
     port = workplace.wait_for_nats_port()
     program.wait_for("the learner runs")
     program.process.send_signal(signal.SIGINT)
-    program.wait_for("the learner takes its time")
+    program.wait_for("the learner is saving")
     began = time.monotonic()
     while program.process.poll() is None:
         program.process.send_signal(signal.SIGINT)
         time.sleep(0.01)
     assert time.monotonic() - began < WITHIN_S
-    assert program.wait() in (130, -signal.SIGINT)  # the same to a shell: the last one may hit Python on its way out
+    assert program.wait() in (130, -signal.SIGINT)  # equal to a shell: a late signal may hit Python while it exits
     assert "the learner has saved its work" in program.output
     assert_refused(port)
     workplace.assert_nothing_is_left()
 
 
-def test_a_signal_is_heard_while_a_nats_server_does_not_answer(workplace: "Workplace") -> None:
+def test_a_signal_stops_a_run_while_a_nats_server_does_not_answer(workplace: "Workplace") -> None:
     workplace.write_job()
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
@@ -132,7 +132,7 @@ def test_a_signal_is_heard_while_a_nats_server_does_not_answer(workplace: "Workp
 
 
 @pytest.mark.slow
-def test_all_ends_with_a_runner_that_is_killed(workplace: "Workplace") -> None:
+def test_all_processes_end_with_a_killed_runner(workplace: "Workplace") -> None:
     workplace.write_job(env={"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}, collect=ENDLESS)
     program = workplace.run()
     port = workplace.wait_for_nats_port()
@@ -142,7 +142,7 @@ def test_all_ends_with_a_runner_that_is_killed(workplace: "Workplace") -> None:
     assert_refused(port)
 
 
-def test_a_nats_server_that_dies_starts_again_and_the_run_goes_on(workplace: "Workplace") -> None:
+def test_a_nats_server_that_dies_is_restarted_and_the_run_continues(workplace: "Workplace") -> None:
     workplace.write_job(collect={"framesPerBatch": 64, "totalFrames": 64 * 200})
     workplace.write(
         "learner.py",
@@ -161,7 +161,7 @@ def test_a_nats_server_that_dies_starts_again_and_the_run_goes_on(workplace: "Wo
     program.wait_for("batch 1,")
     program.kill_nats()
     program.wait_for("nats-server ended: killed by SIGKILL")
-    program.wait_for("nats-server starts again")
+    program.wait_for("nats-server restarts")
     program.wait_for("batch 200, 12800 frames")
     assert program.wait() == 0
     workplace.assert_nothing_is_left()

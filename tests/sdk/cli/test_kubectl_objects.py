@@ -1,4 +1,4 @@
-"""What is told of jobs on a cluster, from what kubectl shows of them."""
+"""`top` and `describe` explain jobs from the objects that kubectl shows."""
 
 import io
 from datetime import UTC, datetime, timedelta
@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rollfleet.cli.description import description
 from rollfleet.cli.diagnosis import ADVICE, UNSEEN, diagnose, stale
 from rollfleet.cli.kubectl_objects import EventView, JobView, PodView, age, one_line
-from rollfleet.cli.top import jobs_table, last_error, newest_pods, picture, show, workers_table
+from rollfleet.cli.top import jobs_table, last_error, newest_pods, overview, show, workers_table
 from rollfleet.errors import KubectlFailed
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -116,7 +116,7 @@ def test_each_job_has_a_row_with_its_numbers() -> None:
     assert second.split() == ["lab/cartpole", "Running", "1/2", "12,800/100,000", "1,234", "7/5", "2", "3"]
 
 
-def test_what_is_wrong_now_is_shown_before_an_error_of_the_past() -> None:
+def test_a_current_problem_is_shown_before_an_earlier_error() -> None:
     past: Any = {"lastError": "worker 0: it was raining"}
     degraded = condition("Degraded", reason="ImagePullFailed", message="worker 1 has no image")
     assert last_error(job(**past)) == "worker 0: it was raining"
@@ -124,33 +124,33 @@ def test_what_is_wrong_now_is_shown_before_an_error_of_the_past() -> None:
     assert last_error(job(**past, conditions=[condition("Degraded", "False")])) == "worker 0: it was raining"
 
 
-def test_a_long_error_is_cut_to_the_terminal_and_nothing_else_is() -> None:
+def test_only_a_long_error_is_cut_to_the_width_of_the_terminal() -> None:
     row = text(jobs_table([job(**RUNNING, lastError="x" * 500)]), width=120)[1]
     assert len(row) <= 120
     assert "12,800/100,000" in row
     assert row.endswith("…")
 
 
-def test_an_error_cannot_write_to_the_terminal_by_itself() -> None:
+def test_control_characters_in_an_error_do_not_reach_the_terminal() -> None:
     evil = "line one\n\x1b[2J\x07[bold]line two[/bold]"
     row = text(jobs_table([job(lastError=evil)]))[1]
     assert "line one [2J[bold]line two[/bold]" in row
     assert one_line("\x1b]0;title\x07") == "]0;title"
 
 
-def test_one_job_is_shown_with_its_workers_and_how_many_lack_a_pod() -> None:
-    shown = "\n".join(text(picture([job(**RUNNING)], [pod(0, phase="Running")], NOW)))
+def test_one_job_is_shown_with_its_workers_and_the_number_of_missing_pods() -> None:
+    shown = "\n".join(text(overview([job(**RUNNING)], [pod(0, phase="Running")], NOW)))
     assert "lab/cartpole" in shown
     assert "node-1" in shown
     assert shown.endswith("1 workers have no pod")
-    assert "worker" not in "\n".join(text(picture([job(**RUNNING)], None, NOW))[1:])
+    assert "worker" not in "\n".join(text(overview([job(**RUNNING)], None, NOW))[1:])
 
 
-def test_no_jobs_are_told_as_such() -> None:
-    assert "no CollectorJobs" in text(picture([], None, NOW))[0]
+def test_an_empty_namespace_is_reported() -> None:
+    assert "no CollectorJobs" in text(overview([], None, NOW))[0]
 
 
-def test_of_each_worker_the_newest_pod_is_shown_with_its_crashes_counted() -> None:
+def test_each_worker_is_shown_by_its_newest_pod_and_its_number_of_crashes() -> None:
     pods = [
         crash(1, 1, "Traceback\nImportError: no module\n", age_s=300),
         crash(1, 137, "", age_s=200),
@@ -167,11 +167,11 @@ def test_of_each_worker_the_newest_pod_is_shown_with_its_crashes_counted() -> No
 
 
 def test_a_pod_that_does_not_run_says_why() -> None:
-    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
     seen = [
         crash(0, 1, "Traceback\nImportError: no module\n", age_s=9),
         waiting(1, "ImagePullBackOff", "no such image"),
-        pod(2, node="", phase="Pending", conditions=[unplaced]),
+        pod(2, node="", phase="Pending", conditions=[unscheduled]),
         pod(3, phase="Pending"),
     ]
     assert [(each.state, each.message) for each in seen] == [
@@ -183,7 +183,7 @@ def test_a_pod_that_does_not_run_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason", "wrong"),
+    ("conditions", "reason", "is_problem"),
     [
         ([condition("Failed", reason="Worst"), condition("Degraded", reason="WorkerCrashed")], "Worst", True),
         ([condition("Degraded", reason="Forbidden"), condition("Suspended", reason="Queued")], "Forbidden", True),
@@ -193,12 +193,12 @@ def test_a_pod_that_does_not_run_says_why() -> None:
         ([], UNSEEN, True),
     ],
 )
-def test_the_worst_that_is_known_is_the_reason(told: list[Any], reason: str, wrong: bool) -> None:
-    found = diagnose(job(conditions=told))
-    assert (found.reason, found.wrong) == (reason, wrong)
+def test_the_worst_condition_is_the_reason(conditions: list[Any], reason: str, is_problem: bool) -> None:
+    found = diagnose(job(conditions=conditions))
+    assert (found.reason, found.is_problem) == (reason, is_problem)
 
 
-def test_what_only_an_event_tells_is_the_reason_while_workers_are_missing() -> None:
+def test_a_warning_event_is_the_reason_while_workers_are_missing() -> None:
     missing = [condition("Ready", "False", since_s=60), condition("Progressing", reason="Starting")]
     events = [
         event("FailedMount", "secret not found"),
@@ -212,36 +212,36 @@ def test_what_only_an_event_tells_is_the_reason_while_workers_are_missing() -> N
     assert diagnose(job(conditions=[condition("Ready"), missing[1]]), events).reason == "Starting"
 
 
-def test_advice_names_the_job_and_the_worker_to_look_at() -> None:
+def test_advice_names_the_job_and_the_worker() -> None:
     failed = condition("Failed", reason="TooManyRestarts", message="after 3 restarts worker 4 ended with code 1: no")
     assert "`rollfleet logs lab/cartpole --worker 4`" in diagnose(job(conditions=[failed])).advice
     assert "{" not in "".join(diagnose(job(conditions=[condition("Failed", reason=each)])).advice for each in ADVICE)
 
 
-def test_a_change_that_no_operator_has_seen_is_told() -> None:
-    assert "generation 3, seen: 1" in stale(job(generation=3))
+def test_a_change_that_no_operator_has_processed_is_reported() -> None:
+    assert "generation 3, processed: 1" in stale(job(generation=3))
     assert stale(job()) == ""
 
 
-def test_a_description_begins_with_the_reason_and_what_to_do() -> None:
+def test_a_description_begins_with_the_reason_and_advice() -> None:
     degraded = condition("Degraded", reason="ImagePullFailed", message="worker 1 has no image: not found")
     pods = [pod(0, phase="Running"), waiting(1, "ErrImagePull", "not found")]
     events = [event("Late", "later", age_s=5), event("Early", "sooner", age_s=50)]
-    told = job(generation=2, **{**RUNNING, "conditions": [degraded]})
-    lines = text(description(told, pods, events, NOW))
+    changed = job(generation=2, **{**RUNNING, "conditions": [degraded]})
+    lines = text(description(changed, pods, events, NOW))
     assert lines[:4] == [
         "lab/cartpole is Running (ImagePullFailed)",
         "worker 1 has no image: not found",
         ADVICE["ImagePullFailed"],
-        stale(told),
+        stale(changed),
     ]
     shown = "\n".join(lines)
     assert "1 of 2 ready" in shown
     assert "12,800/100,000" in shown
-    assert shown.index("Workers") < shown.index("Pods that do not run") < shown.index("Conditions")
+    assert shown.index("Workers") < shown.index("Pods that are not running") < shown.index("Conditions")
     assert shown.index("Conditions") < shown.index("sooner") < shown.index("later")
     assert "ErrImagePull" in shown
-    assert len([line for line in lines if "node-1" in line]) == 1  # the one that runs is no news
+    assert len([line for line in lines if "node-1" in line]) == 1  # the running pod is not listed
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])
@@ -249,26 +249,26 @@ def test_ages_are_short(seconds: float, shown: str) -> None:
     assert age(seconds) == shown
 
 
-def test_top_shows_the_last_picture_while_the_cluster_is_away() -> None:
+def test_top_keeps_the_last_output_while_the_cluster_is_away() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=10)
     answers: list[str | BaseException] = ["one", KubectlFailed(1, "connection refused"), "two", KeyboardInterrupt()]
 
-    def look() -> str:
+    def read() -> str:
         answer = answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
     with pytest.raises(KeyboardInterrupt):
-        show(console, look, every_s=0)
+        show(console, read, every_s=0)
     assert isinstance(console.file, io.StringIO)
-    pictures = console.file.getvalue().split("\x1b[H")
-    assert ["connection refused" in each for each in pictures if "one" in each][-1]
-    assert "two" in pictures[-1]
-    assert "refused" not in pictures[-1]
+    outputs = console.file.getvalue().split("\x1b[H")
+    assert ["connection refused" in each for each in outputs if "one" in each][-1]
+    assert "two" in outputs[-1]
+    assert "refused" not in outputs[-1]
 
 
-def test_top_shows_itself_once_where_nobody_watches() -> None:
-    console, looks = Console(file=io.StringIO()), iter(["only", "more"])
-    show(console, lambda: next(looks), every_s=0)
-    assert next(looks) == "more"
+def test_top_prints_once_when_piped() -> None:
+    console, reads = Console(file=io.StringIO()), iter(["only", "more"])
+    show(console, lambda: next(reads), every_s=0)
+    assert next(reads) == "more"

@@ -1,4 +1,4 @@
-"""`rollfleet run`, as long as nothing goes wrong but the learner."""
+"""`rollfleet run` with healthy workers."""
 
 import socket
 import sys
@@ -34,7 +34,7 @@ def test_without_a_learner_batches_are_counted_until_the_total(
 
 
 @pytest.mark.slow
-def test_a_learner_gets_its_arguments_and_the_job_as_the_command_line_has_it(workplace: "Workplace") -> None:
+def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workplace: "Workplace") -> None:
     workplace.write_job(workers=1)
     workplace.write(
         "learner.py",
@@ -79,7 +79,7 @@ def test_a_learner_that_is_killed_fails_the_run_and_the_signal_is_named(workplac
 
 
 @pytest.mark.slow
-def test_another_nats_server_is_used_and_left_as_it_was(workplace: "Workplace", server: "Server") -> None:
+def test_an_external_nats_server_is_used_and_left_as_it_was(workplace: "Workplace", server: "Server") -> None:
     workplace.write_job()
     workplace.write(
         "learner.py",
@@ -88,13 +88,13 @@ def test_another_nats_server_is_used_and_left_as_it_was(workplace: "Workplace", 
 
         with rollfleet.connect() as collector:
             next(collector)
-            print("streams are there")
+            print("streams exist")
             list(collector)
         """,
     )
     program = workplace.run("--nats", server.url(), "--learner", "learner.py")
     link = server.link()
-    program.wait_for("streams are there")
+    program.wait_for("streams exist")
     assert {info.config.name for info in link.call(link.js.streams_info())} == {
         server.subjects.batches_stream,
         server.subjects.state_stream,
@@ -104,11 +104,11 @@ def test_another_nats_server_is_used_and_left_as_it_was(workplace: "Workplace", 
     workplace.assert_nothing_is_left()
 
 
-def test_a_nats_server_that_is_not_there_is_named_within_a_bound(workplace: "Workplace") -> None:
+def test_a_missing_nats_server_is_named_in_time(workplace: "Workplace") -> None:
     workplace.write_job()
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
         began = time.monotonic()
         program = workplace.run("--nats", f"nats://someone:secret@127.0.0.1:{port}")
         assert program.wait() == 1
@@ -119,7 +119,7 @@ def test_a_nats_server_that_is_not_there_is_named_within_a_bound(workplace: "Wor
     workplace.assert_nothing_is_left()
 
 
-def test_an_invalid_job_is_refused_in_the_words_of_validate(workplace: "Workplace") -> None:
+def test_an_invalid_job_is_refused_with_the_messages_of_validate(workplace: "Workplace") -> None:
     workplace.write_job(workers=0, collect={"framesPerBatch": 64, "totalFrame": 640})
     validated = workplace.start("validate", "job.yaml")
     assert validated.wait() == 1
@@ -131,7 +131,7 @@ def test_an_invalid_job_is_refused_in_the_words_of_validate(workplace: "Workplac
     workplace.assert_nothing_is_left()
 
 
-def test_what_the_command_line_says_is_checked_too(workplace: "Workplace") -> None:
+def test_options_of_the_command_line_are_checked_too(workplace: "Workplace") -> None:
     workplace.write_job()
     program = workplace.run("--workers", "1000000")
     assert program.wait() == 1
@@ -139,7 +139,7 @@ def test_what_the_command_line_says_is_checked_too(workplace: "Workplace") -> No
     workplace.assert_nothing_is_left()
 
 
-def test_where_there_is_no_nats_server_it_is_told_how_to_get_one(
+def test_without_an_installed_nats_server_the_error_says_how_to_get_one(
     workplace: "Workplace", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     job = workplace.write_job()

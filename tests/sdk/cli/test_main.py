@@ -1,4 +1,4 @@
-"""The commands that end at once, in this process."""
+"""Short commands, run in this process."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def test_validate_fails_where_one_of_several_jobs_is_wrong(cli: CliRunner) -> No
     assert result.exit_code == 1
     assert "default/test is valid" in result.output
     assert "spec.env.id" in result.output
-    assert "CartPole-v1" in result.output.splitlines()[-1]  # what to write
+    assert "CartPole-v1" in result.output.splitlines()[-1]  # the correction
 
 
 @pytest.mark.parametrize("text", [f"{JOB}---{JOB}", ""])
@@ -53,7 +53,7 @@ def test_run_takes_a_file_with_one_job(cli: CliRunner, tmp_path: Path, text: str
     assert result.output
 
 
-def test_a_file_that_is_not_there_is_named(cli: CliRunner) -> None:
+def test_a_missing_file_is_named(cli: CliRunner) -> None:
     for command in ("run", "plot"):
         result = cli.invoke(app, [command, "nowhere.file"])
         assert result.exit_code == 2
@@ -73,7 +73,7 @@ def test_plot_draws_a_learning_curve(cli: CliRunner, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "frames,mean_return\n64,\n", "a,b\n1,2\n"])
-def test_plot_says_that_there_is_nothing_to_draw(cli: CliRunner, tmp_path: Path, text: str) -> None:
+def test_plot_reports_a_file_without_values(cli: CliRunner, tmp_path: Path, text: str) -> None:
     curve = tmp_path / "curve.csv"
     curve.write_text(text)
     result = cli.invoke(app, ["plot", str(curve)])

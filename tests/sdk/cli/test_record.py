@@ -1,4 +1,4 @@
-"""`rollfleet record`: beside a job, killed, and started again."""
+"""`rollfleet record`: beside a learner, killed, and restarted."""
 
 import resource
 import signal
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rollfleet import Collector, CollectorJob, Recording
 from rollfleet.cli.main import app
 from rollfleet.recording.segments import segments_in
-from rollfleet_api.environment import JOB, URL
+from rollfleet_api.address import JOB, URL
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ASYNC = {
 }
 
 
-def test_a_recorder_that_is_killed_leaves_what_it_wrote_and_another_goes_on(
+def test_a_killed_recorder_leaves_its_batches_and_another_continues(
     workplace: "Workplace",
     server: "Server",
     connect: Callable[..., Collector],
@@ -62,7 +62,7 @@ def test_a_recorder_that_is_killed_leaves_what_it_wrote_and_another_goes_on(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_recorder_that_is_stopped_says_what_it_wrote(
+def test_a_stopped_recorder_reports_its_counters(
     number: signal.Signals, code: int, workplace: "Workplace", server: "Server"
 ) -> None:
     server.provision(**ASYNC)
@@ -74,9 +74,7 @@ def test_a_recorder_that_is_stopped_says_what_it_wrote(
     assert "Traceback" not in program.output
 
 
-def test_a_disk_that_is_full_ends_a_recorder_and_what_was_written_stays(
-    workplace: "Workplace", server: "Server"
-) -> None:
+def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: "Workplace", server: "Server") -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
     folder = workplace.folder / "seen"
     program = workplace.start("record", "default/test", "--to", "seen", environ={URL: server.url(Role.LEARNER)})
@@ -86,8 +84,8 @@ def test_a_disk_that_is_full_ends_a_recorder_and_what_was_written_stays(
     while not segments_in(folder) or len(Recording(folder)) < 1:
         pass
     (file,) = segments_in(folder)
-    room = file.stat().st_size + 100  # for the beginning of another batch
-    resource.prlimit(program.process.pid, resource.RLIMIT_FSIZE, (room, room))
+    space = file.stat().st_size + 100  # for the beginning of another batch
+    resource.prlimit(program.process.pid, resource.RLIMIT_FSIZE, (space, space))
     publish(link, 2.0, of(0, 1))
     assert program.wait() == 1
     assert "File too large" in program.output
@@ -95,11 +93,11 @@ def test_a_disk_that_is_full_ends_a_recorder_and_what_was_written_stays(
     assert [float(batch["observation"].mean()) for batch in Recording(folder)] == [1.0]
 
 
-def test_a_recorder_that_cannot_begin_says_why(monkeypatch: pytest.MonkeyPatch, server: "Server") -> None:
+def test_a_recorder_that_cannot_start_reports_the_reason(monkeypatch: pytest.MonkeyPatch, server: "Server") -> None:
     for name in (URL, JOB):
         monkeypatch.delenv(name, raising=False)
     run = CliRunner().invoke
-    assert f"no NATS server named: pass its URL, set {URL}" in run(app, ["record", "test"]).output
+    assert f"no NATS server given: pass its URL, set {URL}" in run(app, ["record", "test"]).output
     nats = ["--nats", server.url(Role.WORKER)]
     assert "no quantity" in run(app, ["record", "test", *nats, "--segment-size", "many"]).output
     server.provision(**ASYNC)

@@ -1,4 +1,4 @@
-"""`rollfleet validate`: files, exit codes, and what only this machine can tell."""
+"""`rollfleet validate`: files, exit codes, and the checks against this machine."""
 
 import io
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_one_bad_file_exits_1_and_the_others_are_still_checked(tmp_path: Path) -
     ]
 
 
-def test_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes(b"a: \xff")
     assert "not text in UTF-8: byte 0xff at position 3" in run(tmp_path / "job.yaml")[1]
 
@@ -64,12 +64,12 @@ def test_file_that_is_no_text_is_told(tmp_path: Path) -> None:
         ("CartPole-v9", "write `CartPole-v1` (registered: `CartPole-v0`, `CartPole-v1`)"),
         ("Cartpole-v0", "did you mean `CartPole-v0`?"),
         ("cart-pole-v7", "did you mean `CartPole-v1`?"),
-        ("NoSuchNamespace/Pong-v5", "nothing registers `NoSuchNamespace/`"),
+        ("NoSuchNamespace/Pong-v5", "no installed package registers `NoSuchNamespace/`"),
         ("Zzzzzzzzzzzz-v0", "write `module:Zzzzzzzzzzzz-v0` if a module registers it"),
-        ("no_such_module:Foo-v0", "there is no module `no_such_module` here"),
+        ("no_such_module:Foo-v0", "module `no_such_module` is not installed here"),
     ],
 )
-def test_unknown_environment_is_told_with_the_nearest(env_id: str, message: str) -> None:
+def test_an_unknown_environment_is_reported_with_the_nearest_name(env_id: str, message: str) -> None:
     code, out = run("-", stdin=with_env(f'{{id: "{env_id}"}}'))
     assert code == 1
     assert out.startswith("standard input:5: spec.env.id: ")
@@ -80,11 +80,11 @@ def test_id_without_a_version_is_known() -> None:
     assert run("-", stdin=with_env("{id: CartPole}"))[0] == 0
 
 
-def test_environments_of_envpool_are_not_looked_for_in_gymnasiums_registry() -> None:
+def test_environments_of_envpool_are_not_checked_against_gymnasiums_registry() -> None:
     assert run("-", stdin=with_env("{id: Pong-v5, backend: EnvPool}"))[0] == 0
 
 
-def test_unknown_environment_is_told_beside_other_problems() -> None:
+def test_an_unknown_environment_is_reported_beside_other_problems() -> None:
     _, out = run("-", stdin=with_env("{id: CartPole-v9}", "  workers: 0\n"))
     assert "spec.workers: must be at least 1" in out
     assert "write `CartPole-v1`" in out
@@ -106,14 +106,14 @@ def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entrypoint", "message"),
     [
-        ("no_such_module.envs:make", "there is no module `no_such_module` here; install it, or give"),
-        ("json.nothing:make", "there is no module `json.nothing` here"),
+        ("no_such_module.envs:make", "module `no_such_module` is not installed here; install it, or give"),
+        ("json.nothing:make", "module `json.nothing` is not installed here"),
         ("json:dumbs", "`json` has no `dumbs`; did you mean `json:dumps`?"),
-        ("os:sep", "`os:sep` is a str, and cannot be called"),
+        ("os:sep", "`os:sep` is a str and cannot be called"),
         ("broken_on_import:make", "`broken_on_import` cannot be imported: RuntimeError: no licence"),
     ],
 )
-def test_entrypoint_that_cannot_be_used_is_told(tmp_path: Path, entrypoint: str, message: str) -> None:
+def test_an_unusable_entrypoint_is_reported(tmp_path: Path, entrypoint: str, message: str) -> None:
     (tmp_path / "broken_on_import.py").write_text("raise RuntimeError('no licence')\n")
     (tmp_path / "job.yaml").write_text(with_env(f"{{entrypoint: '{entrypoint}'}}"))
     code, out = run(tmp_path / "job.yaml")
@@ -122,7 +122,7 @@ def test_entrypoint_that_cannot_be_used_is_told(tmp_path: Path, entrypoint: str,
 
 
 @pytest.mark.parametrize("brings", ["source: {configMap: my-code}", "image: my-org/my-worker:1.0"])
-def test_job_that_brings_its_code_is_not_held_to_what_is_installed_here(brings: str) -> None:
+def test_a_job_with_its_own_code_is_not_checked_against_installed_packages(brings: str) -> None:
     wrappers = "wrappers: [{entrypoint: 'no_such_module:Wrap'}]"
     assert run("-", stdin=with_env(f"{{entrypoint: 'no_such_module:make', {wrappers}}}", f"  {brings}\n"))[0] == 0
     assert run("-", stdin=with_env("{id: Zzzzzzzzzzzz-v0}", f"  {brings}\n"))[0] == 0

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
 from rollfleet.nats.link import Link
-from rollfleet_api.environment import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
+from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
     from tests.job_server import Server
     from tests.sdk.cli.program import Workplace
 
-WITHIN_S = 15.0  # far below what is waited for; Python itself takes seconds to leave torch where the machine is busy
+WITHIN_S = 15.0  # far below the timeouts of the worker; on a busy machine Python takes seconds to exit with torch
 
 
 @pytest.mark.parametrize(
-    ("said", "missing"),
+    ("variables", "missing"),
     [
-        ({}, f"no NATS server named: pass its URL, set {URL}, or mount "),
-        ({URL: "nats://127.0.0.1:1"}, f"no job named: pass its name, set {JOB}, or mount "),
-        ({URL: "nats://127.0.0.1:1", JOB: "test"}, f"no worker index: pass --index, or set {WORKER} or "),
+        ({}, f"no NATS server given: pass its URL, set {URL}, or mount "),
+        ({URL: "nats://127.0.0.1:1"}, f"no job given: pass its name, set {JOB}, or mount "),
+        ({URL: "nats://127.0.0.1:1", JOB: "test"}, f"no worker index given: pass --index, or set {WORKER} or "),
         ({URL: "nats://127.0.0.1:1", JOB: "test", WORKER: "-1"}, "worker index '-1': expected a whole number from 0"),
     ],
 )
-def test_a_worker_that_is_not_told_where_its_job_is_says_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], missing: str
+def test_a_worker_without_an_address_names_the_variables_to_set(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], missing: str
 ) -> None:
     for name in (URL, JOB, WORKER, CREDENTIALS, JOB_COMPLETION_INDEX):
         monkeypatch.delenv(name, raising=False)
-    for name, value in said.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     result = CliRunner().invoke(app, ["worker"])
     assert result.exit_code == 2
     assert missing in result.output
 
 
-def test_an_index_that_the_job_does_not_have_is_refused_for_good(workplace: "Workplace", server: "Server") -> None:
+def test_an_index_beyond_the_jobs_workers_is_a_hopeless_failure(workplace: "Workplace", server: "Server") -> None:
     server.provision(workers=3)
     program = workplace.start("worker", "--index", "3", environ=server.address(Role.WORKER).variables())
     assert program.wait() == 2
@@ -53,17 +53,17 @@ def test_an_index_that_the_job_does_not_have_is_refused_for_good(workplace: "Wor
     assert "Traceback" not in program.output
 
 
-def test_a_job_that_is_not_there_is_named_and_may_come_later(workplace: "Workplace", server: "Server") -> None:
+def test_a_missing_job_is_named_and_a_restart_may_help(workplace: "Workplace", server: "Server") -> None:
     environ = server.address(Role.WORKER).variables()
     program = workplace.start("worker", "--index", "0", "--timeout", "0.5", environ=environ)
-    assert program.wait() == 1  # not 2: starting again may help
+    assert program.wait() == 1  # not 2: a restart may help
     assert "no job default/test on this NATS server after 0.5 s" in program.output
     assert "Traceback" not in program.output
 
 
 def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace", server: "Server") -> None:
     link = server.link()
-    asked = _heard(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
+    asked = _subscribed(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
     program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
     assert asked.wait(60)
     assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
@@ -71,7 +71,7 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace"
     assert "Traceback" not in program.output
 
 
-def test_a_worker_that_finds_no_nats_names_where_it_looked(workplace: "Workplace") -> None:
+def test_a_worker_that_finds_no_nats_names_the_address(workplace: "Workplace") -> None:
     environ = {URL: "nats://127.0.0.1:1", JOB: "test"}
     program = workplace.start("worker", "--index", "0", "--timeout", "1", environ=environ)
     assert program.wait() == 1
@@ -121,7 +121,7 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
         states.append(unpack(WorkerStatus, data).state)
         return states[-1] is WorkerState.COLLECTING
 
-    heard = _heard(link, server.subjects.worker(0), collecting)
+    heard = _subscribed(link, server.subjects.worker(0), collecting)
     python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
     environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path}
     program = workplace.start("worker", "--index", "0", environ=environ)
@@ -134,11 +134,11 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.assert_nothing_runs()
 
 
-@pytest.mark.parametrize("said", [["--index", "1"], []], ids=["by option", "by Kubernetes"])
-def test_what_makes_environments_may_ask_which_worker_it_is(
-    workplace: "Workplace", server: "Server", said: list[str]
+@pytest.mark.parametrize("options", [["--index", "1"], []], ids=["by option", "by Kubernetes"])
+def test_a_function_that_builds_environments_can_read_the_workers_index(
+    workplace: "Workplace", server: "Server", options: list[str]
 ) -> None:
-    """So each worker has its own, where one job names a function for all."""
+    """So one function of a job can build a different environment for each worker."""
     workplace.write(
         "each_its_own.py",
         """
@@ -147,7 +147,7 @@ def test_what_makes_environments_may_ask_which_worker_it_is(
 
         def make():
             name = ["CartPole-v1", "Acrobot-v1"][int(os.environ["ROLLFLEET_WORKER"])]
-            print("made:", name, flush=True)
+            print("built:", name, flush=True)
             return gymnasium.make(name)
         """,
     )
@@ -156,14 +156,12 @@ def test_what_makes_environments_may_ask_which_worker_it_is(
     )
     python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
     environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, JOB_COMPLETION_INDEX: "1"}
-    program = workplace.start("worker", *said, environ=environ)
-    program.wait_for("made: Acrobot-v1")
+    program = workplace.start("worker", *options, environ=environ)
+    program.wait_for("built: Acrobot-v1")
 
 
 @pytest.mark.parametrize("asked", [{}, {"PYTHONWARNINGS": "default"}], ids=["quiet", "asked for"])
-def test_warnings_are_left_out_unless_asked_for(
-    workplace: "Workplace", server: "Server", asked: dict[str, str]
-) -> None:
+def test_warnings_are_hidden_unless_asked_for(workplace: "Workplace", server: "Server", asked: dict[str, str]) -> None:
     workplace.write(
         "odd.py",
         """
@@ -176,25 +174,25 @@ def test_warnings_are_left_out_unless_asked_for(
                 super().__init__()
                 warnings.warn("this is odd")
                 gymnasium.logger.warn("so is this")
-                print("it is made", flush=True)
+                print("it is built", flush=True)
         """,
     )
     server.provision(env={"entrypoint": "odd:Odd"}, policy={"random": {}})
     python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
     environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, **asked}
     program = workplace.start("worker", "--index", "0", environ=environ)
-    program.wait_for("it is made")
+    program.wait_for("it is built")
     program.seconds_until_gone(signal.SIGTERM)
     program.wait()
     assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
 
 
-def _heard(link: Link, subject: str, is_it: Callable[[bytes], bool]) -> threading.Event:
-    """Set when a message comes that `is_it`."""
+def _subscribed(link: Link, subject: str, matches: Callable[[bytes], bool]) -> threading.Event:
+    """Return an event that is set when a matching message comes."""
     heard = threading.Event()
 
     async def on_message(message: Msg) -> None:
-        if is_it(message.data):
+        if matches(message.data):
             heard.set()
 
     async def subscribe() -> None:

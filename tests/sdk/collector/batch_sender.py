@@ -1,4 +1,4 @@
-"""A worker that sends what it is told."""
+"""A worker that sends batches on demand."""
 
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,13 @@ ENVS, STEPS = 2, 3
 
 
 class Sender:
-    """One life of a worker."""
+    """One incarnation of a worker."""
 
     def __init__(self, server: "Server", worker: int) -> None:
         self._transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
 
     def send(self, *values: float, session: int = 1, round_: int = 0) -> None:
-        """Batches of observations that are all this, of no episode's end; until NATS has them."""
+        """Send a batch for each value, whose observations all have that value. Wait until NATS has stored them."""
         meta = BatchMeta(session=session, round=round_, version=1, frames=ENVS * STEPS)
         for value in values:
             self._transport.send(_fragment(value), meta).stored.result(10)

@@ -1,4 +1,4 @@
-"""Several things at the same time, as processes would do them."""
+"""Concurrent calls, in threads, as several processes would make them."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ PATIENCE_S = 60.0
 
 
 def begin(go: Callable[[T], Any], what: T) -> "Future[Any]":
-    """Begin one; what hangs does not keep the program from ending."""
+    """Start a call in a daemon thread: if it hangs, the program still exits."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -25,5 +25,5 @@ def begin(go: Callable[[T], Any], what: T) -> "Future[Any]":
 
 
 def at_once(go: Callable[[T], Any], these: Sequence[T]) -> list[Any]:
-    """Do it with each of these; what each gave."""
+    """Call the function with each value at the same time. Returns the results in order."""
     return [each.result(PATIENCE_S) for each in [begin(go, each) for each in these]]

@@ -1,9 +1,9 @@
-"""Collectors in each place."""
+"""Fixtures: collectors on each transport."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,6 @@ import torch
 
 from rollfleet import Collector
 from rollfleet.learner.construction import construct
-from rollfleet.learner.options import LearnerOptions
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.transport import NatsTransport
@@ -24,11 +23,12 @@ from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
     from tests.job_server import Server
+from tests.sdk.collector.given_keywords import keywords_of
 from tests.sdk.collector.places import FORKED, Collect, CollectInProcesses
 
 
 class CollectOverNats(Collect):
-    """Two workers of a job on a real nats-server, each a thread here."""
+    """Two workers of a job on a real nats-server, each a thread of this process."""
 
     workers = 2
     alone: ClassVar[dict[str, Any]] = {"workers": 1}
@@ -38,10 +38,10 @@ class CollectOverNats(Collect):
         self._server = server
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
-        """As if the job had been written by these words. One at a time: the one before is shut down."""
+        """Make a collector of a job with these keywords. Shuts down the last one first."""
         self._stack.close()
         keywords.setdefault("workers", self.workers)
-        made = construct(env, policy, keywords)  # type: ignore[arg-type]
+        made = construct(env, policy, keywords_of(**keywords))
         job = made.workload.job
         spec = job.spec.model_copy(update={"delivery": job.spec.delivery.model_copy(update={"max_bytes": "64Mi"})})
         metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
@@ -57,8 +57,8 @@ class CollectOverNats(Collect):
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
         transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
-        learner: Any = {name: keywords[name] for name in LearnerOptions.__annotations__ if name in keywords}
-        return self._kept(Collector.over(transport, job, policy, **learner))
+        options: Any = {each.name: getattr(made.options, each.name) for each in fields(made.options)}
+        return self._kept(Collector.over(transport, job, policy, **options))
 
 
 def _work(link: Link, job: CollectorJob, workload: Workload, index: int) -> None:
@@ -67,7 +67,7 @@ def _work(link: Link, job: CollectorJob, workload: Workload, index: int) -> None
     try:
         worker.run()
     except Exception as error:
-        transport.report(replace(worker.failed(error), fatal=True))  # nobody here would start it again
+        transport.report(replace(worker.failed(error), fatal=True))  # no one restarts it here
     finally:
         worker.close()
         transport.close()
@@ -89,21 +89,21 @@ PROCESSES = pytest.param("processes", marks=FORKED)
 
 @pytest.fixture(params=["here", PROCESSES, "nats"])
 def collect(request: pytest.FixtureRequest) -> Iterator[Collect]:
-    """Makes collectors in each place in turn."""
+    """Makes collectors on each transport in turn."""
     with ExitStack() as stack:
         yield _place(request, stack)
 
 
 @pytest.fixture(params=[PROCESSES, "nats"])
 def apart(request: pytest.FixtureRequest) -> Iterator[Collect]:
-    """Makes collectors whose two workers are not the learner: in each place in turn that has such."""
+    """Makes collectors with two workers outside of the learner, on each such transport in turn."""
     with ExitStack() as stack:
         yield _place(request, stack)
 
 
 @pytest.fixture
 def here() -> Iterator[Callable[..., Collector]]:
-    """Makes collectors in this process, for what exists nowhere else."""
+    """Makes collectors in this process only."""
     with ExitStack() as stack:
         yield Collect(stack)
 

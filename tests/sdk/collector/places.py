@@ -1,4 +1,4 @@
-"""Collectors wherever batches can come from, made from the same arguments: what a keyword does, it does everywhere."""
+"""Collectors on each transport, made from the same keywords, which work alike on all of them."""
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,9 +15,8 @@ class Collect:
     """Makes collectors; called as `rollfleet.Collector` is. They are shut down after the test.
 
     Attributes:
-        workers: How many collect, unless the keyword `workers` says so.
-        alone: The keywords by which one worker collects: several threads share torch's generators, which processes
-            do not.
+        workers: The number of workers, unless the keyword `workers` is given.
+        alone: The keywords for a single worker: several threads share torch's generators, and processes do not.
     """
 
     workers = 1
@@ -27,7 +26,7 @@ class Collect:
         self._stack = stack
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
-        """A collector whose workers are in this process."""
+        """Make a collector whose worker is in this process."""
         return self._kept(Collector(env, policy, **keywords))
 
     def _kept(self, collector: Collector) -> Collector:
@@ -36,16 +35,16 @@ class Collect:
 
 
 class CollectInProcesses(Collect):
-    """Two worker processes, forks of this one: nothing that a test defines need be pickled."""
+    """Two worker processes, forks of this one: no object of a test needs pickling."""
 
     workers = 2
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
-        """A collector with workers of its own."""
+        """Make a collector with worker processes."""
         mine: dict[str, Any] = {"workers": self.workers, "start_method": "fork"}
         return self._kept(Collector(env, policy, **mine | keywords))
 
 
-# From 3.12 on Python warns of forks of processes with threads, such as torch's. The workers here are done before
-# anything could come of it.
+# Python 3.12 and newer warn about forks of processes with threads, such as torch's. These workers end before a thread
+# could matter.
 FORKED = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -1,4 +1,4 @@
-"""What is the learner's own once it says so: `acknowledge="manual"`, over a real nats-server and over processes."""
+"""`acknowledge="manual"`, over a real nats-server and over processes."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -27,7 +27,7 @@ def trajectories(collector: Collector, batches: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_what_was_not_acknowledged_comes_again_to_the_successor_and_nothing_else_does(
+def test_only_unacknowledged_batches_come_again_to_the_successor(
     mode: str, server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SPEC | {"mode": mode, "workers": 1})
@@ -41,14 +41,14 @@ def test_what_was_not_acknowledged_comes_again_to_the_successor_and_nothing_else
     again = trajectories(successor, 2)
     if mode == "Async":
         assert again == held
-    else:  # its own rounds: what was collected for another learner's is too old
+    else:  # fragments for another learner's rounds are too old
         assert successor.stats().stale == 2
     assert not {each for ids in again for each in ids} <= {each for ids in stored for each in ids}
     successor.shutdown()
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_a_loop_that_never_acknowledges_is_told_so(
+def test_a_loop_that_never_acknowledges_raises(
     mode: str, server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SPEC | {"mode": mode, "workers": 2})
@@ -74,13 +74,13 @@ def test_over_processes_a_worker_waits_for_the_acknowledgement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"workers": 1, "acknowledge": "later"}, r"`acknowledge` is one of 'auto', 'manual', not 'later'"),
-        ({"acknowledge": "manual"}, r"`acknowledge` is about worker processes"),
-        ({"workers": 1, "acknowledge": "manual", "replay_buffer": []}, r"`replay_buffer` has what it was given"),
+        ({"acknowledge": "manual"}, r"`acknowledge` needs worker processes"),
+        ({"workers": 1, "acknowledge": "manual", "replay_buffer": []}, r"`replay_buffer` stores each batch before"),
     ],
 )
-def test_what_says_nothing_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(JobInvalid, match=told):
+def test_acknowledge_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobInvalid, match=message):
         Collector("CartPole-v1", frames_per_batch=16, **options)

@@ -1,4 +1,4 @@
-"""How much is collected, from how many environments, in which form."""
+"""How much is collected, from how many environments, and in which form."""
 
 import multiprocessing
 import time
@@ -50,14 +50,14 @@ def always_1(observation: Tensor) -> Tensor:
 
 
 def marks(batch: Any) -> list[int]:
-    """What `mark` each row was collected with."""
+    """Return the `mark` of each row's environment."""
     return [int(row) for row in batch["observation"][:, 0, 2]]
 
 
 # --- frames_per_batch, num_envs, total_frames ------------------------------------------------------------------------
 
 
-def test_frames_per_batch_are_those_of_all_workers_and_num_envs_those_of_each(collect: "Collect") -> None:
+def test_frames_per_batch_counts_all_workers_and_num_envs_each_worker(collect: "Collect") -> None:
     collector = collect(Countdown, always_1, num_envs=3, frames_per_batch=30 * collect.workers)
     for number, batch in enumerate(islice(collector, 3), start=1):
         assert batch.batch_size == (3 * collect.workers, 10)
@@ -69,7 +69,7 @@ def test_frames_per_batch_are_those_of_all_workers_and_num_envs_those_of_each(co
         assert collector.batches == number
 
 
-def test_frames_that_do_not_go_into_the_environments_of_all_workers_are_rounded_up(collect: "Collect") -> None:
+def test_frames_that_do_not_divide_among_all_environments_are_rounded_up(collect: "Collect") -> None:
     batch = next(collect(Countdown, always_1, num_envs=2, frames_per_batch=22))
     assert batch.batch_size == (2 * collect.workers, -(-22 // (2 * collect.workers)))
 
@@ -89,18 +89,18 @@ def test_without_total_frames_there_is_no_end(collect: "Collect") -> None:
     assert len(list(islice(collector, 30))) == 30
 
 
-def test_in_mode_async_frames_per_batch_are_one_workers(apart: "Collect") -> None:
+def test_in_mode_async_frames_per_batch_counts_one_worker(apart: "Collect") -> None:
     collector = apart(Countdown, always_1, num_envs=2, frames_per_batch=20, mode="async")
     seen: set[int] = set()
-    while seen != {0, 1}:  # one of them may begin much later
+    while seen != {0, 1}:  # one worker may begin much later
         batch = next(collector)
         assert batch.batch_size == (2, 10)
         (worker,) = {split(int(row[0]))[0] for row in batch["collector", "traj_ids"]}
         seen.add(worker)
 
 
-def test_one_worker_in_mode_async_goes_on_while_the_learner_does_something_else(apart: "Collect") -> None:
-    """TorchRL's aSyncDataCollector."""
+def test_one_async_worker_continues_while_the_learner_is_busy(apart: "Collect") -> None:
+    """As TorchRL's aSyncDataCollector does."""
     taken = multiprocessing.get_context("fork").Value("q", 0)
 
     def counting(observation: Tensor) -> Tensor:
@@ -113,18 +113,16 @@ def test_one_worker_in_mode_async_goes_on_while_the_learner_does_something_else(
     for number in range(1, 4):
         batches.append(next(collector))
         end = time.monotonic() + 30
-        while taken.value < 10 * (number + 1):  # the next batch is collected though nobody asks for it
+        while taken.value < 10 * (number + 1):  # the worker collects the next batch without a request
             assert time.monotonic() < end
             time.sleep(0.001)
     whole: Any = torch.cat(batches, dim=1)
     assert whole.batch_size == (2, 30)
-    assert torch.equal(whole["observation"][..., 1], (torch.arange(30.0) % 5).expand(2, 30))  # nothing is missing
+    assert torch.equal(whole["observation"][..., 1], (torch.arange(30.0) % 5).expand(2, 30))  # no frame is missing
 
 
 @pytest.mark.parametrize(("how", "shape"), [("envs", (6, 4)), ("time", (3, 8)), ("stack", (2, 3, 4))])
-def test_cat_results_says_how_workers_shares_are_put_together(
-    apart: "Collect", how: str, shape: tuple[int, ...]
-) -> None:
+def test_cat_results_sets_how_workers_fragments_are_joined(apart: "Collect", how: str, shape: tuple[int, ...]) -> None:
     batch = next(apart(Countdown, always_1, num_envs=3, frames_per_batch=24, cat_results=how))
     assert batch.batch_size == shape
     assert batch.names[-1] == "time"
@@ -156,7 +154,7 @@ def test_env_is_a_function_that_makes_a_whole_vector_in_any_autoreset_mode(
         assert torch.equal(row["observation"][:, 1], torch.arange(10.0) % length)
 
 
-def test_env_is_a_vector_that_is_there(here: Here) -> None:
+def test_env_is_a_vector_env_object(here: Here) -> None:
     vector = SyncVectorEnv([partial(Countdown, 5, mark) for mark in range(3)], autoreset_mode=AutoresetMode.SAME_STEP)
     assert marks(next(here(vector, frames_per_batch=30))) == [0, 1, 2]
 
@@ -182,29 +180,33 @@ def test_a_list_of_env_kwargs_has_those_of_each_worker(collect: "Collect") -> No
 def test_env_kwargs_go_to_an_id_too(collect: "Collect") -> None:
     batch = next(collect("Pendulum-v1", env_kwargs={"g": 0.0}, num_envs=1, frames_per_batch=2 * collect.workers))
     before, speed, action = batch["observation"][:, 0], batch["next", "observation"][:, 0, 2], batch["action"][:, 0, 0]
-    torch.testing.assert_close(speed, (before[:, 2] + 0.15 * action.clip(-2, 2)).clip(-8, 8))  # nothing pulls it down
+    torch.testing.assert_close(speed, (before[:, 2] + 0.15 * action.clip(-2, 2)).clip(-8, 8))  # gravity is off
 
 
 # --- episodes --------------------------------------------------------------------------------------------------------
 
 
-def test_max_frames_per_traj_truncates_and_begins_anew(collect: "Collect") -> None:
+def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: "Collect") -> None:
     collector = collect(partial(Countdown, 1000), always_1, max_frames_per_traj=4, num_envs=2, frames_per_batch=48)
     batch = next(collector)
     frame = batch["observation"][..., 1]
     assert frame.max() == 3
     assert torch.equal(batch["next", "truncated"].squeeze(-1), frame == 3)
     assert not batch["next", "terminated"].any()
-    assert (batch["next", "observation"][..., 1][frame == 3] == 4).all()  # the true last one, not the next reset's
+    assert (
+        batch["next", "observation"][..., 1][frame == 3] == 4
+    ).all()  # the episode's last observation, not the next reset's
     assert set(collector.episode_lengths) == {4}
 
 
-def test_set_truncated_marks_the_last_frame_of_what_goes_on(collect: "Collect") -> None:
+def test_set_truncated_marks_the_last_frame_of_episodes_that_continue(collect: "Collect") -> None:
     collector = collect(partial(Countdown, 1000), always_1, set_truncated=True, num_envs=2, frames_per_batch=20)
     first, second = next(collector), next(collector)
     assert first["next", "truncated"][:, -1].all()
     assert not first["next", "truncated"][:, :-1].any()
-    assert torch.equal(second["observation"][:, 0, 1], first["next", "observation"][:, -1, 1])  # nothing was reset
+    assert torch.equal(
+        second["observation"][:, 0, 1], first["next", "observation"][:, -1, 1]
+    )  # no environment was reset
     assert not set(first["collector", "traj_ids"].flatten().tolist()) & set(
         second["collector", "traj_ids"].flatten().tolist()
     )
@@ -221,7 +223,7 @@ def test_reset_at_each_iter_begins_every_batch_with_new_episodes_under_new_ids(c
         seen |= ids
 
 
-def test_episodes_span_batches_unless_something_else_is_asked_for(collect: "Collect") -> None:
+def test_episodes_span_batches_by_default(collect: "Collect") -> None:
     collector = collect(partial(Countdown, 1000), always_1, num_envs=2, frames_per_batch=20)
     first, second = next(collector), next(collector)
     assert torch.equal(first["next", "observation"][:, -1], second["observation"][:, 0])
@@ -229,16 +231,16 @@ def test_episodes_span_batches_unless_something_else_is_asked_for(collect: "Coll
     assert not first["next", "done"].any()
 
 
-def test_without_reset_when_done_what_is_left_of_a_row_is_padding(collect: "Collect") -> None:
+def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: "Collect") -> None:
     frames = 16 * collect.workers
     collector = collect(partial(Countdown, 3), always_1, reset_when_done=False, num_envs=2, frames_per_batch=frames)
     for batch in islice(collector, 2):
         assert (batch["collector", "mask"].sum(1) == 3).all()
         assert (batch["collector", "traj_ids"][~batch["collector", "mask"]] == -1).all()
-    assert collector.frames == 2 * 2 * 3 * collect.workers  # padding is no frame
+    assert collector.frames == 2 * 2 * 3 * collect.workers  # padding does not count
 
 
-def test_step_count_and_is_init_tell_where_in_its_episode_a_frame_is(collect: "Collect") -> None:
+def test_step_count_and_is_init_show_a_frames_position_in_its_episode(collect: "Collect") -> None:
     batch = next(collect(Countdown, always_1, step_count=True, is_init=True, num_envs=2, frames_per_batch=40))
     frame = batch["observation"][..., 1:2]
     assert torch.equal(batch["step_count"], frame.long())
@@ -275,7 +277,7 @@ def test_init_random_frames_are_random_and_those_after_them_the_policys(collect:
 # --- what is known of episodes ---------------------------------------------------------------------------------------
 
 
-def test_returns_and_lengths_are_those_of_the_episodes_that_ended(collect: "Collect") -> None:
+def test_returns_and_lengths_cover_the_ended_episodes(collect: "Collect") -> None:
     collector = collect(partial(Countdown, 5), always_1, num_envs=2, frames_per_batch=24 * collect.workers)
     assert collector.mean_return is None
     next(collector)

@@ -1,4 +1,4 @@
-"""A collector inside a worker of a larger one: weights go on to its own workers, under the learner's numbers."""
+"""A collector inside a worker of an outer one: its own workers get the weights under the same version numbers."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -21,19 +21,19 @@ VERSION = ("collector", "policy_version")
 
 
 class Constant(nn.Module):
-    """Says its weight, and takes the action that is the weight modulo 2."""
+    """Puts its weight into the batch, and takes the action `weight % 2`."""
 
-    def __init__(self, says: float = 0) -> None:
+    def __init__(self, shown: float = 0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.tensor(float(says)))
+        self.weight = nn.Parameter(torch.tensor(float(shown)))
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        says = self.weight.detach().expand(len(observation)).clone()
-        return {"action": says.long() % 2, "says": says}
+        shown = self.weight.detach().expand(len(observation)).clone()
+        return {"action": shown.long() % 2, "shown": shown}
 
 
 class Nested(gymnasium.Env[Any, Any]):
-    """Each step is a batch of two inner worker processes: observes what each said, took, and by which version."""
+    """Steps by a batch of two inner worker processes; observes the weight, action and version of each."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (6,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -57,7 +57,7 @@ class Nested(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         batch = next(self.inner)
-        values = (batch["says"], batch["action"], batch[VERSION])
+        values = (batch["shown"], batch["action"], batch[VERSION])
         assert all((value == value[:, :1]).all() for value in values)
         seen = torch.cat([value[:, 0].float() for value in values])
         assert float(self.policy.weight) == seen[0]  # the inner learner's own policy follows, too
@@ -68,17 +68,17 @@ class Nested(gymnasium.Env[Any, Any]):
 
 
 class Wrapped(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Has nothing to say."""
+    """Does nothing."""
 
 
 def test_the_workers_of_an_environments_own_collector_act_on_the_learners_weights(collect: "Collect") -> None:
     policy = Constant(3)
     collector = collect(lambda: Wrapped(Nested()), policy, **OPTIONS)
     for version, batch in enumerate(islice(collector, 3), start=1):
-        says = 2.0 + version
-        assert (batch["says"] == says).all()
+        shown = 2.0 + version
+        assert (batch["shown"] == shown).all()
         assert (batch[VERSION] == version).all()
-        expected = torch.tensor([says, says, says % 2, says % 2, version, version])
+        expected = torch.tensor([shown, shown, shown % 2, shown % 2, version, version])
         assert (batch["next", "observation"] == expected).all()
         with torch.no_grad():
             policy.weight.add_(1)
@@ -86,7 +86,7 @@ def test_the_workers_of_an_environments_own_collector_act_on_the_learners_weight
     assert collector.update_policy_weights_(policy=Constant(20)) == 5
 
 
-def test_only_those_workers_pass_weights_on_that_were_sent_them(apart: "Collect") -> None:
+def test_only_workers_that_were_sent_weights_pass_them_on(apart: "Collect") -> None:
     collector = apart(Nested, Constant(3), weights_interval=0, **OPTIONS)
     next(collector)
     collector.update_policy_weights_(Constant(4), worker_ids=1)
@@ -95,12 +95,12 @@ def test_only_those_workers_pass_weights_on_that_were_sent_them(apart: "Collect"
 
 
 class WithCollector(nn.Module):
-    """A policy that has a collector of its own: it looks at what others would do, by its own newest weights."""
+    """A policy with its own collector, whose workers run the policy's newest weights."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = Constant(-1)
-        self._inner: list[Collector] = []  # made where it acts
+        self._inner: list[Collector] = []  # made on the worker
 
     def receive_weights(self, policy: nn.Module, version: int) -> None:
         assert policy is self
@@ -109,11 +109,11 @@ class WithCollector(nn.Module):
         assert self._inner[0].receive_weights(self.net, version) == version
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        if not self._inner:  # a first look at what comes out
+        if not self._inner:  # the first call, on one observation
             seen = torch.full((len(observation), 2), -1.0)
         else:
             batch = next(self._inner[0])
-            seen = torch.stack([batch["says"][0, 0], batch[VERSION][0, 0].float()]).expand(len(observation), 2)
+            seen = torch.stack([batch["shown"][0, 0], batch[VERSION][0, 0].float()]).expand(len(observation), 2)
         return self.net(observation) | {"seen": seen.clone()}  # type: ignore[no-any-return]
 
 
@@ -127,21 +127,21 @@ def test_the_workers_of_a_policys_own_collector_act_on_the_learners_weights(coll
             policy.net.weight.fill_(10.0 * (version + 1))
 
 
-def test_weights_that_are_received_are_loaded_and_numbered_on(collect: "Collect") -> None:
+def test_received_weights_are_loaded_and_keep_counting_versions(collect: "Collect") -> None:
     policy = Constant(0)
     collector = collect("CartPole-v1", policy, weights_interval=0, **OPTIONS)
     next(collector)
     assert collector.receive_weights(Constant(1)) == 2
     assert policy.weight.item() == 1
     assert collector.receive_weights(Constant(2), 7) == 7
-    assert collector.receive_weights(weights=Constant(5).state_dict(), version=3) == 8  # no number is given twice
+    assert collector.receive_weights(weights=Constant(5).state_dict(), version=3) == 8  # no number is used twice
     batch = next(collector)
-    assert (batch["says"] == 5).all()
+    assert (batch["shown"] == 5).all()
     assert (batch[VERSION] == 8).all()
     assert policy.weight.item() == 5
 
 
-def test_weights_that_are_none_or_do_not_fit_are_refused(here: Callable[..., Collector]) -> None:
+def test_missing_or_mismatched_weights_are_refused(here: Callable[..., Collector]) -> None:
     collector = here("CartPole-v1", Constant(0), **OPTIONS)
     with pytest.raises(JobInvalid, match="update_policy_weights_"):
         collector.receive_weights()
@@ -152,10 +152,10 @@ def test_weights_that_are_none_or_do_not_fit_are_refused(here: Callable[..., Col
     assert collector.version == 0
 
 
-def test_an_error_in_passing_weights_on_is_the_workers(collect: "Collect") -> None:
+def test_an_error_while_passing_weights_on_is_the_workers_error(collect: "Collect") -> None:
     class Refuses(Constant):
         def receive_weights(self, policy: nn.Module, version: int) -> None:
-            raise LookupError(f"nobody wants version {version}")
+            raise LookupError(f"no one needs version {version}")
 
-    with pytest.raises(Exception, match="nobody wants version 1"):
+    with pytest.raises(Exception, match="no one needs version 1"):
         next(collect("CartPole-v1", Refuses(), **OPTIONS))

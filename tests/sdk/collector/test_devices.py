@@ -1,4 +1,4 @@
-"""`env_device` and `no_cuda_sync`: environments that make tensors, and what is waited for."""
+"""`env_device` and `no_cuda_sync`: environments that make tensors, and waits for copies."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -85,14 +85,14 @@ def always_1(observation: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("make", [OfTensors, VectorOfTensors])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_env_device_is_where_actions_are_put_and_what_comes_from_there_is_in_the_batch(
+def test_actions_go_to_env_device_and_tensors_from_there_are_in_the_batch(
     collect: "Collect", device: str, make: Callable[[], Any]
 ) -> None:
     batch = next(collect(make, always_1, env_device=device, **SMALL))
     step = batch["observation"][..., 0]
     assert torch.equal(step, (torch.arange(step.shape[1]) % 5).float().expand(step.shape))
-    assert torch.equal(batch["next", "observation"][..., 0], step + 1)  # the last one of an episode, too
-    assert (batch["next", "observation"][..., 1:] == 1).all()  # a tensor, on that device
+    assert torch.equal(batch["next", "observation"][..., 0], step + 1)  # an episode's last one, too
+    assert (batch["next", "observation"][..., 1:] == 1).all()  # actions are tensors on that device
     assert (batch["next", "reward"] == 2).all()
     assert torch.equal(batch["next", "done"].squeeze(-1), step == 4)
     assert batch["action"].device.type == "cpu"
@@ -110,7 +110,7 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_says_it_too(
+def test_a_job_sets_the_threshold_too(
     server: "Server", start_worker: "StartWorker", connect: Callable[..., Collector], name: str
 ) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
@@ -126,26 +126,26 @@ def two_of_tensors(num_envs: int) -> VectorOfTensors:
     return VectorOfTensors()
 
 
-def test_a_vector_that_is_there_already_has_a_device_too(here: Callable[..., Collector]) -> None:
+def test_a_vector_env_object_has_a_device_too(here: Callable[..., Collector]) -> None:
     batch = next(here(VectorOfTensors(), always_1, env_device="meta", frames_per_batch=32))
     assert (batch["next", "observation"][..., 1:] == 1).all()
 
 
 def test_environments_of_arrays_are_on_the_cpu(collect: "Collect") -> None:
     assert next(collect("CartPole-v1", env_device="cpu", **SMALL)).shape == (2 * collect.workers, 16 // collect.workers)
-    with pytest.raises(RollfleetError, match=r"gives NumPy arrays, which are in CPU memory.*remove `env_device`"):
+    with pytest.raises(RollfleetError, match=r"returns NumPy arrays in CPU memory.*remove `env_device`"):
         next(collect("CartPole-v1", env_device="meta", **SMALL))
 
 
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"env_device": "gpu"}, "`env_device`: 'gpu' is no device of torch"),
-        ({"env_device": ["cpu", "cpu"]}, "`env_device` lists 2, but there are 1 workers"),
-        ({"no_cuda_sync": True}, "`no_cuda_sync` is about copies to `device` and to `env_device`, and there are none"),
+        ({"env_device": "gpu"}, "`env_device`: 'gpu' is not a torch device"),
+        ({"env_device": ["cpu", "cpu"]}, "`env_device` has 2 entries for 1 workers"),
+        ({"no_cuda_sync": True}, "`no_cuda_sync` needs `device` or `env_device`"),
     ],
 )
-def test_devices_that_cannot_be_are_told(
+def test_unusable_devices_are_refused_by_keyword(
     here: Callable[..., Collector], keywords: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(JobInvalid, match=message):
@@ -153,7 +153,7 @@ def test_devices_that_cannot_be_are_told(
 
 
 class Copies(TorchDispatchMode):
-    """Which copies to `meta` are waited for."""
+    """Record which copies to `meta` are waited for."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,7 +167,7 @@ class Copies(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("where", ["device", "env_device"])
-def test_with_no_cuda_sync_copies_are_not_waited_for(here: Callable[..., Collector], where: str) -> None:
+def test_no_cuda_sync_does_not_wait_for_copies(here: Callable[..., Collector], where: str) -> None:
     collector = here(OfTensors, always_1, no_cuda_sync=True, **{where: "meta"}, **SMALL)
     with Copies() as copies:
         next(collector)
@@ -176,23 +176,23 @@ def test_with_no_cuda_sync_copies_are_not_waited_for(here: Callable[..., Collect
 
 
 @pytest.mark.parametrize("no_cuda_sync", [True, False])
-def test_batches_are_put_on_the_device_as_it_says(
+def test_no_cuda_sync_decides_whether_batch_copies_are_waited_for(
     collect: "Collect", no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by a dispatch mode: that sees its own thread alone."""
+    """Patch `to`, because a dispatch mode sees only its own thread."""
     asked: list[bool] = []
     to = TensorDict.to
 
-    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked.append(kwargs["non_blocking"])
         return to(self, *args, **kwargs)
 
-    monkeypatch.setattr(TensorDict, "to", told)
+    monkeypatch.setattr(TensorDict, "to", recorded)
     assert next(collect("CartPole-v1", device="meta", no_cuda_sync=no_cuda_sync, **SMALL)).device.type == "meta"
     assert set(asked) == {no_cuda_sync}
 
 
-def test_without_it_copies_to_an_environment_are_waited_for(here: Callable[..., Collector]) -> None:
+def test_without_no_cuda_sync_copies_to_an_environment_are_waited_for(here: Callable[..., Collector]) -> None:
     collector = here(OfTensors, always_1, no_cuda_sync=False, env_device="meta", **SMALL)
     with Copies() as copies:
         next(collector)
@@ -200,8 +200,8 @@ def test_without_it_copies_to_an_environment_are_waited_for(here: Callable[..., 
     assert all(copies.waited)
 
 
-def test_a_batch_that_is_put_on_the_cpu_is_the_learners_own(here: Callable[..., Collector]) -> None:
-    """The rollout writes into its memory again two batches later."""
+def test_the_learner_owns_the_memory_of_batches_on_the_cpu(here: Callable[..., Collector]) -> None:
+    """The rollout reuses its memory two batches later."""
     collector = here("CartPole-v1", device="cpu", **SMALL)
     first = next(collector)
     kept = first.clone()

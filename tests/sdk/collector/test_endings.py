@@ -1,4 +1,4 @@
-"""What is raised when a collector ends: what its user has not seen, and that once."""
+"""The end of a collector raises each error that no call has raised, once."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, WorkerFailed
-from rollfleet.learner.raised_errors import RaisedErrors
+from rollfleet.learner.iterator import RaisedErrors
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
@@ -44,37 +44,37 @@ def always_0(observation: Tensor) -> Tensor:
     return torch.zeros(len(observation), dtype=torch.int64)
 
 
-def test_shutdown_does_not_raise_again_what_a_call_has_raised(apart: "Collect") -> None:
+def test_shutdown_does_not_raise_an_error_a_second_time(apart: "Collect") -> None:
     collector = apart(Breaks, always_0, **OPTIONS)
     with pytest.raises(WorkerFailed, match="the simulator broke"):
         next(collector)
-    with pytest.raises(WorkerFailed, match="the simulator broke"):  # it did not mend by that
+    with pytest.raises(WorkerFailed, match="the simulator broke"):  # and again at the next call
         next(collector)
     collector.shutdown()
 
 
-def test_the_end_of_the_with_block_does_not_either(apart: "Collect") -> None:
+def test_the_end_of_the_with_block_does_not_raise_it_a_second_time_either(apart: "Collect") -> None:
     with apart(Breaks, always_0, **OPTIONS) as collector:
         with pytest.raises(WorkerFailed, match="the simulator broke"):
             next(collector)
-        with pytest.raises(JobInvalid, match="there is no worker 9"):  # another error makes nobody forget the first
+        with pytest.raises(JobInvalid, match="there is no worker 9"):  # another error does not hide the first
             collector.update_policy_weights_({}, worker_ids=9)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_shutdown_raises_what_nobody_has_seen(here: Callable[..., Collector]) -> None:
+def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Collector]) -> None:
     """In mode async a worker may break while the learner is busy with the batch before."""
     collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
     next(collector)
     until = time.monotonic() + 30
-    while collector._transport.workers()[0].state is not WorkerState.FAILED:  # heard of, and not raised yet
+    while collector._transport.workers()[0].state is not WorkerState.FAILED:  # known, and not raised yet
         assert time.monotonic() < until
     with pytest.raises(WorkerFailed, match="the simulator broke"):
         collector.shutdown()
 
 
 class Closing(Breaks):
-    """Takes a while to close, and tells by a file that it has."""
+    """Takes a second to close, and then creates a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class Closing(Breaks):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(("timeout_s", "closed"), [(0.01, False), (60.0, True)])
-def test_timeout_s_is_how_long_workers_have_to_end_in_order(
+def test_workers_have_timeout_s_to_end_in_order(
     processes: "Collect", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float, closed: bool
 ) -> None:
     monkeypatch.setattr("rollfleet.processes.supervisor.TERMINATE_GRACE_S", 0.0)  # SIGTERM and SIGKILL at once
@@ -99,9 +99,9 @@ def test_timeout_s_is_how_long_workers_have_to_end_in_order(
     assert (tmp_path / "closed").exists() is closed
 
 
-def test_an_error_that_was_told_is_known_again_by_itself_and_not_by_its_words() -> None:
-    told, first, other = RaisedErrors(), WorkerFailed(1, "first"), WorkerFailed(1, "first")
-    with pytest.raises(WorkerFailed), told:
+def test_a_raised_error_is_recognised_by_identity_and_not_by_its_message() -> None:
+    raised, first, other = RaisedErrors(), WorkerFailed(1, "first"), WorkerFailed(1, "first")
+    with pytest.raises(WorkerFailed), raised:
         raise first
-    assert told.of(first)
-    assert not told.of(other)
+    assert first in raised
+    assert other not in raised

@@ -1,4 +1,4 @@
-"""Devices where there is a GPU: the same numbers, each thing where it was asked for. (Elsewhere: `meta`.)"""
+"""Devices on a machine with a GPU: the same numbers, on the requested devices. (Other machines test with `meta`.)"""
 
 import sys
 from itertools import islice
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 160, "seed": 2}
 
 
 class Leaning(nn.Module):
-    """Pushes to the side that the pole leans to, or away from it; tells where it and what it sees are."""
+    """Pushes to the side that the pole leans to, or away from it; records its device and that of its observations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,9 +64,7 @@ def _pickled_by_value() -> None:
 
 @pytest.mark.parametrize("place", [{}, {"workers": 2}], ids=["here", "processes"])
 @pytest.mark.parametrize("sync", [{}, {"no_cuda_sync": True}], ids=["waits", "does not wait"])
-def test_policy_and_batches_are_on_the_gpu_and_the_numbers_those_of_the_cpu(
-    place: dict[str, Any], sync: dict[str, Any]
-) -> None:
+def test_policy_and_batches_on_the_gpu_give_the_cpus_numbers(place: dict[str, Any], sync: dict[str, Any]) -> None:
     policy = Leaning()
     batches: dict[str, list[Any]] = {}
     for where, keywords in (("cpu", {}), (GPU, {"policy_device": GPU, "device": GPU} | sync)):

@@ -1,4 +1,4 @@
-"""A round that was closed before a worker had begun it is not waited for: that worker waits for the next one."""
+"""A round that closed before a worker had begun does not wait for it: that worker waits for the next round."""
 
 import time
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def policy() -> ActorCritic:
 
 
 @pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
-def test_a_worker_that_comes_when_a_round_was_closed_takes_part_in_the_next(
+def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     comes: bool, server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = job_of(server, workers=2)
@@ -59,7 +59,7 @@ def test_a_worker_that_comes_when_a_round_was_closed_takes_part_in_the_next(
         assert worker.error is None
 
 
-def test_another_rank_does_not_wait_for_it_either(
+def test_another_rank_does_not_wait_for_the_late_worker_either(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = job_of(server, workers=4)
@@ -68,6 +68,6 @@ def test_another_rank_does_not_wait_for_it_either(
     for index in range(3):
         start_worker(job, index)
     shapes = [each.result(20).shape for each in running]
-    assert shapes[0][0] in (2, 4)  # of two workers, of which one may have been cut short before it had begun
+    assert shapes[0][0] in (2, 4)  # of two workers, one of which may have been cut before it had begun
     assert shapes[1][0] == 2
     leader.shutdown()

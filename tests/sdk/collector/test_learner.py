@@ -1,4 +1,4 @@
-"""What the learner does with batches, and to the collector, while it goes on."""
+"""What the learner does with batches and with the collector during a run."""
 
 import multiprocessing
 import time
@@ -14,14 +14,15 @@ from torch import Tensor
 from rollfleet import Collector
 from rollfleet.data.splitting import split_trajectories
 from rollfleet.errors import JobEnded, JobInvalid, RollfleetError, WorkerFailed
+from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Counting, Learned, always_0, error_of, until
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of, until
 
 
 class Frames:
-    """A replay buffer: anything with `extend` is one."""
+    """A replay buffer: any object with `extend`."""
 
     def __init__(self) -> None:
         self.parts: list[TensorDict] = []
@@ -40,7 +41,7 @@ class Frames:
 
 def test_split_trajs_yields_a_trajectory_a_row(collect: "Collect") -> None:
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32 * collect.workers}
-    plain, split = (next(collect(Counting, always_0, split_trajs=asked, **keywords)) for asked in (False, True))
+    plain, split = (next(collect(CountingEnv, always_0, split_trajs=asked, **keywords)) for asked in (False, True))
     expected = split_trajectories(plain)
     assert len(split) > len(plain)
     for key, value in expected.items(True, True):
@@ -49,7 +50,7 @@ def test_split_trajs_yields_a_trajectory_a_row(collect: "Collect") -> None:
 
 
 def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: "Collect") -> None:
-    batch = next(collect(Counting, always_0, split_trajs=True, trajs_per_batch=2, **OPTIONS))
+    batch = next(collect(CountingEnv, always_0, split_trajs=True, trajs_per_batch=2, **OPTIONS))
     assert batch.batch_size == (2 * collect.workers, 5)
     assert batch["collector", "mask"].all()
 
@@ -61,42 +62,42 @@ def test_postproc_is_called_with_each_batch_after_it_was_split_and_its_result_is
         seen.append(("collector", "mask") in batch.keys(True))
         return f"{len(seen)} of {batch['next', 'reward'].sum():g}"
 
-    collector = collect(Counting, always_0, postproc=postproc, split_trajs=True, **OPTIONS)
+    collector = collect(CountingEnv, always_0, postproc=postproc, split_trajs=True, **OPTIONS)
     assert list(islice(collector, 2)) == ["1 of 16", "2 of 16"]
     assert seen == [True, True]
     assert collector.frames == 32
 
 
-def test_what_postproc_raises_is_raised_as_it_is(collect: "Collect") -> None:
+def test_an_error_of_postproc_is_raised_unchanged(collect: "Collect") -> None:
     def postproc(batch: TensorDict) -> None:
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
-        next(collect(Counting, always_0, postproc=postproc, **OPTIONS))
+        next(collect(CountingEnv, always_0, postproc=postproc, **OPTIONS))
 
 
 def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Collect") -> None:
     frames = Frames()
-    plain = list(collect(Counting, always_0, total_frames=48, **OPTIONS))
-    assert list(collect(Counting, always_0, total_frames=48, replay_buffer=frames, **OPTIONS)) == [None] * 3
+    plain = list(collect(CountingEnv, always_0, total_frames=48, **OPTIONS))
+    assert list(collect(CountingEnv, always_0, total_frames=48, replay_buffer=frames, **OPTIONS)) == [None] * 3
     expected: Any = torch.cat([batch.reshape(-1) for batch in plain])
     assert torch.equal(frames.all()["observation"], expected["observation"])
 
 
 def test_no_padding_gets_into_a_replay_buffer(collect: "Collect") -> None:
     frames = Frames()
-    next(collect(Counting, always_0, split_trajs=True, replay_buffer=frames, **OPTIONS))
+    next(collect(CountingEnv, always_0, split_trajs=True, replay_buffer=frames, **OPTIONS))
     assert len(frames) == 16
     assert (frames.all()[TRAJECTORY] >= 0).all()
     assert (frames.all()["next", "reward"] == 1).all()
 
 
-def test_start_fills_the_buffer_behind_the_learners_back_until_async_shutdown(collect: "Collect") -> None:
+def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: "Collect") -> None:
     frames = Frames()
-    collector = collect(Counting, always_0, replay_buffer=frames, **OPTIONS)
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
     collector.start()
     until(lambda: len(frames) > 100)
-    with pytest.raises(JobInvalid, match="is being filled in the background"):
+    with pytest.raises(JobInvalid, match=r"start\(\) fills the replay buffer in the background"):
         next(collector)
     collector.async_shutdown(timeout_s=30)
     there = len(frames)
@@ -109,7 +110,7 @@ def test_start_fills_the_buffer_behind_the_learners_back_until_async_shutdown(co
 
 def test_filling_ends_by_itself_at_total_frames(collect: "Collect") -> None:
     frames = Frames()
-    collector = collect(Counting, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
     collector.start()
     until(lambda: len(frames) == 64)
     collector.async_shutdown(timeout_s=30)
@@ -119,7 +120,7 @@ def test_filling_ends_by_itself_at_total_frames(collect: "Collect") -> None:
 def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
     frames = Frames()
     collector = collect(
-        Counting,
+        CountingEnv,
         always_0,
         replay_buffer=frames,
         init_random_frames=64,
@@ -135,21 +136,21 @@ def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
     assert (actions[64:] == 0).all()
 
 
-def test_weights_that_are_sent_meanwhile_are_acted_on(collect: "Collect") -> None:
+def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
     frames, policy = Frames(), Learned()
-    collector = collect(Counting, policy, replay_buffer=frames, weights_interval=0, **OPTIONS)
+    collector = collect(CountingEnv, policy, replay_buffer=frames, weights_interval=0, **OPTIONS)
     collector.start()
     until(lambda: len(frames) > 0)
     for number in (2, 3):
         with torch.no_grad():
             policy.weight.fill_(number)
         assert collector.update_policy_weights_() == number
-        until(lambda: bool((frames.parts[-1]["says"] == number).all()))  # noqa: B023
+        until(lambda: bool((frames.parts[-1]["shown"] == number).all()))  # noqa: B023
     collector.async_shutdown(timeout_s=30)
 
 
 @pytest.mark.parametrize("what", ["environment", "buffer"])
-def test_what_breaks_in_the_background_is_raised_at_the_next_call(collect: "Collect", what: str) -> None:
+def test_a_background_error_is_raised_at_the_next_call(collect: "Collect", what: str) -> None:
     class Full(Frames):
         def extend(self, frames: TensorDict) -> None:
             super().extend(frames)
@@ -158,7 +159,7 @@ def test_what_breaks_in_the_background_is_raised_at_the_next_call(collect: "Coll
 
     buffer = Full() if what == "buffer" else Frames()
     env_kwargs = {"breaks_at": 0 if what == "buffer" else 30}
-    collector = collect(Counting, always_0, env_kwargs=env_kwargs, replay_buffer=buffer, **OPTIONS)
+    collector = collect(CountingEnv, always_0, env_kwargs=env_kwargs, replay_buffer=buffer, **OPTIONS)
     collector.start()
     expected = "the buffer is full" if what == "buffer" else "the simulator broke"
     until(lambda: expected in error_of(collector))
@@ -166,15 +167,15 @@ def test_what_breaks_in_the_background_is_raised_at_the_next_call(collect: "Coll
         collector.async_shutdown(timeout_s=30)
 
 
-def test_start_without_a_buffer_says_what_it_needs(collect: "Collect") -> None:
+def test_start_without_a_buffer_is_refused(collect: "Collect") -> None:
     with pytest.raises(JobInvalid, match="replay_buffer="):
-        collect(Counting, always_0, **OPTIONS).start()
+        collect(CountingEnv, always_0, **OPTIONS).start()
 
 
-def test_nothing_is_collected_in_a_pause_and_nothing_is_lost_by_it(collect: "Collect") -> None:
-    plain = collect(Counting, always_0, total_frames=64, **OPTIONS)
+def test_a_pause_collects_nothing_and_loses_nothing(collect: "Collect") -> None:
+    plain = collect(CountingEnv, always_0, total_frames=64, **OPTIONS)
     expected: Any = torch.cat([batch.clone() for batch in plain], dim=1)
-    collector = collect(Counting, always_0, total_frames=64, **OPTIONS)
+    collector = collect(CountingEnv, always_0, total_frames=64, **OPTIONS)
     parts = [next(collector)]
     with collector.pause():
         with pytest.raises(JobInvalid, match="paused"):
@@ -187,9 +188,9 @@ def test_nothing_is_collected_in_a_pause_and_nothing_is_lost_by_it(collect: "Col
         assert torch.equal(found[key], expected[key]), key
 
 
-def test_a_pause_holds_what_fills_a_buffer(collect: "Collect") -> None:
+def test_a_pause_stops_the_background_fill(collect: "Collect") -> None:
     frames = Frames()
-    collector = collect(Counting, always_0, replay_buffer=frames, **OPTIONS)
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
     collector.start()
     until(lambda: len(frames) > 0)
     with collector.pause():
@@ -216,7 +217,7 @@ def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
         time.sleep(0.2)
         return int(taken.value) == before
 
-    collector = apart(Counting, policy, mode="async", max_batches_ahead=1000, **OPTIONS)
+    collector = apart(CountingEnv, policy, mode="async", max_batches_ahead=1000, **OPTIONS)
     next(collector)
     assert not at_rest()
     with collector.pause():
@@ -228,12 +229,12 @@ def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
     assert collector.stats().missed == 0
 
 
-def test_a_run_that_is_restored_counts_on_and_gives_no_id_twice(collect: "Collect", tmp_path: Any) -> None:
-    collector = collect(Counting, Learned(), total_frames=96, **OPTIONS)
+def test_a_restored_run_counts_on_and_gives_no_id_twice(collect: "Collect", tmp_path: Any) -> None:
+    collector = collect(CountingEnv, Learned(), total_frames=96, **OPTIONS)
     ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
     torch.save(collector.state_dict(), tmp_path / "state")
     returns = list(collector.episode_returns)
-    again = collect(Counting, Learned(), total_frames=96, **OPTIONS)
+    again = collect(CountingEnv, Learned(), total_frames=96, **OPTIONS)
     again.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
     assert (again.frames, again.batches, again.version) == (48, 3, 3)
     assert list(again.episode_returns) == returns
@@ -246,10 +247,10 @@ def test_a_run_that_is_restored_counts_on_and_gives_no_id_twice(collect: "Collec
 
 def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
     keywords: dict[str, Any] = OPTIONS | {"mode": "async", "total_frames": 96}
-    collector = apart(Counting, Learned(), **keywords)
+    collector = apart(CountingEnv, Learned(), **keywords)
     ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
     state = collector.state_dict()
-    again = apart(Counting, Learned(), **keywords)
+    again = apart(CountingEnv, Learned(), **keywords)
     again.load_state_dict(state)
     rest = list(again)
     assert (len(rest), again.frames, again.batches) == (3, 96, 6)
@@ -257,7 +258,7 @@ def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
     assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
 
 
-def test_environments_of_a_restored_run_have_other_seeds_than_those_of_the_run_before(collect: "Collect") -> None:
+def test_a_restored_run_seeds_its_environments_differently(collect: "Collect") -> None:
     first = collect("CartPole-v1", **OPTIONS)
     seen = next(first)["observation"][:, 0]
     state = first.state_dict()
@@ -267,7 +268,7 @@ def test_environments_of_a_restored_run_have_other_seeds_than_those_of_the_run_b
     assert len(torch.cat([seen, restored]).unique(dim=0)) == 2 * len(seen)
 
 
-def test_two_runs_that_are_restored_from_one_state_are_the_same(collect: "Collect") -> None:
+def test_two_runs_restored_from_one_state_are_the_same(collect: "Collect") -> None:
     first = collect("CartPole-v1", **OPTIONS)
     next(first)
     state = first.state_dict()
@@ -280,8 +281,8 @@ def test_two_runs_that_are_restored_from_one_state_are_the_same(collect: "Collec
     assert torch.equal(found[0]["action"], found[1]["action"])
 
 
-def test_a_collector_that_was_shut_down_says_so_and_may_be_shut_down_again(collect: "Collect") -> None:
-    collector = collect(Counting, always_0, **OPTIONS)
+def test_a_collector_after_shutdown_raises_job_ended_and_shuts_down_again(collect: "Collect") -> None:
+    collector = collect(CountingEnv, always_0, **OPTIONS)
     next(collector)
     collector.shutdown()
     collector.shutdown()
@@ -292,7 +293,7 @@ def test_a_collector_that_was_shut_down_says_so_and_may_be_shut_down_again(colle
 def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Collector]) -> None:
     closed = []
 
-    class Closing(Counting):
+    class Closing(CountingEnv):
         def close(self) -> None:
             closed.append(1)
 
@@ -304,18 +305,18 @@ def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Coll
     assert closed == [1, 1, 1, 1]
 
 
-def test_an_environment_that_raises_is_told_of_with_its_own_traceback(collect: "Collect") -> None:
-    collector = collect(Counting, always_0, env_kwargs={"breaks_at": 20}, **OPTIONS)
+def test_an_environments_error_is_raised_with_its_own_traceback(collect: "Collect") -> None:
+    collector = collect(CountingEnv, always_0, env_kwargs={"breaks_at": 20}, **OPTIONS)
     with pytest.raises((ArithmeticError, RollfleetError), match="the simulator broke"):
         list(islice(collector, 10))
 
 
-def test_an_error_of_a_worker_tells_where_it_was_and_how_to_get_there_again(apart: "Collect") -> None:
+def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: "Collect") -> None:
     keywords: dict[str, Any] = {"env_kwargs": {"breaks_at": 20}, "num_envs": 2, "frames_per_batch": 32, "seed": 9}
     with pytest.raises(WorkerFailed) as raised:
-        list(apart(Counting, always_0, **keywords))
-    said = str(raised.value)
-    assert 'raise ArithmeticError("the simulator broke")' in said
-    assert "counting.py" in said
-    assert f"seed 9, worker {raised.value.worker}, incarnation 0" in said
-    assert "after 32 frames in 2 batches" in said
+        list(apart(CountingEnv, always_0, **keywords))
+    message = str(raised.value)
+    assert 'raise ArithmeticError("the simulator broke")' in message
+    assert "counting_env.py" in message
+    assert f"seed 9, worker {raised.value.worker}, incarnation 0" in message
+    assert "after 32 frames in 2 batches" in message

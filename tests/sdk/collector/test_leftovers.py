@@ -1,4 +1,4 @@
-"""However a learner ends, nothing of it stays. (Of worker processes: tests/sdk/processes/test_endings.py.)"""
+"""A learner leaves nothing behind, however it ends. (Worker processes: tests/sdk/processes/test_endings.py.)"""
 
 import gc
 import os
@@ -35,7 +35,7 @@ ENDS = {
     "interrupted": "os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)",
 }
 
-# Python ends by the signal itself, or with 1 where another thread ran `exec` on a text meanwhile, as torch does.
+# Python ends by the signal itself, or with 1 if another thread ran `exec` on a text meanwhile, as torch does.
 CODES = {end: (-signal.SIGINT, 1) if end == "interrupted" else (0,) for end in ENDS}
 
 BEFORE = {
@@ -54,7 +54,7 @@ BEFORE = {
 
 
 class Learner:
-    """A program that makes a collector, begins to use it, and ends in its own way."""
+    """A program that makes a collector, begins to use it, and ends."""
 
     def __init__(self, where: str, use: str, end: str, folder: Path, url: str) -> None:
         script = folder / "learner.py"
@@ -81,12 +81,12 @@ class Learner:
         )
 
     def wait(self) -> tuple[int, str]:
-        """Its exit code and what it wrote to standard error."""
+        """Return its exit code and its standard error."""
         _, errors = self.process.communicate(timeout=100)
         return self.process.returncode, errors
 
     def left(self) -> list[int]:
-        """Processes of its group."""
+        """Return the processes of its group."""
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
@@ -99,7 +99,7 @@ class Learner:
         return found
 
     def kill(self) -> None:
-        """All that is left."""
+        """Return all that is left: processes, files, connections."""
         for pid in self.left():
             os.kill(pid, signal.SIGKILL)
         self.process.wait(20)
@@ -137,11 +137,11 @@ class Frames:
 
 
 @pytest.mark.parametrize("use", ["iterated", "started"])
-def test_a_collector_over_nats_that_nobody_holds_closes_its_connection_and_ends_its_threads(
+def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(
     server: "Server", start_worker: "StartWorker", use: str
 ) -> None:
     job = server.provision(policy={"random": {}})
-    start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # what it needs is there
+    start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # its job exists
     before = what_is_there(server)
     buffer = Frames()
     url = server.url(Role.LEARNER)
@@ -158,7 +158,7 @@ def test_a_collector_over_nats_that_nobody_holds_closes_its_connection_and_ends_
 
 
 def what_is_there(server: "Server") -> tuple[int, int]:
-    """Threads, and connections to NATS."""
+    """Return the number of threads, and of connections to NATS."""
     gc.collect()
     port = int(server.host_port.rpartition(":")[2])
     connections = psutil.Process().net_connections("tcp")
@@ -175,7 +175,7 @@ def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
 @pytest.mark.parametrize("end", list(ENDS))
-def test_a_learner_over_nats_ends_however_it_does(
+def test_a_learner_over_nats_ends_cleanly_in_every_way(
     end: str, use: str, server: "Server", start_worker: "StartWorker", tmp_path: Path
 ) -> None:
     start_worker(server.provision(), 0)

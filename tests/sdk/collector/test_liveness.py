@@ -1,4 +1,4 @@
-"""Who is slow and who is stuck: told by name; a learner that is busy for however long is neither."""
+"""Slow and stuck workers are reported by name. A learner that is busy for long is neither."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ import pytest
 from tests.sdk.nats.numbered_batches import of, publish, values
 
 from rollfleet import ActorCritic, Collector, CollectorJob
-from rollfleet.worker.worker import SOON_S
+from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -29,7 +29,7 @@ PATIENCE_S = 30.0
 
 
 class Gated(gymnasium.Env[np.ndarray[Any, Any], np.int64]):
-    """Its steps wait while the gate is shut."""
+    """Steps that wait while the gate is shut."""
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -45,7 +45,7 @@ class Gated(gymnasium.Env[np.ndarray[Any, Any], np.int64]):
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Open; and open again after the test."""
+    """A gate that is open, and that opens again after the test."""
     Gated.gate.set()
     yield Gated.gate
     Gated.gate.set()
@@ -58,7 +58,7 @@ def wait_until(what: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_step_that_hangs_is_told_by_worker_and_seconds_until_it_is_over(
+def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
     gate: threading.Event,
     server: "Server",
     connect: Connect,
@@ -78,7 +78,7 @@ def test_a_step_that_hangs_is_told_by_worker_and_seconds_until_it_is_over(
     assert caplog.text.count("environment step") == 1
 
 
-def test_over_processes_a_step_that_hangs_is_told_too(
+def test_over_processes_a_hanging_step_is_reported_too(
     gate: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shut = tmp_path / "shut"
@@ -105,7 +105,7 @@ def test_over_processes_a_step_that_hangs_is_told_too(
     assert caplog.text.count("environment step") == 1
 
 
-def test_a_worker_that_falls_silent_is_told_and_a_round_goes_on_without_it(
+def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
     server: "Server",
     connect: Connect,
     start_worker: StartWorker,
@@ -116,16 +116,16 @@ def test_a_worker_that_falls_silent_is_told_and_a_round_goes_on_without_it(
     collector = connect()
     while next(collector).shape[0] != 2:
         pass
-    workers[1].transport._link.close()  # without a word
+    workers[1].transport._link.close()  # without a farewell
     while next(collector).shape[0] != 1:
         pass
-    assert "default/test: worker 1 has not been heard of for 3 s" in caplog.text
+    assert "default/test: worker 1 has sent no heartbeat for 3 s" in caplog.text
 
 
-def test_what_nats_delivers_again_since_the_learner_is_busy_is_handed_over_once(
+def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
     server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "ACK_WAIT_NS", streams.SECOND_NS)  # and nobody says in time that it is worked on
+    monkeypatch.setattr(streams, "ACK_WAIT_NS", streams.SECOND_NS)  # no one extends it in time
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
     link, admin = server.link(Role.WORKER), server.link()
     for sequence in (0, 1):
@@ -141,21 +141,17 @@ def test_what_nats_delivers_again_since_the_learner_is_busy_is_handed_over_once(
     wait_until(lambda: admin.call(admin.js.stream_info(queue)).state.messages == 0)
 
 
-def test_how_long_workers_wait_for_room_is_counted(
-    server: "Server", connect: Connect, start_worker: StartWorker
-) -> None:
+def test_the_workers_wait_for_space_is_counted(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     worker = start_worker(server.provision(**ASYNC), 0)
     collector = connect()
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it has waited for a while before it says so
-    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_room_s > SOON_S)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it reports this after a while only
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_room_s > SHORT_WAIT_S)
     assert collector.stats().waited_for_weights_s == 0
 
 
-def test_how_long_workers_wait_for_weights_is_counted(
-    server: "Server", connect: Connect, start_worker: StartWorker
-) -> None:
+def test_the_workers_wait_for_weights_is_counted(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")
     collector = connect()

@@ -1,4 +1,4 @@
-"""Whether anything is kept of batches that went through. Resident memory is measured by benchmarks/memory.py."""
+"""No memory is kept of past batches. benchmarks/memory.py measures resident memory."""
 
 import gc
 import tracemalloc
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tests.job_server import Server, WorkerThread
 
 WARM_UP, MEASURED = 200, 300
-KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone would be some 200
+KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_nothing_is_kept_of_a_batch_by_learner_or_workers(
+def test_learner_and_workers_keep_no_memory_of_past_batches(
     mode: str,
     server: "Server",
     connect: Callable[..., Collector],
@@ -38,13 +38,13 @@ def test_nothing_is_kept_of_a_batch_by_learner_or_workers(
             traced = [traced_after(collector, batches) for batches in (WARM_UP, *[MEASURED] * 3)]
         finally:
             tracemalloc.stop()
-    # What stays of each batch shows each time; a cache that fills, or more batches on their way than before, does not.
+    # A leak grows with each batch; a cache that fills, or more batches under way than before, does not.
     kept = min(after - before for before, after in pairwise(traced))
     assert kept / MEASURED < KEPT_BYTES_PER_BATCH, f"{kept:,} bytes are kept of {MEASURED:,} batches"
 
 
 def traced_after(collector: Collector, batches: int) -> int:
-    """Bytes that Python holds after so many batches more."""
+    """Return the bytes that Python holds after this many more batches."""
     sum(1 for _ in islice(collector, batches))
     gc.collect()
     return tracemalloc.get_traced_memory()[0]

@@ -1,4 +1,4 @@
-"""What a learner sees of a job: real workers, a real nats-server, only the processes are threads."""
+"""A learner's view of a job: real workers and a real nats-server, with threads in place of processes."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def actor_critic() -> ActorCritic:
 
 
 def always(policy: ActorCritic, action: int) -> ActorCritic:
-    """The policy's parameters, so that with `exploration: Mode` it takes this action whatever it sees."""
+    """Return parameters with which the policy takes this action on every observation, under `exploration: Mode`."""
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
@@ -48,7 +48,7 @@ def always(policy: ActorCritic, action: int) -> ActorCritic:
 
 
 def workers_of(batch: Any) -> list[int]:
-    """For each row of a batch, the worker that collected it."""
+    """Return the worker that collected each row of a batch."""
     return [split(int(row[0]))[0] for row in batch["collector", "traj_ids"]]
 
 
@@ -56,7 +56,7 @@ def start_all(job: CollectorJob, start_worker: StartWorker) -> "list[WorkerThrea
     return [start_worker(job, index) for index in range(job.spec.workers)]
 
 
-def test_sync_yields_every_workers_share_together_in_order_and_on_one_version(
+def test_sync_joins_all_workers_fragments_in_order_and_on_one_version(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     start_all(server.provision(**SYNC), start_worker)
@@ -70,7 +70,7 @@ def test_sync_yields_every_workers_share_together_in_order_and_on_one_version(
         assert collector.stats().stale == collector.stats().repeated == collector.stats().missed == 0
 
 
-def test_async_yields_one_workers_batch_at_a_time_and_all_workers_come(
+def test_async_yields_one_workers_batch_at_a_time_from_all_workers(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     start_all(server.provision(**ASYNC), start_worker)
@@ -113,14 +113,14 @@ def test_zeroed_weights_change_every_workers_actions_at_its_next_batch(
             for parameter in policy.parameters():
                 parameter.zero_()
         assert collector.update_policy_weights_() == 2
-        for batch in islice(collector, 4):  # with maxLag 0, what was collected before is dropped
+        for batch in islice(collector, 4):  # maxLag 0 drops batches collected before
             assert (batch["action"] == 0).all()
             assert (batch["collector", "policy_version"] == 2).all()
         assert collector.versions() == {0: 2, 1: 2}
 
 
 class Shifted(nn.Module):
-    """Acts by a buffer alone, as one that normalises observations would."""
+    """Acts by a buffer alone, as a module that normalises observations would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,14 +184,14 @@ def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
         assert collector.update_policy_weights_(always(actor_critic(), 1), worker_ids=[1]) == 2
         start_worker(job, 1)
         batch = next(collector)
-        shares = batch["collector", "policy_version"].split(4)
-        assert [set(share.flatten().tolist()) for share in shares] == [{1}, {2}]
-        assert [set(share.flatten().tolist()) for share in batch["action"].split(4)] == [{0}, {1}]
+        fragments = batch["collector", "policy_version"].split(4)
+        assert [set(fragment.flatten().tolist()) for fragment in fragments] == [{1}, {2}]
+        assert [set(fragment.flatten().tolist()) for fragment in batch["action"].split(4)] == [{0}, {1}]
         assert collector.update_policy_weights_(always(actor_critic(), 1)) == 3
         assert (next(collector)["collector", "policy_version"] == 3).all()
 
 
-def test_workers_without_weights_wait_and_an_iterator_that_would_wait_for_ever_says_so(
+def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     start_all(server.provision(**ASYNC | {"weights": {"interval": 0}}), start_worker)
@@ -238,7 +238,7 @@ def test_stale_batches_are_dropped_and_counted(server: "Server", connect: Connec
         assert collector.stats().stale > 0
 
 
-def test_the_first_frames_are_random_where_the_job_asks_for_some(
+def test_the_first_frames_are_random_if_the_job_asks_for_it(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     collect = {**SYNC["collect"], "initRandomFrames": 128}
@@ -248,16 +248,16 @@ def test_the_first_frames_are_random_where_the_job_asks_for_some(
     assert actions == [{0, 1}, {0, 1}, {1}, {1}]
 
 
-def test_batches_are_put_on_the_device_that_was_named(
-    server: "Server", connect: Connect, start_worker: StartWorker
-) -> None:
+def test_batches_are_put_on_the_named_device(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     start_all(server.provision(**SYNC), start_worker)
     with connect(actor_critic(), device="meta") as collector:
         batch = next(collector)
     assert {tensor.device.type for tensor in batch.values(include_nested=True, leaves_only=True)} == {"meta"}
 
 
-def test_a_running_event_loop_does_not_matter(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_a_collector_works_inside_a_running_event_loop(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
     start_all(server.provision(**SYNC), start_worker)
 
     async def cell() -> int:
@@ -267,7 +267,7 @@ def test_a_running_event_loop_does_not_matter(server: "Server", connect: Connect
     assert asyncio.run(cell()) == 192
 
 
-def test_a_second_learner_takes_over_and_the_first_is_told(
+def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     start_all(server.provision(**ASYNC), start_worker)
@@ -284,21 +284,21 @@ def test_a_second_learner_takes_over_and_the_first_is_told(
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"device": "gpu"}, "`device`: 'gpu' is no device of torch"),
+        ({"device": "gpu"}, "`device`: 'gpu' is not a torch device"),
         ({"no_cuda_sync": True}, "name a device, or remove it"),
     ],
 )
-def test_a_device_that_is_none_is_refused(connect: Connect, keywords: dict[str, Any], words: str) -> None:
+def test_an_unknown_device_is_refused(connect: Connect, keywords: dict[str, Any], words: str) -> None:
     with pytest.raises(JobInvalid, match=words):
         connect(**keywords)
 
 
-def test_a_name_that_no_job_can_have_is_refused(connect: Connect) -> None:
+def test_an_invalid_job_name_is_refused(connect: Connect) -> None:
     with pytest.raises(JobInvalid, match=r"My\.Job"):
         rollfleet.connect("My.Job", address="nats://127.0.0.1:1")
 
 
-def test_weights_of_too_many_parameters_for_their_list_are_refused(
+def test_weights_with_too_many_parameters_are_refused(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     server.provision(**SYNC)
@@ -308,7 +308,9 @@ def test_weights_of_too_many_parameters_for_their_list_are_refused(
         next(collector)
 
 
-def test_a_learner_whose_job_is_deleted_is_told(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_a_learner_of_a_deleted_job_raises_job_ended(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
     start_all(server.provision(**ASYNC), start_worker)
     collector = connect(actor_critic())
     next(collector)
@@ -320,7 +322,7 @@ def test_a_learner_whose_job_is_deleted_is_told(server: "Server", connect: Conne
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_a_learner_that_comes_back_goes_on_with_the_next_version_and_the_same_workers(
+def test_a_returning_learner_continues_with_the_next_version_and_the_same_workers(
     spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     workers = start_all(server.provision(**spec), start_worker)
@@ -343,7 +345,9 @@ def test_a_learner_that_comes_back_goes_on_with_the_next_version_and_the_same_wo
         assert worker.transport.incarnation == 0
 
 
-def test_a_collector_that_was_shut_down_says_so(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_a_collector_after_shutdown_raises_job_ended(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
     start_all(server.provision(**SYNC), start_worker)
     with connect(actor_critic()) as collector:
         next(collector)
@@ -352,7 +356,7 @@ def test_a_collector_that_was_shut_down_says_so(server: "Server", connect: Conne
         next(collector)
 
 
-def test_mean_return_is_that_of_the_episodes_in_the_batches(
+def test_mean_return_covers_the_episodes_in_the_batches(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     start_all(server.provision(**SYNC | {"collect": {"framesPerBatch": 512}}), start_worker)

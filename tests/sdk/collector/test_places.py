@@ -1,4 +1,4 @@
-"""Where environments of a worker step, through the public interface; and workers that come and go in mid-run."""
+"""Where a worker's environments step, and workers that join and leave during a run, through the public interface."""
 
 import os
 import re
@@ -23,7 +23,7 @@ TRAJECTORY = ("collector", "traj_ids")
 
 
 class Placed(gymnasium.Env[Any, Any]):
-    """Observes the process that it steps in."""
+    """Observes the id of the process that it steps in."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
@@ -41,10 +41,11 @@ def always_0(observation: Tensor) -> Tensor:
 
 
 def pids(batch: Any) -> list[set[int]]:
-    """By row, where its environment was stepped."""
+    """Return the process id that stepped each row's environment."""
     return [set(row["observation"].flatten().long().tolist()) for row in batch]
 
 
+@pytest.mark.slow
 @FORKED
 @pytest.mark.parametrize(
     ("options", "processes"),
@@ -54,7 +55,7 @@ def pids(batch: Any) -> list[set[int]]:
         ({"vectorization": "async", "env_processes": 2}, 2),
     ],
 )
-def test_environments_of_a_worker_step_in_as_many_processes_as_said(
+def test_a_workers_environments_step_in_env_processes_processes(
     collect: "Collect", options: dict[str, Any], processes: int
 ) -> None:
     workers = collect.workers
@@ -72,8 +73,9 @@ def test_environments_of_a_worker_step_in_as_many_processes_as_said(
     assert not any(psutil.pid_exists(pid) for pid in everyone)
 
 
+@pytest.mark.slow
 @FORKED
-def test_frames_are_the_same_wherever_environments_step(collect: "Collect") -> None:
+def test_frames_do_not_depend_on_where_environments_step(collect: "Collect") -> None:
     found = []
     for options in ({}, {"vectorization": "async"}, {"vectorization": "async", "env_processes": 2}):
         collector = collect(
@@ -104,13 +106,13 @@ def test_backend_envpool_collects_from_its_pools(collect: "Collect") -> None:
     done = whole["next", "done"].squeeze(-1)
     assert done.any()
     assert torch.equal(seen[:, 1:][~done[:, :-1]], following[:, :-1][~done[:, :-1]])
-    assert seen[:, 1:][done[:, :-1]].abs().max() < 0.05  # where CartPole's episodes begin
+    assert seen[:, 1:][done[:, :-1]].abs().max() < 0.05  # CartPole's initial states
     assert len(whole[TRAJECTORY].unique()) == int(done[:, :-1].sum()) + rows
     again = next(collect("CartPole-v1", always_0, **keywords, **collect.alone))
     assert torch.equal(again["observation"], batches[0]["observation"])
 
 
-def test_a_backend_that_is_none_is_told(here: Any) -> None:
+def test_an_unknown_backend_is_refused(here: Any) -> None:
     with pytest.raises(JobInvalid, match=re.compile("backend", re.IGNORECASE)):
         here("CartPole-v1", num_envs=1, frames_per_batch=8, backend="unity")
 
@@ -119,7 +121,7 @@ def test_a_backend_that_is_none_is_told(here: Any) -> None:
 
 
 @FORKED
-def test_in_mode_sync_a_round_has_its_frames_however_many_workers_there_are(processes: "Collect") -> None:
+def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processes: "Collect") -> None:
     collector = processes(Placed, always_0, num_envs=2, frames_per_batch=48)
     expected = 0
 
@@ -146,7 +148,7 @@ def test_in_mode_sync_a_round_has_its_frames_however_many_workers_there_are(proc
 
 
 @FORKED
-def test_in_mode_async_who_joins_is_heard_and_who_leaves_loses_nothing(processes: "Collect") -> None:
+def test_in_mode_async_joining_workers_are_heard_and_leaving_ones_lose_nothing(processes: "Collect") -> None:
     collector = processes("CartPole-v1", num_envs=2, frames_per_batch=16, mode="async")
     seen: dict[int, list[Any]] = {}
 
@@ -165,7 +167,7 @@ def test_in_mode_async_who_joins_is_heard_and_who_leaves_loses_nothing(processes
     for _ in range(5):
         collect_until(late)
     assert collector.frames == sum(batch.numel() for batches in seen.values() for batch in batches)
-    for batches in seen.values():  # what follows goes on where the one before ended, also the last of those that left
+    for batches in seen.values():  # each batch continues the last one, also the last batch of workers that left
         for one, other in pairwise(batches):
             going_on = ~one["next", "done"][:, -1, 0]
             assert torch.equal(one["next", "observation"][going_on, -1], other["observation"][going_on, 0])

@@ -1,4 +1,4 @@
-"""What acts, where, how, and on which random numbers."""
+"""Policies: which one acts, on which device, how it explores, and on which random numbers."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
 
 class Constant(nn.Module):
-    """Takes the action that its one weight says."""
+    """Takes the action given by its one weight."""
 
     def __init__(self, action: int = 0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Constant(nn.Module):
 
 
 def workers_of(batch: Any) -> Tensor:
-    """The worker of each row."""
+    """Return the worker of each row."""
     return torch.tensor([split(int(row[0]))[0] for row in batch["collector", "traj_ids"]])
 
 
@@ -54,7 +54,7 @@ def test_a_callable_that_returns_actions_acts(collect: "Collect") -> None:
     assert torch.equal(batch["action"], (batch["observation"][..., 2] > 0).long())
 
 
-def test_what_a_callable_returns_besides_the_action_is_in_the_batch(collect: "Collect") -> None:
+def test_other_outputs_of_a_callable_policy_are_in_the_batch(collect: "Collect") -> None:
     def policy(observation: Tensor) -> dict[str, Tensor]:
         return {"action": torch.zeros(len(observation), dtype=torch.int64), "twice": 2 * observation}
 
@@ -73,7 +73,7 @@ def test_a_tensordict_module_reads_and_writes_by_its_keys(collect: "Collect") ->
         torch.testing.assert_close(batch["loc"], policy[0].module(batch["observation"]))
 
 
-def test_no_policy_acts_at_random_from_the_seed(collect: "Collect") -> None:
+def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -> None:
     first, second, other = (next(collect("CartPole-v1", seed=seed, **SMALL, **collect.alone)) for seed in (1, 1, 2))
     assert set(first["action"].flatten().tolist()) == {0, 1}
     assert torch.equal(first["action"], second["action"])
@@ -102,7 +102,7 @@ def test_a_list_of_factories_gives_each_worker_its_own(collect: "Collect") -> No
     assert torch.equal(batch["action"], (workers_of(batch) % 2)[:, None].expand(batch.batch_size))
 
 
-def test_a_factory_by_name_is_imported_where_it_is_used(
+def test_a_factory_by_name_is_imported_on_the_worker(
     collect: "Collect", tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "def make(observations, actions):\n    return lambda seen: seen.new_ones(len(seen)).long()\n"
@@ -114,15 +114,15 @@ def test_a_factory_by_name_is_imported_where_it_is_used(
     sys.modules.pop("policy_by_name", None)
 
 
-def test_a_policy_that_a_factory_built_gets_the_learners_weights(collect: "Collect") -> None:
-    """It was never synchronised in inner workers: pytorch/rl#3729."""
+def test_a_policy_from_a_factory_gets_the_learners_weights(collect: "Collect") -> None:
+    """Inner workers never got the weights in pytorch/rl#3729."""
     collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
     for action in (1, 0, 1):
         collector.update_policy_weights_(Constant(action))
         assert (next(collector)["action"] == action).all()
 
 
-def test_a_policy_that_a_factory_built_acts_on_its_own_weights_until_there_are_others(collect: "Collect") -> None:
+def test_a_policy_from_a_factory_uses_its_own_weights_until_others_are_sent(collect: "Collect") -> None:
     factories = [lambda *_, action=worker: Constant(action) for worker in range(collect.workers)]
     collector = collect("CartPole-v1", policy_factory=factories, **SMALL)
     for batch in islice(collector, 3):
@@ -134,7 +134,7 @@ def test_a_policy_that_a_factory_built_acts_on_its_own_weights_until_there_are_o
     assert (batch["collector", "policy_version"] == 1).all()
 
 
-def test_where_some_workers_were_sent_weights_the_others_act_on_their_own(apart: "Collect") -> None:
+def test_workers_that_were_sent_no_weights_keep_their_own(apart: "Collect") -> None:
     collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), **SMALL)
     collector.update_policy_weights_(Constant(1), worker_ids=1)
     batch = next(collector)
@@ -142,7 +142,7 @@ def test_where_some_workers_were_sent_weights_the_others_act_on_their_own(apart:
     assert torch.equal(batch["collector", "policy_version"], batch["action"])
 
 
-def test_in_mode_async_they_need_not_wait_either(apart: "Collect") -> None:
+def test_in_mode_async_workers_need_not_wait_either(apart: "Collect") -> None:
     collector = apart("CartPole-v1", policy_factory=lambda *_: Constant(0), mode="async", **SMALL)
     for batch in islice(collector, 4):
         assert (batch["action"] == 0).all()
@@ -156,7 +156,7 @@ def test_in_mode_async_they_need_not_wait_either(apart: "Collect") -> None:
 
 
 class OnDevice(nn.Module):
-    """Tells whether its observations and its buffer are on `meta`; has no weights to send."""
+    """Records whether its observations and its buffer are on `meta`; has no weights to send."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,16 +170,16 @@ class OnDevice(nn.Module):
 
 
 @pytest.mark.parametrize("devices", ["all", "the first alone"])
-def test_policy_device_is_where_the_policy_and_its_observations_are(collect: "Collect", devices: str) -> None:
+def test_policy_and_observations_are_on_policy_device(collect: "Collect", devices: str) -> None:
     device: Any = "meta" if devices == "all" else ["meta", "cpu"][: collect.workers]
     policy = OnDevice()
     batch = next(collect("CartPole-v1", policy, policy_device=device, **SMALL))
     expected = (workers_of(batch) == 0) | (devices == "all")
     assert torch.equal(batch["on_meta"], expected[:, None, None].expand(batch["on_meta"].shape))
-    assert policy.anchor.device.type == "cpu"  # the learner's own stays where it is
+    assert policy.anchor.device.type == "cpu"  # the learner's own policy stays on its device
 
 
-def test_device_is_where_batches_are_put(collect: "Collect") -> None:
+def test_batches_are_put_on_device(collect: "Collect") -> None:
     batch = next(collect("CartPole-v1", Constant(), device="meta", **SMALL))
     assert {value.device.type for value in batch.values(True, True)} == {"meta"}
     assert batch.batch_size == (2 * collect.workers, 16 // collect.workers)
@@ -189,13 +189,13 @@ def test_device_is_where_batches_are_put(collect: "Collect") -> None:
 
 
 @pytest.mark.parametrize("how", list(Exploration))
-def test_a_policy_is_told_how_to_explore(collect: "Collect", how: Exploration) -> None:
+def test_a_policy_sees_the_jobs_exploration(collect: "Collect", how: Exploration) -> None:
     def policy(observation: Tensor) -> dict[str, Tensor]:
-        told = torch.tensor(list(Exploration).index(exploration()))
-        return {"action": torch.zeros(len(observation)).long(), "told": told.expand(len(observation))}
+        now = torch.tensor(list(Exploration).index(exploration()))
+        return {"action": torch.zeros(len(observation)).long(), "exploration": now.expand(len(observation))}
 
     batch = next(collect("CartPole-v1", policy, exploration=how.lower(), **SMALL))
-    assert (batch["told"] == list(Exploration).index(how)).all()
+    assert (batch["exploration"] == list(Exploration).index(how)).all()
     assert exploration() is Exploration.RANDOM
 
 
@@ -210,7 +210,7 @@ def test_the_built_in_policy_samples_or_takes_the_most_likely(collect: "Collect"
 
 
 @pytest.mark.parametrize(("how", "sampled"), [("random", True), ("mean", False), ("deterministic", False)])
-def test_modules_of_tensordict_are_told_too(collect: "Collect", how: str, sampled: bool) -> None:
+def test_tensordicts_modules_see_the_jobs_exploration(collect: "Collect", how: str, sampled: bool) -> None:
     policy = TensorDictSequential(
         TensorDictModule(lambda seen: (seen[:, :1], torch.ones(len(seen), 1)), ["observation"], ["loc", "scale"]),
         ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal),
@@ -245,7 +245,7 @@ def test_the_same_seed_gives_the_same_batches_bit_for_bit_and_another_does_not(c
 
 
 def test_no_two_environments_are_alike_and_no_two_workers_act_alike(collect: "Collect") -> None:
-    """48 environments with one seed, unseeded random actions: stable-baselines#1120, tianshou#1083."""
+    """48 environments had one seed in stable-baselines#1120; random actions had none in tianshou#1083."""
     batch = next(collect("CartPole-v1", num_envs=8, frames_per_batch=8 * 16 * collect.workers))
     assert len(batch["observation"][:, 0].unique(dim=0)) == len(batch)
     assert len(batch["action"].unique(dim=0)) == len(batch)
@@ -261,13 +261,13 @@ def test_the_learners_own_random_numbers_are_neither_used_nor_changed(here: Call
     assert same(first, batches(here("CartPole-v1", sampler, **SMALL)))
 
 
-def test_set_seed_returns_the_next_seed_and_the_next_batch_is_as_the_first_of_that_seed(collect: "Collect") -> None:
+def test_set_seed_returns_the_next_seed_and_repeats_the_first_batch_of_a_seed(collect: "Collect") -> None:
     plain = batches(collect("CartPole-v1", sampler, seed=5, **SMALL, **collect.alone))
     collector = collect("CartPole-v1", sampler, seed=1, **SMALL, **collect.alone)
     next(collector)
     assert collector.set_seed(5) == 6
     assert collector.set_seed(5, static_seed=True) == 5
-    for _ in range(2):  # also where it is the seed before
+    for _ in range(2):  # also if the seed is unchanged
         after = batches(collector)
         for key in ("observation", "action", ("next", "reward"), ("next", "done")):
             assert torch.equal(after[key], plain[key]), key
@@ -275,7 +275,7 @@ def test_set_seed_returns_the_next_seed_and_the_next_batch_is_as_the_first_of_th
 
 
 def test_ids_stay_unique_when_a_seed_is_set(collect: "Collect") -> None:
-    """They broke with a seed and `split_trajs`: pytorch/rl#3238."""
+    """A seed and `split_trajs` together broke them in pytorch/rl#3238."""
     collector = collect("CartPole-v1", **SMALL)
     before = {int(each) for each in next(collector)["collector", "traj_ids"].unique()}
     collector.set_seed(0)
@@ -286,12 +286,12 @@ def test_ids_stay_unique_when_a_seed_is_set(collect: "Collect") -> None:
 # --- what cannot be --------------------------------------------------------------------------------------------------
 
 
-def test_an_error_of_the_policys_first_call_names_what_it_was_given(here: Callable[..., Collector]) -> None:
+def test_an_error_of_the_policys_first_call_shows_its_input(here: Callable[..., Collector]) -> None:
     with pytest.raises(PolicyInvalid, match=r"(?s)torch.float32 \[2, 4\].*mat1 and mat2"):
         next(here("CartPole-v1", nn.Linear(3, 2), **SMALL))
 
 
-def test_what_the_learner_does_to_its_policy_changes_nothing_elsewhere_until_it_is_sent(apart: "Collect") -> None:
+def test_workers_policies_change_only_when_weights_are_sent(apart: "Collect") -> None:
     policy = Constant(0)
     collector = apart("CartPole-v1", policy, weights_interval=0, **SMALL)
     next(collector)

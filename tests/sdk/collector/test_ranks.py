@@ -48,7 +48,7 @@ def workers_in(batch: Any) -> set[int]:
 
 
 def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
-    """All ranks of a learner, the others before rank 0."""
+    """Return all ranks of a learner. The others connect before rank 0."""
     later = [connect(actor_critic(), rank=rank, ranks=ranks, **more) for rank in range(1, ranks)]
     return [connect(actor_critic(), rank=0, ranks=ranks, **more), *later]
 
@@ -57,7 +57,7 @@ def values(collector: Collector, count: int) -> list[float]:
     return [float(batch["observation"].mean()) for batch in islice(collector, count)]
 
 
-def test_in_mode_sync_each_rank_has_the_shares_of_its_workers_of_every_round(
+def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
@@ -84,7 +84,7 @@ def test_in_mode_sync_each_rank_has_the_shares_of_its_workers_of_every_round(
         assert worker.error is None
 
 
-def test_no_round_is_opened_before_every_rank_was_handed_the_one_before(
+def test_no_round_opens_before_every_rank_received_the_last_one(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
@@ -99,12 +99,12 @@ def test_no_round_is_opened_before_every_rank_was_handed_the_one_before(
     with pytest.raises(TimeoutError):
         ahead.result(0.5)
     assert leader.batches == 2
-    other.detach()  # whoever has left is not waited for
+    other.detach()  # rank 0 does not wait for a rank that left
     ahead.result(20)
     assert leader.batches == 3
 
 
-def test_in_mode_async_each_batch_goes_to_the_rank_of_its_worker_and_frames_are_counted_over_all(
+def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over_all_ranks(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
@@ -118,16 +118,14 @@ def test_in_mode_async_each_batch_goes_to_the_rank_of_its_worker_and_frames_are_
     of_ranks = at_once(go, collectors)
     assert [set.union(*map(workers_in, mine)) for mine in of_ranks] == [{0, 3}, {1}, {2}]
     assert sum(map(len, of_ranks)) >= 100
-    assert len(of_ranks[0]) < 100  # the others' count
+    assert len(of_ranks[0]) < 100  # frames of other ranks count
     assert [collector.stats().missed for collector in collectors] == [0, 0, 0]
     for worker in workers:
         worker.join()
         assert worker.error is None
 
 
-def test_versions_are_rank_0s_and_the_others_send_nothing(
-    server: "Server", connect: Connect, start_worker: StartWorker
-) -> None:
+def test_rank_0_alone_sends_versions(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     job = server.provision(**ASYNC | {"weights": {"interval": 0, "maxLag": 1}})
     workers = [start_worker(job, index) for index in range(WORKERS)]
     leader, other = both(connect)
@@ -135,10 +133,10 @@ def test_versions_are_rank_0s_and_the_others_send_nothing(
     next(leader)
     assert other.update_policy_weights_() == 1
     for worker in workers:
-        worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # what it has sent is of version 1
+        worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # its batches so far are of version 1
     for _ in range(5):
         leader.update_policy_weights_()
-    while other.update_policy_weights_() < 6:  # until it has heard
+    while other.update_policy_weights_() < 6:  # until it has received the control message
         pass
     with other.pause():
         pass
@@ -149,7 +147,7 @@ def test_versions_are_rank_0s_and_the_others_send_nothing(
     assert other.stats().stale > 0
     assert other.version == 6
     other.shutdown()
-    assert next(leader).numel() > 0  # the job goes on
+    assert next(leader).numel() > 0  # the job continues
     leader.shutdown()
     for worker in workers:
         worker.join()
@@ -158,9 +156,7 @@ def test_versions_are_rank_0s_and_the_others_send_nothing(
         assert (worker.transport.control.session, worker.transport.control.seed) == (1, None)
 
 
-def test_a_rank_that_was_replaced_leaves_what_it_did_not_acknowledge_to_its_successor(
-    server: "Server", connect: Connect
-) -> None:
+def test_a_replaced_rank_leaves_its_unacknowledged_batches_to_its_successor(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     senders = [Sender(server, worker) for worker in range(WORKERS)]
     leader = connect(rank=0, ranks=2)
@@ -170,7 +166,7 @@ def test_a_rank_that_was_replaced_leaves_what_it_did_not_acknowledge_to_its_succ
     assert values(first, 1) == pytest.approx([1.0])
     first.ack()
     assert values(first, 2) == pytest.approx([1.1, 1.2])
-    second = connect(rank=1, ranks=2)  # the one before has died, perhaps
+    second = connect(rank=1, ranks=2)  # the earlier one may have died
     senders[3].send(3.0)
     assert sorted(values(second, 3)) == pytest.approx([1.1, 1.2, 3.0])
     with pytest.raises(LearnerReplaced, match="as rank 1 of 2, or with another number of ranks"):
@@ -190,16 +186,14 @@ for batch in collector:
 
 
 def stored(server: "Server") -> int:
-    """Messages in the queue."""
+    """Return the number of messages in the queue."""
     link = server.link()
     state = link.call(link.js.stream_info(server.subjects.batches_stream)).state
     link.close()
     return int(state.messages)
 
 
-def test_a_rank_that_is_killed_leaves_what_it_did_not_acknowledge_to_its_successor(
-    server: "Server", connect: Connect
-) -> None:
+def test_a_killed_rank_leaves_its_unacknowledged_batches_to_its_successor(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     sender = Sender(server, 1)
     sender.send(1.0, 2.0)
@@ -209,7 +203,7 @@ def test_a_rank_that_is_killed_leaves_what_it_did_not_acknowledge_to_its_success
             assert process.stdout is not None
             assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
             until = time.monotonic() + 30
-            while stored(server) > 1:  # the acknowledgement is on its way
+            while stored(server) > 1:  # the acknowledgement is under way
                 assert time.monotonic() < until
         finally:
             process.kill()
@@ -218,7 +212,7 @@ def test_a_rank_that_is_killed_leaves_what_it_did_not_acknowledge_to_its_success
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
-def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_what_they_left(
+def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_their_batches(
     before: int, after: int, server: "Server", connect: Connect
 ) -> None:
     server.provision(**SENT)
@@ -240,17 +234,17 @@ def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_what_they_
     assert len(found) == left
     for collector in replaced:
         with pytest.raises(LearnerReplaced):
-            list(collector)  # what it had at hand, at most
+            list(collector)  # at most the batches that it had already
 
 
-def test_a_job_that_grows_has_its_new_workers_batches_go_to_their_ranks(server: "Server", connect: Connect) -> None:
+def test_new_workers_of_a_growing_job_send_to_their_ranks(server: "Server", connect: Connect) -> None:
     server.provision(**SENT | {"workers": 2})
     leader, other = [connect(rank=rank, ranks=2) for rank in range(2)]
     early = Sender(server, 3)
-    early.send(3.0)  # before anybody knows of it
+    early.send(3.0)  # before the learner knows the worker
     senders = [Sender(server, worker) for worker in range(2)]
     senders[1].send(1.0, 1.1)
-    assert values(other, 2) == pytest.approx([1.0, 1.1])  # of what came later
+    assert values(other, 2) == pytest.approx([1.0, 1.1])  # of the batches that came later
     server.provision(**SENT | {"workers": 4})
     assert values(other, 1) == [3.0]
     early.send(3.5)
@@ -261,7 +255,7 @@ def test_a_job_that_grows_has_its_new_workers_batches_go_to_their_ranks(server: 
     assert other.stats().missed == 0
 
 
-def test_what_workers_sent_before_the_job_became_smaller_comes_to_its_rank(server: "Server", connect: Connect) -> None:
+def test_batches_sent_before_the_job_shrank_reach_their_rank(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     senders = [Sender(server, worker) for worker in range(WORKERS)]
     for worker, sender in enumerate(senders):
@@ -314,7 +308,7 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
     leader, other = both(connect)
     running = [begin(lambda each: list(islice(each, 2)), each) for each in (other, leader)]
     transport: Any = other._transport
-    while transport.heard().session == 1:
+    while transport.peers.leader_control().session == 1:
         assert not running[0].done()
     for index in range(WORKERS):
         start_worker(job, index)
@@ -324,20 +318,20 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
 @pytest.mark.parametrize(
     ("rank", "ranks", "words"),
     [
-        (2, 2, r"`rank` is one of 0 to 1 where `ranks` is 2, not 2: .* write `rank=dist\.get_rank\(\)"),
-        (1, 1, r"`rank` is 0 where `ranks` is 1, not 1"),
-        (-1, 2, r"`rank` is one of 0 to 1 where `ranks` is 2, not -1"),
-        (0, 0, r"`ranks` says how many processes the learner has: 1 or more, not 0"),
+        (2, 2, r"`rank` is one of 0 to 1 when `ranks` is 2, not 2: .* write `rank=dist\.get_rank\(\)"),
+        (1, 1, r"`rank` is 0 when `ranks` is 1, not 1"),
+        (-1, 2, r"`rank` is one of 0 to 1 when `ranks` is 2, not -1"),
+        (0, 0, r"`ranks` is the learner's number of processes: 1 or more, not 0"),
         ("1", 2, r"`rank` is a whole number, not '1': write `rank=int\(\.\.\.\)`"),
         (0, 2.0, r"`ranks` is a whole number, not 2\.0"),
         (
             0,
             5,
-            r"`ranks` is 5, and default/test has 4 workers, .* write `ranks=4` or fewer, or .* `workers: 5` or more",
+            r"`ranks` is 5, but default/test has 4 workers, .* write `ranks=4` or fewer, or .* `workers: 5` or more",
         ),
     ],
 )
-def test_what_is_no_rank_is_told_in_words(
+def test_an_invalid_rank_is_refused_with_advice(
     rank: Any, ranks: Any, words: str, server: "Server", connect: Connect
 ) -> None:
     server.provision(**SYNC)

@@ -1,4 +1,4 @@
-"""The numbers are those of a plain Gymnasium loop, and the same wherever they were collected."""
+"""Batches have the numbers of a plain Gymnasium loop, and the same on every transport."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -29,7 +29,7 @@ def leaning(observation: Tensor) -> Tensor:
 
 @cache
 def plain_loop(env_id: str, seed: int, policy: Callable[[Tensor], Tensor]) -> dict[Any, Any]:
-    """What anybody would write, without us."""
+    """Collect with a plain Gymnasium loop, without Rollfleet."""
     seen: dict[Any, list[Any]] = {
         "observation": [],
         "action": [],
@@ -90,7 +90,7 @@ def test_observations_rewards_and_flags_are_those_of_a_plain_loop(collect: "Coll
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: "Collect", env_id: str) -> None:
-    """A policy that samples, and random frames before it acts; the weights change at each batch."""
+    """A policy that samples, after some random frames; its weights change at each batch."""
 
     def run(make: Callable[..., Collector], **place: Any) -> list[TensorDict]:
         torch.manual_seed(0)
@@ -116,7 +116,7 @@ def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: "Co
 
 @FORKED
 def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: "Collect", processes: "Collect") -> None:
-    """The policy draws nothing: threads, as the workers over NATS are here, share torch's generators."""
+    """The policy draws no random numbers: the workers over NATS are threads here, and share torch's generators."""
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 160, "total_frames": 800, "seed": SEED}
     runs: Any = [torch.cat(list(make("CartPole-v1", leaning, **keywords)), dim=1) for make in (apart, processes)]
     assert set(runs[0].keys(True, True)) == set(runs[1].keys(True, True))

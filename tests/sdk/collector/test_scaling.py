@@ -1,4 +1,4 @@
-"""The number of workers changes in mid-run, and the iterator goes on: real workers, a real nats-server."""
+"""The number of workers changes during a run, and the iterator continues: real workers, a real nats-server."""
 
 import threading
 import time
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 Connect = Callable[..., Collector]
 StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers share evenly
+FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers divide evenly
 SYNC: dict[str, Any] = {
     "mode": "Sync",
     "env": {"id": "CartPole-v1", "numEnvs": ENVS},
     "policy": {"random": {}},
     "collect": {"framesPerBatch": FRAMES},
 }
-ROUNDS = 200  # in which a change must have arrived
+ROUNDS = 200  # within which a change must take effect
 
 
 def until_shared_among(workers: int, collector: Collector) -> None:
-    """Iterate until whole batches come of so many workers. None on the way has more frames than a batch."""
+    """Iterate until batches come from this many workers. No batch meanwhile has more frames than configured."""
     for _ in range(ROUNDS):
         batch = next(collector)
         frames = int((batch["collector", "traj_ids"] >= 0).sum())
@@ -60,10 +60,10 @@ def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
     collector.shutdown()
     started[0].join()
     assert [worker.error for worker in started] == [None] * 4
-    assert [worker.transport.incarnation for worker in started] == [0] * 4  # nobody started anew
+    assert [worker.transport.incarnation for worker in started] == [0] * 4  # no worker restarted
 
 
-def test_default_of_max_lag_follows_workers_that_come_later(
+def test_the_default_of_max_lag_follows_the_number_of_workers(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     spec = SYNC | {"mode": "Async"}
@@ -80,7 +80,7 @@ def test_default_of_max_lag_follows_workers_that_come_later(
         next(collector)
 
 
-def test_learner_tells_how_long_its_loop_has_waited_for_data(
+def test_the_learner_reports_its_loops_wait_for_data(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC, workers=1)
@@ -95,7 +95,7 @@ def test_learner_tells_how_long_its_loop_has_waited_for_data(
     waited_s(link, longer_than_s=first_s + 2.0)
 
 
-def test_the_lowest_version_that_is_told_is_that_of_workers_that_are_there(
+def test_the_reported_lowest_version_covers_present_workers_only(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
@@ -118,7 +118,7 @@ def test_the_lowest_version_that_is_told_is_that_of_workers_that_are_there(
 
 
 def waited_s(link: Link, *, longer_than_s: float) -> float:
-    """What the learner's heartbeat says, once it is more than this."""
+    """Return the value in the learner's heartbeat, once it exceeds this one."""
     for _ in range(100):
         status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
         if status and status.waited_s is not None and status.waited_s > longer_than_s:

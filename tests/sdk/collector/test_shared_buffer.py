@@ -1,4 +1,4 @@
-"""A shared replay buffer: worker processes fill it themselves, behind the learner's back."""
+"""A shared replay buffer, which worker processes fill themselves, in the background."""
 
 import os
 import time
@@ -12,12 +12,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tests.sdk.collector import counting
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Counting, Learned, always_0, error_of, until
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of, until
 from tests.sdk.collector.places import FORKED
 
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.errors import RollfleetError
 from rollfleet.rollout.trajectory_ids import split
+from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
@@ -27,7 +28,7 @@ FILLED: dict[str, Any] = OPTIONS | {"workers": 2, "start_method": "fork"}
 
 
 class Watched(ReplayBuffer):
-    """Tells how often this process has extended it."""
+    """Counts how often this process has extended it."""
 
     extended = 0
 
@@ -43,10 +44,10 @@ def all_of(buffer: ReplayBuffer) -> TensorDict:
 
 @pytest.fixture
 def fill() -> Iterator[Callable[..., Collector]]:
-    """Makes collectors of two forked workers, unless something else is said."""
+    """Makes collectors of two forked workers by default."""
     with ExitStack() as stack:
 
-        def fill(buffer: ReplayBuffer, policy: Any = always_0, env: Any = Counting, **keywords: Any) -> Collector:
+        def fill(buffer: ReplayBuffer, policy: Any = always_0, env: Any = CountingEnv, **keywords: Any) -> Collector:
             collector = Collector(env, policy, replay_buffer=buffer, **FILLED | keywords)
             stack.callback(collector.detach)
             return collector
@@ -58,13 +59,13 @@ Fill = Callable[..., Collector]
 
 
 def whole_trajectories_of(buffer: ReplayBuffer) -> dict[int, list[int]]:
-    """By worker's environment, the numbers of its steps: without a gap, each once, or this fails."""
+    """Return the step numbers of each worker's environments. Fails if one is missing or repeated."""
     frames = all_of(buffer)
     assert (frames["observation"] + 1 == frames["next", "observation"]).all()
     steps: dict[tuple[int, int, int], list[int]] = {}
     for number, step in zip(frames[TRAJECTORY].tolist(), frames["observation"].flatten().tolist(), strict=True):
-        worker, life, episode = split(number)
-        steps.setdefault((worker, life, episode % 2), []).append(int(step))
+        worker, incarnation, episode = split(number)
+        steps.setdefault((worker, incarnation, episode % 2), []).append(int(step))
     for found in steps.values():
         assert found == list(range(len(found)))
     return {worker: [] for worker, *_ in steps}
@@ -72,7 +73,9 @@ def whole_trajectories_of(buffer: ReplayBuffer) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_workers_fill_it_and_no_batch_goes_through_the_learner(fill: Fill, mode: str, start_method: str) -> None:
+def test_workers_fill_a_shared_buffer_and_no_batch_goes_through_the_learner(
+    fill: Fill, mode: str, start_method: str
+) -> None:
     cloudpickle.register_pickle_by_value(counting)
     buffer = Watched(10_000, shared=True)
     collector = fill(buffer, mode=mode, start_method=start_method, total_frames=320)
@@ -87,8 +90,8 @@ def test_workers_fill_it_and_no_batch_goes_through_the_learner(fill: Fill, mode:
     assert set(whole_trajectories_of(buffer)) <= {0, 1}
 
 
-def test_nothing_but_receipts_reaches_the_learner(fill: Fill) -> None:
-    """One that goes through the learner has bytes there."""
+def test_only_receipts_reach_the_learner(fill: Fill) -> None:
+    """A batch that goes through the learner has bytes on the wire."""
     for shared in (True, False):
         collector = fill(ReplayBuffer(1000, shared=shared), total_frames=64)
         assert list(collector) == [None] * 4
@@ -96,7 +99,7 @@ def test_nothing_but_receipts_reaches_the_learner(fill: Fill) -> None:
         assert collector.frames == 64
 
 
-def test_it_holds_what_goes_through_the_learner_otherwise(fill: Fill) -> None:
+def test_without_a_shared_buffer_frames_go_through_the_learner_into_it(fill: Fill) -> None:
     found = []
     for shared in (True, False):
         buffer = ReplayBuffer(1000, shared=shared)
@@ -109,7 +112,7 @@ def test_it_holds_what_goes_through_the_learner_otherwise(fill: Fill) -> None:
         assert mine[key].dtype is other[key].dtype
 
 
-def test_no_padding_gets_into_it(fill: Fill) -> None:
+def test_no_padding_gets_into_a_shared_buffer(fill: Fill) -> None:
     buffer = ReplayBuffer(1000, shared=True)
     collector = fill(buffer, reset_when_done=False, frames_per_batch=64, total_frames=40)
     assert list(collector) == [None] * 2
@@ -132,7 +135,7 @@ def test_init_random_frames_count_what_was_written(fill: Fill, mode: str) -> Non
         assert (actions[64:] == 0).all()
 
 
-def test_weights_that_are_sent_meanwhile_are_acted_on_and_what_is_too_old_is_not_written(fill: Fill) -> None:
+def test_workers_use_weights_sent_meanwhile_and_do_not_write_stale_frames(fill: Fill) -> None:
     buffer, policy = ReplayBuffer(100_000, shared=True), Learned()
     collector = fill(buffer, policy, mode="async", weights_interval=0, max_lag=0)
     collector.start()
@@ -144,7 +147,7 @@ def test_weights_that_are_sent_meanwhile_are_acted_on_and_what_is_too_old_is_not
         until(lambda: number in buffer.state_dict()["frames"]["collector"]["policy_version"][-64:])  # noqa: B023
     collector.async_shutdown(timeout_s=30)
     frames = all_of(buffer)
-    assert torch.equal(frames["says"][frames[VERSION] > 1].long(), frames[VERSION][frames[VERSION] > 1])
+    assert torch.equal(frames["shown"][frames[VERSION] > 1].long(), frames[VERSION][frames[VERSION] > 1])
     assert collector.frames == len(buffer)
     assert collector.stats().missed == 0
     for worker in (0, 1):
@@ -152,7 +155,7 @@ def test_weights_that_are_sent_meanwhile_are_acted_on_and_what_is_too_old_is_not
         assert (mine.diff() >= 0).all()
 
 
-def test_a_pause_holds_it_and_nothing_is_lost(fill: Fill) -> None:
+def test_a_pause_stops_filling_and_loses_nothing(fill: Fill) -> None:
     for mode in ("sync", "async"):
         buffer = ReplayBuffer(100_000, shared=True)
         collector = fill(buffer, mode=mode)
@@ -169,7 +172,7 @@ def test_a_pause_holds_it_and_nothing_is_lost(fill: Fill) -> None:
         assert set(whole_trajectories_of(buffer)) == {0, 1}
 
 
-def test_workers_that_are_killed_lose_no_frame_that_was_counted_and_corrupt_none(
+def test_killed_workers_lose_and_corrupt_no_counted_frame(
     fill: Fill, started: Callable[[], list[psutil.Process]]
 ) -> None:
     buffer = ReplayBuffer(1_000_000, shared=True)
@@ -193,12 +196,12 @@ def test_workers_that_are_killed_lose_no_frame_that_was_counted_and_corrupt_none
     collector.async_shutdown(timeout_s=30)
     assert collector.frames == buffer.write_count == len(buffer) == len(all_of(buffer))
     frames = all_of(buffer)
-    lives = {split(number)[:2] for number in frames[TRAJECTORY].unique().tolist()}
-    assert max(life for _, life in lives) >= 1
+    incarnations = {split(number)[:2] for number in frames[TRAJECTORY].unique().tolist()}
+    assert max(incarnation for _, incarnation in incarnations) >= 1
     assert whole_trajectories_of(buffer)
 
 
-def test_a_run_that_is_restored_counts_on(fill: Fill) -> None:
+def test_a_restored_run_counts_on(fill: Fill) -> None:
     for mode in ("sync", "async"):
         first = fill(ReplayBuffer(1000, shared=True), mode=mode, total_frames=96)
         for _ in range(3):
@@ -214,7 +217,7 @@ def test_a_run_that_is_restored_counts_on(fill: Fill) -> None:
         assert (again.frames, buffer.write_count) == (96, 96 - state["frames"])
 
 
-def test_workers_that_join_fill_it_too(fill: Fill) -> None:
+def test_workers_that_join_fill_the_buffer_too(fill: Fill) -> None:
     buffer = ReplayBuffer(100_000, shared=True)
     collector = fill(buffer, mode="async")
     collector.start()
@@ -227,7 +230,7 @@ def test_workers_that_join_fill_it_too(fill: Fill) -> None:
     assert set(whole_trajectories_of(buffer)) == {0, 1, late}
 
 
-def test_several_collectors_and_the_learner_fill_one(fill: Fill) -> None:
+def test_several_collectors_and_the_learner_fill_one_buffer(fill: Fill) -> None:
     buffer = ReplayBuffer(100_000, shared=True)
     both = [fill(buffer, workers=1, mode="async", total_frames=160) for _ in range(2)]
     for collector in both:
@@ -241,7 +244,7 @@ def test_several_collectors_and_the_learner_fill_one(fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("what", ["environment", "layout"])
-def test_what_breaks_in_a_worker_is_raised_at_the_next_call(fill: Fill, what: str) -> None:
+def test_a_workers_error_is_raised_at_the_next_call(fill: Fill, what: str) -> None:
     buffer = ReplayBuffer(1000, shared=True)
     if what == "layout":
         buffer.extend(TensorDict({"observation": torch.zeros(3, 7)}, batch_size=[3]))
@@ -253,7 +256,7 @@ def test_what_breaks_in_a_worker_is_raised_at_the_next_call(fill: Fill, what: st
         collector.async_shutdown(timeout_s=30)
 
 
-def test_with_postproc_batches_go_through_the_learner_which_writes_its_results(fill: Fill) -> None:
+def test_with_postproc_the_learner_writes_its_results_into_the_buffer(fill: Fill) -> None:
     buffer = Watched(1000, shared=True)
     collector = fill(buffer, postproc=lambda batch: batch.exclude("action"), total_frames=64)
     assert list(collector) == [None] * 4
@@ -261,9 +264,9 @@ def test_with_postproc_batches_go_through_the_learner_which_writes_its_results(f
     assert "action" not in all_of(buffer)
 
 
-def test_in_every_place_it_is_a_replay_buffer(collect: "Collect") -> None:
+def test_a_shared_buffer_works_as_a_replay_buffer_with_every_transport(collect: "Collect") -> None:
     buffer = ReplayBuffer(1000, shared=True)
-    collector = collect(Counting, always_0, replay_buffer=buffer, total_frames=64, **OPTIONS)
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, total_frames=64, **OPTIONS)
     collector.start()
     until(lambda: buffer.write_count == 64)
     collector.async_shutdown(timeout_s=30)
@@ -271,7 +274,7 @@ def test_in_every_place_it_is_a_replay_buffer(collect: "Collect") -> None:
     assert set(buffer.sample(100)["next", "observation"].flatten().tolist()) <= set(range(1, 65))
 
 
-def test_nothing_of_a_collector_stays_in_it(fill: Fill) -> None:
+def test_a_buffer_keeps_nothing_of_a_collector(fill: Fill) -> None:
     buffer = ReplayBuffer(1000, shared=True)
     with fill(buffer) as collector:
         next(collector)
@@ -285,7 +288,7 @@ def test_nothing_of_a_collector_stays_in_it(fill: Fill) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_collector_that_still_fills_is_let_go_of_in_order(
+def test_a_dropped_collector_stops_filling_in_order(
     fill: Fill, shared: bool, started: Callable[[], list[psutil.Process]]
 ) -> None:
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Spaces that are trees, images, and hidden states: from every place the very batch that this process gives."""
+"""Nested spaces, images and hidden states: every transport gives the same batch as this process."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ def assert_same(found: TensorDict, expected: TensorDict) -> None:
 
 
 def test_every_leaf_comes_with_its_dtype_and_its_true_next_value(collect: "Collect") -> None:
-    """Dict, Tuple, Discrete, MultiDiscrete, MultiBinary, Box, an image: observed, and acted but for the image."""
+    """Observes Dict, Tuple, Discrete, MultiDiscrete, MultiBinary, Box and an image; acts with all but the image."""
     collector = collect(Robot, frames_per_batch=12 * collect.workers, **SMALL)
     batch = several(collector)
     frames = torch.arange(18).expand(2 * collect.workers, 18) % 4
@@ -86,7 +86,7 @@ def test_the_built_in_policy_acts_on_images_and_vectors_as_in_this_process(colle
     assert found["image"].dtype == torch.uint8
 
 
-def test_a_hidden_state_is_carried_over_batches_and_initial_where_an_episode_begins(collect: "Collect") -> None:
+def test_a_hidden_state_spans_batches_and_is_initial_at_an_episodes_begin(collect: "Collect") -> None:
     policy = Recurrent()
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 40 * collect.workers, "is_init": True}
     batch = several(collect("CartPole-v1", policy, env_kwargs={"max_episode_steps": 35}, **keywords), 5)
@@ -103,5 +103,5 @@ def test_a_hidden_state_is_carried_over_batches_and_initial_where_an_episode_beg
 
 
 def one(collect: "Collect") -> dict[str, Any]:
-    """One worker, wherever it is: in this process there is no other."""
+    """One worker on each transport, as in this process."""
     return {} if collect.workers == 1 else {"workers": 1}

@@ -1,4 +1,4 @@
-"""Workers that are new interpreters: what is named they import, and none of it need be picklable."""
+"""Workers in new interpreters import named entrypoints, which need no pickling."""
 
 import sys
 from itertools import islice
@@ -14,7 +14,7 @@ import threading
 import gymnasium
 import numpy as np
 
-LOCK = threading.Lock()  # cannot be pickled, nor what holds it
+LOCK = threading.Lock()  # cannot be pickled, and neither can its owner
 
 
 class Locked(gymnasium.Env):
@@ -52,13 +52,13 @@ gymnasium.register("Locked-v0", entry_point=Locked)
 
 @pytest.fixture(autouse=True)
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of that name, where workers look for it, too."""
+    """A module of that name, on the import path of workers too."""
     (tmp_path / "locked_things.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_what_is_named_is_imported_by_workers_that_are_spawned(mode: str) -> None:
+def test_spawned_workers_import_named_entrypoints(mode: str) -> None:
     with Collector(
         "locked_things:Locked-v0",
         policy_factory="locked_things:make",
@@ -72,4 +72,4 @@ def test_what_is_named_is_imported_by_workers_that_are_spawned(mode: str) -> Non
         for batch in islice(collector, 3):
             assert (batch["observation"] == 3).all()
             assert (batch["next", "reward"] == 4).all()
-    assert "locked_things" not in sys.modules  # the learner did without
+    assert "locked_things" not in sys.modules  # the learner did not import it

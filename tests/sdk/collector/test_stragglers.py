@@ -1,4 +1,4 @@
-"""`stragglers_threshold`: a round closes once that share of the workers has reported; the others are cut."""
+"""`stragglers_threshold`: a round closes once that fraction of the workers has sent; the others are cut."""
 
 import time
 from itertools import islice
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
 
 MASK, TRAJECTORY = ("collector", "mask"), ("collector", "traj_ids")
-STEPS = 1000  # that a worker has to take in a round
+STEPS = 1000  # of each worker in a round
 
 
 class Slow(gymnasium.Env[Any, Any]):
@@ -43,13 +43,13 @@ def always_0(observation: Tensor) -> Tensor:
 
 
 def keywords(*step_s: float, steps: int = STEPS, **more: Any) -> dict[str, Any]:
-    """Of so many workers, of so many steps a round."""
+    """Make a collector of this many workers, with this many steps a round."""
     workers = len(step_s)
     env_kwargs = [{"step_s": each} for each in step_s]
     return {"env_kwargs": env_kwargs, "workers": workers, "num_envs": 1, "frames_per_batch": steps * workers} | more
 
 
-def test_a_slow_worker_is_cut_when_the_threshold_is_reached_and_the_mask_tells_where(apart: "Collect") -> None:
+def test_a_slow_worker_is_cut_at_the_threshold_and_the_mask_shows_where(apart: "Collect") -> None:
     collector = apart(Slow, always_0, stragglers_threshold=0.6, **keywords(0, 0.02))
     batch = next(collector)
     assert batch.batch_size == (2, STEPS)
@@ -64,7 +64,7 @@ def test_a_slow_worker_is_cut_when_the_threshold_is_reached_and_the_mask_tells_w
     assert (collector.stats().stale, collector.stats().missed) == (0, 0)
 
 
-def test_over_many_rounds_nothing_of_an_episode_is_lost_or_mixed(apart: "Collect") -> None:
+def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: "Collect") -> None:
     collector = apart(Slow, always_0, stragglers_threshold=0.5, **keywords(0, 0.02))
     rows: dict[int, list[Any]] = {0: [], 1: []}
     frames = 0
@@ -89,8 +89,8 @@ def test_over_many_rounds_nothing_of_an_episode_is_lost_or_mixed(apart: "Collect
     assert list(collector.episode_lengths) == lengths[-100:]
 
 
-def test_so_many_must_have_reported_as_the_threshold_says(apart: "Collect") -> None:
-    """Of 3 workers 0.7 are 2: with two slow ones, the faster of these is waited for."""
+def test_the_threshold_is_the_fraction_of_workers_that_closes_a_round(apart: "Collect") -> None:
+    """0.7 of 3 workers are 2: with two slow workers, the round waits for the faster one."""
     steps = 60
     collector = apart(Slow, always_0, stragglers_threshold=0.7, **keywords(0, 0.005, 0.2, steps=steps))
     batch = next(collector)
@@ -101,7 +101,7 @@ def test_so_many_must_have_reported_as_the_threshold_says(apart: "Collect") -> N
     assert collector.frames == sum(counts)
 
 
-def test_without_a_threshold_all_are_waited_for(apart: "Collect") -> None:
+def test_without_a_threshold_the_round_waits_for_all_workers(apart: "Collect") -> None:
     collector = apart(Slow, always_0, **keywords(0, 0.02, steps=30))
     batch = next(collector)
     assert MASK not in batch.keys(True)
@@ -110,11 +110,11 @@ def test_without_a_threshold_all_are_waited_for(apart: "Collect") -> None:
 
 
 @pytest.mark.parametrize(("how", "shape"), [("time", (1, 2 * STEPS)), ("stack", (2, 1, STEPS))])
-def test_the_mask_is_put_together_like_the_rest(apart: "Collect", how: str, shape: tuple[int, ...]) -> None:
+def test_the_mask_is_joined_like_the_other_keys(apart: "Collect", how: str, shape: tuple[int, ...]) -> None:
     collector = apart(Slow, always_0, stragglers_threshold=0.5, cat_results=how, **keywords(0, 0.02))
     batch = next(collector)
     assert batch.batch_size == shape
-    shares = batch[MASK].reshape(2, STEPS)
-    assert shares[0].all()
-    assert 0 < shares[1].sum() < STEPS
-    assert (batch[TRAJECTORY].reshape(2, STEPS)[1] == -1).sum() == STEPS - shares[1].sum()
+    rows = batch[MASK].reshape(2, STEPS)
+    assert rows[0].all()
+    assert 0 < rows[1].sum() < STEPS
+    assert (batch[TRAJECTORY].reshape(2, STEPS)[1] == -1).sum() == STEPS - rows[1].sum()

@@ -1,4 +1,4 @@
-"""What a learner makes of what it finds when it takes a job over, and what it is told when it is taken over itself."""
+"""A learner takes over a job from another one, and is taken over itself."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ def actor_critic() -> nn.Module:
 
 
 @pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
-def test_what_cannot_be_read_is_passed_over_and_sessions_and_versions_count_on(
+def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
     broken: str, server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
@@ -69,7 +69,7 @@ def test_a_learner_that_returns_with_older_weights_is_noticed(
     second = connect(policy)
     next(second)
     second.detach()
-    assert "weights" not in caplog.text  # it goes on from the newest
+    assert "weights" not in caplog.text  # it continues after the newest version
 
     policy.load_state_dict(checkpoint)
     third = connect(policy)
@@ -81,20 +81,20 @@ def test_a_learner_that_returns_with_older_weights_is_noticed(
 
     fourth = connect(policy)
     fourth.load_state_dict(state)
-    assert "restored at version 1, while workers have had version 5" in caplog.text
+    assert "restored version 1, but workers have had version 5 already" in caplog.text
     next(fourth)
     assert fourth.version == 6
     fourth.shutdown()
 
 
-def test_a_heartbeat_that_cannot_be_read_keeps_nobody_from_connecting(server: "Server", connect: Connect) -> None:
+def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: "Server", connect: Connect) -> None:
     server.provision(**SYNC)
     admin = server.link()
     admin.call(admin.js.publish(server.subjects.worker(0), b"rubbish"))
     assert connect().workers == (0, 1)
 
 
-def test_a_learner_that_was_cut_off_while_it_was_replaced_writes_nothing_any_more(
+def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"workers": 1})
@@ -102,7 +102,7 @@ def test_a_learner_that_was_cut_off_while_it_was_replaced_writes_nothing_any_mor
     replaced = connect(actor_critic())
     next(replaced)
     transport: Any = replaced._transport
-    transport._link._recovered.clear()  # as after a cut, before it has looked around
+    transport._link._recovered.clear()  # as after a disconnection, before it has read the job's state again
     replaced.update_policy_weights_()
     successor = connect(actor_critic())
     for _ in islice(successor, 3):
@@ -115,7 +115,7 @@ def test_a_learner_that_was_cut_off_while_it_was_replaced_writes_nothing_any_mor
     worker.join()
 
 
-def test_total_frames_are_the_jobs_however_many_learners_it_has_one_after_the_other(
+def test_total_frames_count_over_all_successive_learners_of_a_job(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     frames = SYNC["collect"]["framesPerBatch"]
@@ -130,10 +130,10 @@ def test_total_frames_are_the_jobs_however_many_learners_it_has_one_after_the_ot
     assert [batch.numel() for batch in second] == 2 * [frames]
     assert second.frames == 5 * frames
     worker.join()
-    assert list(connect(actor_critic())) == []  # the job is complete: nobody is waited for
+    assert list(connect(actor_critic())) == []  # the job is complete: it waits for no one
 
 
-def test_workers_that_leave_and_join_in_mid_run_change_what_a_round_waits_for(
+def test_workers_that_leave_and_join_change_what_a_round_waits_for(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
@@ -143,7 +143,7 @@ def test_workers_that_leave_and_join_in_mid_run_change_what_a_round_waits_for(
         assert set(collector.workers) == {0, 1}
         admin = server.link()
         left = WorkerStatus.starting(1, workers[1].transport.incarnation)
-        workers[1].transport.close()  # it is taken away
+        workers[1].transport.close()  # as the cluster removes it
         admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
         assert next(collector).numel() > 0
         assert set(collector.workers) == {0}

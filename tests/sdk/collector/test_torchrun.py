@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from rollfleet import CollectorJob
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
@@ -26,9 +28,9 @@ def learner_of(page: str) -> str:
 
 
 def under_torchrun(learner: str, folder: Path, address: Address) -> str:
-    """What it writes."""
+    """Return its output."""
     (folder / "learner.py").write_text(learner)
-    # Not by this machine's name, which need not be one that can be looked up.
+    # Not the machine's name, which may not resolve.
     here = ["--local-addr=127.0.0.1", f"--nproc-per-node={RANKS}"]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", *here, "learner.py"],
@@ -43,7 +45,8 @@ def under_torchrun(learner: str, folder: Path, address: Address) -> str:
     return done.stdout
 
 
-def test_the_learner_of_the_page_trains_under_torchrun(
+@pytest.mark.slow
+def test_the_documented_learner_trains_under_torchrun(
     repository: Path, tmp_path: Path, server: "Server", start_worker: StartWorker
 ) -> None:
     rounds = 6
@@ -52,17 +55,18 @@ def test_the_learner_of_the_page_trains_under_torchrun(
     learner = learner_of((repository / "docs" / "consumers.md").read_text())
     written = under_torchrun(learner, tmp_path, server.address(Role.LEARNER))
     for rank in range(RANKS):
-        # Rank 0 may have sent one more version before it heard that the others have had the last batch, too.
+        # Rank 0 may have sent one more version before it knew that the others had received the last batch.
         frames = 64 * rounds // RANKS
-        # Both write to one pipe, a line and its end one by one: what one writes may lie between the other's.
-        told = f"rank {rank}: {rounds} batches, {frames} frames, version ({rounds}|{rounds + 1})(?![0-9])"
-        assert re.search(told, written)
+        # Both write lines and line ends separately to one pipe, so that their outputs may mix.
+        report = f"rank {rank}: {rounds} batches, {frames} frames, version ({rounds}|{rounds + 1})(?![0-9])"
+        assert re.search(report, written)
     for worker in workers:
         worker.join()
         assert worker.error is None
 
 
-def test_in_mode_async_ranks_that_join_end_at_steps_of_their_own(
+@pytest.mark.slow
+def test_in_mode_async_ranks_under_join_may_end_at_different_steps(
     repository: Path, tmp_path: Path, server: "Server", start_worker: StartWorker
 ) -> None:
     job = server.provision(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})

@@ -1,4 +1,4 @@
-"""Weights: how often they are sent, to whom, which, and in which form."""
+"""Weights: how often they are sent, to which workers, and in which form."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ VERSION = ("collector", "policy_version")
 
 
 class Constant(nn.Module):
-    """Takes the action that its weight says, and tells the weight; a buffer says what is added to it."""
+    """Takes the action given by its weight plus a buffer, and puts the weight into the batch, as `shown`."""
 
     def __init__(self, action: float = 0) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class Constant(nn.Module):
     shift: Tensor
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        says = (self.weight.detach() + self.shift).expand(len(observation)).clone()
-        return {"action": says.round().long().clip(0, 1), "says": says}
+        shown = (self.weight.detach() + self.shift).expand(len(observation)).clone()
+        return {"action": shown.round().long().clip(0, 1), "shown": shown}
 
 
 def set_to(policy: nn.Module, action: float) -> None:
@@ -41,28 +41,28 @@ def set_to(policy: nn.Module, action: float) -> None:
             parameter.fill_(action)
 
 
-def says_by_worker(batch: Any) -> dict[int, set[float]]:
-    """What the policy of each worker said."""
-    said: dict[int, set[float]] = {}
+def shown_by_worker(batch: Any) -> dict[int, set[float]]:
+    """Return what the policy of each worker put into the batch."""
+    shown: dict[int, set[float]] = {}
     for row in batch:
-        said.setdefault(split(int(row["collector", "traj_ids"][0]))[0], set()).update(row["says"].tolist())
-    return said
+        shown.setdefault(split(int(row["collector", "traj_ids"][0]))[0], set()).update(row["shown"].tolist())
+    return shown
 
 
-def everyone(collect: "Collect", says: float) -> dict[int, set[float]]:
-    return {worker: {says} for worker in range(collect.workers)}
+def everyone(collect: "Collect", shown: float) -> dict[int, set[float]]:
+    return {worker: {shown} for worker in range(collect.workers)}
 
 
 # --- when ------------------------------------------------------------------------------------------------------------
 
 
-def test_weights_interval_is_after_how_many_batches_they_are_sent(collect: "Collect") -> None:
+def test_weights_are_sent_every_weights_interval_batches(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Constant(), weights_interval=2, **OPTIONS)
     assert [int(batch[VERSION].unique()) for batch in islice(collector, 5)] == [1, 1, 2, 2, 3]
     assert collector.version == 3
 
 
-def test_with_interval_0_the_first_is_sent_and_the_others_when_told(collect: "Collect") -> None:
+def test_with_interval_0_only_the_first_version_is_sent_by_itself(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Constant(), weights_interval=0, **OPTIONS)
     assert [int(batch[VERSION].unique()) for batch in islice(collector, 3)] == [1, 1, 1]
     assert collector.update_policy_weights_() == 2
@@ -70,28 +70,28 @@ def test_with_interval_0_the_first_is_sent_and_the_others_when_told(collect: "Co
 
 
 def test_zeroed_weights_change_every_workers_actions_in_the_next_batch(collect: "Collect") -> None:
-    """They went to a copy that nobody used, or to nobody: pytorch/rl#3587, ray#58697."""
+    """They went to an unused copy, or nowhere, in pytorch/rl#3587 and ray#58697."""
     policy = Constant(1)
     collector = collect("CartPole-v1", policy, **OPTIONS)
-    assert says_by_worker(next(collector)) == everyone(collect, 1.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 1.0)
     set_to(policy, 0.0)
     batch = next(collector)
-    assert says_by_worker(batch) == everyone(collect, 0.0)
+    assert shown_by_worker(batch) == everyone(collect, 0.0)
     assert (batch["action"] == 0).all()
 
 
 def test_of_several_updates_between_two_batches_the_newest_counts(collect: "Collect") -> None:
-    """Weights that came while a runner was busy were dropped in silence: ray#63849."""
+    """Weights that came while a runner was busy were dropped silently in ray#63849."""
     collector = collect("CartPole-v1", Constant(), weights_interval=0, **OPTIONS)
     next(collector)
     for number in range(2, 8):
         assert collector.update_policy_weights_(Constant(number)) == number
     batch = next(collector)
-    assert says_by_worker(batch) == everyone(collect, 7.0)
+    assert shown_by_worker(batch) == everyone(collect, 7.0)
     assert (batch[VERSION] == 7).all()
 
 
-def test_in_mode_async_what_is_older_than_max_lag_is_dropped_and_counted(apart: "Collect") -> None:
+def test_in_mode_async_batches_older_than_max_lag_are_dropped_and_counted(apart: "Collect") -> None:
     policy = Constant(1)
     collector = apart("CartPole-v1", policy, mode="async", weights_interval=0, max_lag=0, **OPTIONS)
     for number in range(1, 6):
@@ -99,15 +99,15 @@ def test_in_mode_async_what_is_older_than_max_lag_is_dropped_and_counted(apart: 
         assert collector.update_policy_weights_() == number
         for batch in islice(collector, 3):
             assert (batch[VERSION] == number).all()
-            assert (batch["says"] == number).all()
+            assert (batch["shown"] == number).all()
     assert collector.stats().stale > 0
 
 
 # --- what is known of it ---------------------------------------------------------------------------------------------
 
 
-def test_versions_are_those_that_each_worker_has_applied(collect: "Collect") -> None:
-    """Not those that were sent: pytorch/rl#3759."""
+def test_versions_shows_the_version_that_each_worker_has_applied(collect: "Collect") -> None:
+    """In pytorch/rl#3759 they were the versions sent."""
     collector = collect("CartPole-v1", Constant(), weights_interval=0, **OPTIONS)
     next(collector)
     collector.update_policy_weights_()
@@ -118,7 +118,7 @@ def test_versions_are_those_that_each_worker_has_applied(collect: "Collect") -> 
     assert collector.versions() == dict.fromkeys(range(collect.workers), 2)
 
 
-def test_waiting_for_a_version_that_nobody_applies_names_who_is_behind(collect: "Collect") -> None:
+def test_a_timeout_for_a_version_names_the_workers_that_are_behind(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Constant(), **OPTIONS)
     next(collector)
     with pytest.raises(Timeout, match=r"workers \[0.*have not applied version 5 within 0.1 s"):
@@ -129,7 +129,7 @@ def test_waiting_for_a_version_that_nobody_applies_names_who_is_behind(collect: 
 
 
 @pytest.mark.parametrize("form", ["module", "dict", "TensorDict", "TensorDict of parameters"])
-def test_weights_come_from_anything_that_has_them(collect: "Collect", form: str) -> None:
+def test_weights_come_from_a_module_a_dict_or_a_tensordict(collect: "Collect", form: str) -> None:
     collector = collect("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
     next(collector)
     source = Constant(1)
@@ -141,17 +141,17 @@ def test_weights_come_from_anything_that_has_them(collect: "Collect", form: str)
         "TensorDict of parameters": TensorDict.from_module(source),
     }[form]
     collector.update_policy_weights_(weights)
-    assert says_by_worker(next(collector)) == everyone(collect, 4.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 4.0)
 
 
-def test_what_weights_come_from_may_be_said_by_a_keyword(collect: "Collect") -> None:
+def test_the_source_of_weights_may_be_a_keyword(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
     collector.update_policy_weights_(policy=Constant(5))
-    assert says_by_worker(next(collector)) == everyone(collect, 5.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 5.0)
     collector.update_policy_weights_(weights=Constant(6).state_dict())
-    assert says_by_worker(next(collector)) == everyone(collect, 6.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 6.0)
     collector.update_policy_weights_(weights=TensorDictParams(TensorDict.from_module(Constant(7))))
-    assert says_by_worker(next(collector)) == everyone(collect, 7.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 7.0)
 
 
 def test_a_keyword_names_the_weights_of_one_model_of_several(collect: "Collect") -> None:
@@ -159,7 +159,7 @@ def test_a_keyword_names_the_weights_of_one_model_of_several(collect: "Collect")
     next(collector)
     collector.update_policy_weights_(policy=Constant(2), model_id="low")
     collector.update_policy_weights_(weights=Constant(3).state_dict(), model_id="high")
-    assert says_by_worker(next(collector)) == everyone(collect, 32.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 32.0)
 
 
 @pytest.mark.parametrize(
@@ -188,30 +188,30 @@ def test_weights_that_do_not_fit_name_the_parameter(collect: "Collect") -> None:
         collector.update_policy_weights_({"weight": torch.zeros(2), "shift": torch.zeros(())})
     with pytest.raises(WeightMismatch, match="shift"):
         collector.update_policy_weights_({"weight": torch.zeros(())})
-    assert says_by_worker(next(collector)) == everyone(collect, 0.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 0.0)
 
 
 # --- to whom ---------------------------------------------------------------------------------------------------------
 
 
-def test_worker_ids_are_those_that_get_them_and_no_others(apart: "Collect") -> None:
-    """The wrong worker was updated: pytorch/rl#3000."""
+def test_worker_ids_alone_get_the_weights(apart: "Collect") -> None:
+    """The wrong worker was updated in pytorch/rl#3000."""
     collector = apart("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
     next(collector)
     assert collector.update_policy_weights_(Constant(5), worker_ids=1) == 2
-    assert says_by_worker(next(collector)) == {0: {0.0}, 1: {5.0}}
+    assert shown_by_worker(next(collector)) == {0: {0.0}, 1: {5.0}}
     collector.update_policy_weights_(Constant(6), worker_ids=[0])
     batch = next(collector)
-    assert says_by_worker(batch) == {0: {6.0}, 1: {5.0}}
+    assert shown_by_worker(batch) == {0: {6.0}, 1: {5.0}}
     assert batch[VERSION][:, 0].tolist() == [3, 3, 2, 2]
     assert collector.versions() == {0: 3, 1: 2}
     collector.update_policy_weights_(Constant(7))
-    assert says_by_worker(next(collector)) == {0: {7.0}, 1: {7.0}}
+    assert shown_by_worker(next(collector)) == {0: {7.0}, 1: {7.0}}
 
 
-def test_a_worker_that_is_not_there_is_named(collect: "Collect") -> None:
+def test_an_unknown_worker_is_refused_by_index(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Constant(0), **OPTIONS)
-    with pytest.raises(JobInvalid, match="there is no worker 9; there are"):
+    with pytest.raises(JobInvalid, match="there is no worker 9; the workers are"):
         collector.update_policy_weights_(worker_ids=9)
 
 
@@ -219,24 +219,24 @@ def test_a_worker_that_is_not_there_is_named(collect: "Collect") -> None:
 
 
 class Two(nn.Module):
-    """A policy of two models, which says ten times the one and the other."""
+    """A policy of two models, which puts `10 * high + low` into the batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.models = nn.ModuleDict({"high": Constant(0), "low": Constant(0)})
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        says = 10 * self.models["high"](observation)["says"] + self.models["low"](observation)["says"]
-        return {"action": torch.zeros(len(observation), dtype=torch.int64), "says": says}
+        shown = 10 * self.models["high"](observation)["shown"] + self.models["low"](observation)["shown"]
+        return {"action": torch.zeros(len(observation), dtype=torch.int64), "shown": shown}
 
 
-def test_model_id_names_the_one_that_is_updated(collect: "Collect") -> None:
+def test_model_id_names_the_updated_model(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
-    assert says_by_worker(next(collector)) == everyone(collect, 0.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 0.0)
     collector.update_policy_weights_(Constant(3), model_id="low")
-    assert says_by_worker(next(collector)) == everyone(collect, 3.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 3.0)
     collector.update_policy_weights_(Constant(4), model_id="high")
-    assert says_by_worker(next(collector)) == everyone(collect, 43.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 43.0)
 
 
 def test_weights_dict_updates_several_in_one_version(collect: "Collect") -> None:
@@ -245,20 +245,20 @@ def test_weights_dict_updates_several_in_one_version(collect: "Collect") -> None
     version = collector.update_policy_weights_(weights_dict={"high": Constant(1), "low": Constant(2).state_dict()})
     assert version == 2
     batch = next(collector)
-    assert says_by_worker(batch) == everyone(collect, 12.0)
+    assert shown_by_worker(batch) == everyone(collect, 12.0)
     assert (batch[VERSION] == 2).all()
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"weights_dict": {"middle": Constant()}}, WeightMismatch, "no model 'middle'; the policy's are high, low"),
+        ({"weights_dict": {"middle": Constant()}}, WeightMismatch, "no model 'middle'; it has high, low"),
         ({"model_id": "low"}, JobInvalid, "`model_id='low'` needs the weights of that model"),
         ({"model_id": "low", "weights_dict": {}}, JobInvalid, "`weights_dict` names models and their weights itself"),
-        ({"weights_dict": {"a.b": Constant()}}, WeightMismatch, "'a.b' is no name of a model"),
+        ({"weights_dict": {"a.b": Constant()}}, WeightMismatch, "'a.b' is not a valid name of a model"),
     ],
 )
-def test_models_that_are_not_there_and_arguments_that_contradict_each_other_are_told(
+def test_unknown_models_and_contradictory_arguments_are_refused(
     collect: "Collect", arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
@@ -271,14 +271,14 @@ def test_models_that_are_not_there_and_arguments_that_contradict_each_other_are_
 
 
 @pytest.mark.parametrize(("precision", "found"), [("float32", 1.001953125), ("bfloat16", 1.0)])
-def test_precision_is_that_of_the_weights_on_their_way(collect: "Collect", precision: str, found: float) -> None:
+def test_precision_is_the_dtype_of_weights_on_the_wire(collect: "Collect", precision: str, found: float) -> None:
     collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(), precision=precision, **OPTIONS)
     collector.update_policy_weights_(Constant(1.001953125))
-    assert says_by_worker(next(collector)) == everyone(collect, found)
+    assert shown_by_worker(next(collector)) == everyone(collect, found)
 
 
 class Halved(nn.Module):
-    """Says ten times a frozen number and a trained one; as one model, or as two."""
+    """Puts ten times a frozen number plus a trained one into the batch; as one model, or as two."""
 
     def __init__(self, frozen: float, trained: float, *, models: bool) -> None:
         super().__init__()
@@ -288,26 +288,26 @@ class Halved(nn.Module):
             self.one = nn.ModuleDict(parts)
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
-        says = 10 * self.parts["frozen"](observation)["says"] + self.parts["trained"](observation)["says"]
-        return {"action": torch.zeros(len(observation), dtype=torch.int64), "says": says}
+        shown = 10 * self.parts["frozen"](observation)["shown"] + self.parts["trained"](observation)["shown"]
+        return {"action": torch.zeros(len(observation), dtype=torch.int64), "shown": shown}
 
 
 @pytest.mark.parametrize("models", [False, True])
-@pytest.mark.parametrize(("scheme", "says"), [(Whole(), 53.0), (Trained(), 13.0)])
-def test_a_scheme_says_which_weights_travel(collect: "Collect", scheme: Any, says: float, models: bool) -> None:
+@pytest.mark.parametrize(("scheme", "shown"), [(Whole(), 53.0), (Trained(), 13.0)])
+def test_a_scheme_selects_the_weights_that_travel(collect: "Collect", scheme: Any, shown: float, models: bool) -> None:
     collector = collect(
         "CartPole-v1", policy_factory=lambda *_: Halved(1, 2, models=models), weight_scheme=scheme, **OPTIONS
     )
-    assert says_by_worker(next(collector)) == everyone(collect, 12.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, 12.0)
     collector.update_policy_weights_(Halved(5, 3, models=models))
-    assert says_by_worker(next(collector)) == everyone(collect, says)
+    assert shown_by_worker(next(collector)) == everyone(collect, shown)
 
 
 @pytest.mark.parametrize("form", ["none", "module", "dict", "model_id", "weights_dict"])
-def test_what_stays_where_it_is_may_be_named_along(apart: "Collect", form: str) -> None:
-    policy, other = (Halved(*says, models=form in ("model_id", "weights_dict")) for says in ((1, 2), (5, 3)))
+def test_update_accepts_a_whole_state_dict_under_a_partial_scheme(apart: "Collect", form: str) -> None:
+    policy, other = (Halved(*shown, models=form in ("model_id", "weights_dict")) for shown in ((1, 2), (5, 3)))
     collector = apart("CartPole-v1", policy, weight_scheme=Trained(), weights_interval=0, **OPTIONS)
-    assert says_by_worker(next(collector)) == everyone(apart, 12.0)
+    assert shown_by_worker(next(collector)) == everyone(apart, 12.0)
     for part in (policy, other):
         set_to(part, 4)
     each: dict[str, dict[str, Any]] = {
@@ -318,31 +318,31 @@ def test_what_stays_where_it_is_may_be_named_along(apart: "Collect", form: str) 
         "weights_dict": {"weights_dict": other.parts},
     }
     collector.update_policy_weights_(**each[form])
-    assert says_by_worker(next(collector)) == everyone(apart, 14.0)
+    assert shown_by_worker(next(collector)) == everyone(apart, 14.0)
 
 
 class Negated(Whole):
-    """A scheme of one's own: weights travel with the other sign."""
+    """A user's scheme: weights travel with the opposite sign."""
 
     def layout(self, models: Any) -> Any:
         return NegatedLayout(models, self.precision)
 
 
 class NegatedLayout(WeightLayout):
-    """What goes into the bytes is turned back nowhere."""
+    """Changes the bytes, and does not change them back."""
 
     def snapshot(self, models: Any) -> Any:
         return super().snapshot({name: {key: -value for key, value in model.items()} for name, model in models.items()})
 
 
-def test_a_scheme_of_ones_own_writes_the_bytes(collect: "Collect") -> None:
+def test_a_users_scheme_writes_the_bytes(collect: "Collect") -> None:
     factory: dict[str, Any] = {"policy_factory": lambda *_: Constant(1), "weight_scheme": Negated()}
     collector = collect("CartPole-v1", **factory, **OPTIONS)
     collector.update_policy_weights_(Constant(5))
-    assert says_by_worker(next(collector)) == everyone(collect, -5.0)
+    assert shown_by_worker(next(collector)) == everyone(collect, -5.0)
 
 
-def test_a_policy_without_weights_needs_none_and_has_none(collect: "Collect") -> None:
+def test_a_policy_without_weights_runs_at_version_0(collect: "Collect") -> None:
     collector = collect("CartPole-v1", lambda seen: torch.zeros(len(seen), dtype=torch.int64), **OPTIONS)
     assert int(next(collector)[VERSION].unique()) == 0
     with pytest.raises(NoWeights):

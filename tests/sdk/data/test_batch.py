@@ -45,7 +45,7 @@ def test_next_observations_are_rebuilt_from_the_following_frame_and_the_final_on
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_observations_of_every_dtype_that_travels_make_batches(dtype: torch.dtype) -> None:
+def test_observations_of_every_dtype_on_the_wire_make_batches(dtype: torch.dtype) -> None:
     def of(change: Callable[[Tensor], Tensor]) -> TensorDict:
         whole = fragment()
         steps = {**whole.steps, OBSERVATION: change(whole.steps[OBSERVATION])}
@@ -125,7 +125,7 @@ def without(key: Key) -> Fragment:
         replace(fragment(), steps={**fragment().steps, IS_INIT: torch.zeros(2, 4, 1)}),
     ],
 )
-def test_a_fragment_that_lies_about_itself_is_corrupt(hostile: Fragment) -> None:
+def test_an_inconsistent_fragment_is_corrupt(hostile: Fragment) -> None:
     with pytest.raises(MessageCorrupt):
         to_batch(hostile)
 
@@ -142,7 +142,7 @@ def with_padding() -> Fragment:
     return replace(whole, steps=steps, final={OBSERVATION: torch.tensor([[-1.0], [-3.0]])})
 
 
-def test_padding_is_zero_in_the_batch_and_no_frame() -> None:
+def test_padding_is_zero_in_the_batch_and_is_not_counted() -> None:
     batch = to_batch(with_padding())
     assert batch["next", "observation"].squeeze(-1).tolist() == [[1, -1, 0, 0], [11, 12, 13, -3]]
     assert batch["next", "step_count"].squeeze(-1).tolist() == [[4, 5, 0, 0], [1, 2, 3, 4]]
@@ -151,7 +151,7 @@ def test_padding_is_zero_in_the_batch_and_no_frame() -> None:
     assert fragment().frames == 8
 
 
-def test_a_row_that_its_mask_cuts_short_has_a_final_observation_there() -> None:
+def test_a_row_cut_short_by_its_mask_has_a_final_observation_at_its_end() -> None:
     whole = with_padding()
     whole.steps[FLAG][0, 1] = False
     assert to_batch(whole)["next", "observation"].squeeze(-1).tolist()[0] == [1, -1, 0, 0]
@@ -168,7 +168,7 @@ def test_batches_of_different_lengths_join_with_a_mask() -> None:
     assert joined["observation"][:2, :3].equal(to_batch(fragment(time=3))["observation"])
 
 
-def test_a_mask_that_was_there_outlives_the_join() -> None:
+def test_an_existing_mask_survives_a_join() -> None:
     short = to_batch(
         replace(
             with_padding(),

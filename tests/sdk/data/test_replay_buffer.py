@@ -30,7 +30,7 @@ def test_the_newest_frames_stay() -> None:
     assert held(buffer) == {13, 14, 15, 16}
 
 
-def test_what_is_drawn_belongs_together_and_is_the_readers_own() -> None:
+def test_sampled_frames_are_consistent_copies() -> None:
     buffer = ReplayBuffer(8)
     buffer.extend(frames(*range(8)))
     drawn = buffer.sample(32, torch.Generator().manual_seed(0))
@@ -41,7 +41,7 @@ def test_what_is_drawn_belongs_together_and_is_the_readers_own() -> None:
     assert 99 not in held(buffer)
 
 
-def test_an_empty_buffer_and_other_frames_are_errors_that_say_so() -> None:
+def test_an_empty_buffer_and_different_frames_are_errors() -> None:
     buffer = ReplayBuffer(8)
     with pytest.raises(JobInvalid, match="empty"):
         buffer.sample(1)
@@ -52,7 +52,7 @@ def test_an_empty_buffer_and_other_frames_are_errors_that_say_so() -> None:
         ReplayBuffer(0)
 
 
-def test_a_restored_buffer_holds_the_same_and_goes_on() -> None:
+def test_a_restored_buffer_has_the_same_frames_and_continues() -> None:
     buffer, other = ReplayBuffer(4), ReplayBuffer(4)
     buffer.extend(frames(*range(6)))
     other.load_state_dict(buffer.state_dict())
@@ -61,7 +61,7 @@ def test_a_restored_buffer_holds_the_same_and_goes_on() -> None:
     assert held(other) == {3, 4, 5, 6}
 
 
-def test_a_collector_fills_it_while_another_thread_draws() -> None:
+def test_a_collector_fills_a_buffer_while_another_thread_samples() -> None:
     buffer = ReplayBuffer(256)
     with Collector(
         "CartPole-v1", None, num_envs=4, frames_per_batch=64, total_frames=640, replay_buffer=buffer

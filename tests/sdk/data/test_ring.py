@@ -1,4 +1,4 @@
-"""A replay buffer in memory that processes share: what is drawn while others write, and while writers are killed."""
+"""A replay buffer in shared memory: sampling while other processes write, and while writers are killed."""
 
 import gc
 import itertools
@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rollfleet.data.columns import Key
+from rollfleet.data.batch import Key
 from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.ring import Ring
 from rollfleet.data.write_quota import WriteQuota
@@ -27,7 +27,7 @@ from rollfleet.errors import JobInvalid
 
 FORK = multiprocessing.get_context("fork")
 PATIENCE_S = 30.0
-NUMBERS = 10**9  # that each writer has for its rows
+NUMBERS = 10**9  # numbers that each writer has for its rows
 
 # From 3.12 on Python warns of forks of processes with threads, such as torch's.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -43,7 +43,7 @@ def drawn(buffer: ReplayBuffer) -> set[int]:
 
 
 def rows(*numbers: int, width: int = 1) -> dict[Key, Tensor]:
-    """Each has its number in every element of every column, so that a row that is torn shows it."""
+    """Return rows with their number in every element of every column, so that a torn row is detected."""
     number = torch.tensor(numbers)
     return {("n",): number, ("next", "x"): number[:, None].expand(-1, width).clone(), ("m",): number.clone()}
 
@@ -54,7 +54,7 @@ def ring_of(buffer: ReplayBuffer) -> Ring:
 
 
 class Interrupted(Mapping[Key, Tensor]):
-    """Columns; when they are copied for the second time, and the first of them is there, something happens."""
+    """Columns that call a function while they are copied, after the first column."""
 
     def __init__(self, columns: dict[Key, Tensor], happens: Callable[[], object]) -> None:
         self._columns, self._happens, self._times = columns, happens, 0
@@ -67,13 +67,13 @@ class Interrupted(Mapping[Key, Tensor]):
 
     def __iter__(self) -> Iterator[Key]:
         self._times += 1
-        for place, key in enumerate(self._columns):
-            if place == 1 and self._times == 3:  # the size, the layout, the copy
+        for position, key in enumerate(self._columns):
+            if position == 1 and self._times == 3:  # the size, the layout, the copy
                 self._happens()
             yield key
 
 
-def tell_and_wait(begun: Any, go_on: Any) -> None:
+def signal_and_wait(begun: Any, go_on: Any) -> None:
     begun.set()
     go_on.wait()
 
@@ -84,11 +84,11 @@ def kill_me() -> None:
 
 @pytest.fixture
 def fork() -> Iterator[Callable[..., Any]]:
-    """Runs a function in a forked process; what still runs after the test is killed."""
+    """Run functions in forked processes, which are killed after the test."""
     with ExitStack() as stack:
 
         def run(function: Callable[..., object], *args: Any) -> None:
-            torch.set_num_threads(1)  # the others are not in a fork, which would wait for them
+            torch.set_num_threads(1)  # a fork would wait for torch's other threads, which it lacks
             function(*args)
 
         def fork(function: Callable[..., object], *args: Any) -> Any:
@@ -107,11 +107,11 @@ Fork = Callable[..., Any]
 def wait_until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.002)
 
 
-# It is a replay buffer like the other.
+# The same behaviour as a buffer of one process.
 
 
 def test_the_newest_frames_stay() -> None:
@@ -124,7 +124,7 @@ def test_the_newest_frames_stay() -> None:
     assert (len(buffer), buffer.write_count, drawn(buffer)) == (4, 16, {12, 13, 14, 15})
 
 
-def test_the_same_seed_draws_the_same_from_either() -> None:
+def test_the_same_seed_draws_the_same_from_shared_and_private_memory() -> None:
     shared, own = ReplayBuffer(8, shared=True), ReplayBuffer(8)
     for buffer in (shared, own):
         buffer.extend(frames(*range(11)))
@@ -136,7 +136,7 @@ def test_the_same_seed_draws_the_same_from_either() -> None:
 
 
 @pytest.mark.parametrize("into_shared", [False, True])
-def test_the_state_of_either_is_taken_by_either_and_the_oldest_go_first(into_shared: bool) -> None:
+def test_shared_and_private_buffers_restore_each_others_state_oldest_first(into_shared: bool) -> None:
     buffer, other = ReplayBuffer(4, shared=not into_shared), ReplayBuffer(4, shared=into_shared)
     assert buffer.state_dict()["frames"] is None
     other.extend(frames(90, 91))
@@ -168,7 +168,7 @@ def test_frames_of_another_layout_are_an_error_that_names_the_key(shared: bool, 
     assert (len(buffer), buffer.write_count, drawn(buffer)) == (2, 2, {1, 2})
 
 
-def test_every_dtype_comes_back_as_it_was() -> None:
+def test_every_dtype_is_returned_unchanged() -> None:
     buffer = ReplayBuffer(3, shared=True)
     dtypes = (torch.bool, torch.uint8, torch.int32, torch.float64, torch.bfloat16, torch.float16)
     given = {str(dtype): torch.ones(3, 2, dtype=dtype) for dtype in dtypes} | {"none": torch.zeros(3, 0)}
@@ -179,16 +179,16 @@ def test_every_dtype_comes_back_as_it_was() -> None:
         assert (found[name] == value[:1]).all()
 
 
-def test_what_makes_no_sense_is_told() -> None:
+def test_invalid_uses_are_refused() -> None:
     with pytest.raises(JobInvalid, match="remove `device`"):
         ReplayBuffer(8, device="cuda", shared=True)
     with pytest.raises(JobInvalid, match="empty"):
         ReplayBuffer(8, shared=True).sample(1)
-    with pytest.raises(TypeError, match="cannot be pickled: a collector hands it to its workers"):
+    with pytest.raises(TypeError, match="cannot be pickled: pass it to a collector"):
         pickle.dumps(ReplayBuffer(8, shared=True))
 
 
-def test_its_memory_goes_with_it_and_has_no_name() -> None:
+def test_its_memory_has_no_name_and_is_freed_with_it() -> None:
     before, names = psutil.Process().num_fds(), sorted(os.listdir("/dev/shm"))
     buffer = ReplayBuffer(1000, shared=True)
     buffer.extend(frames(1))
@@ -198,18 +198,18 @@ def test_its_memory_goes_with_it_and_has_no_name() -> None:
     assert psutil.Process().num_fds() == before
 
 
-# Several write.
+# Several writers.
 
 
-def write_for_ever(buffer: ReplayBuffer, writer: int, count: int, told: Any, width: int) -> None:
-    """Batches of `count` rows numbered `writer`, count of the row; tells how many there are after each."""
+def write_forever(buffer: ReplayBuffer, writer: int, count: int, written: Any, width: int) -> None:
+    """Write batches of `count` rows, numbered by writer and row, and report the number of rows after each."""
     for first in itertools.count(0, count):
         numbers = range(writer * NUMBERS + first, writer * NUMBERS + first + count)
         ring_of(buffer).write(rows(*numbers, width=width))
-        told[writer] = first + count
+        written[writer] = first + count
 
 
-def test_what_several_processes_and_the_learner_write_is_there_once_each(fork: Fork) -> None:
+def test_rows_of_several_processes_and_the_learner_are_present_once_each(fork: Fork) -> None:
     buffer = ReplayBuffer(10_000, shared=True)
 
     def write(writer: int) -> None:
@@ -228,14 +228,14 @@ def test_what_several_processes_and_the_learner_write_is_there_once_each(fork: F
     assert torch.equal(state["frames"]["next"]["x"].squeeze(1).long(), state["frames"]["n"])
 
 
-def test_no_row_is_torn_that_is_drawn_while_others_write_over_it(fork: Fork) -> None:
-    """The ring is so small that it is written over several times while one sample is copied."""
-    buffer, width, told = ReplayBuffer(64, shared=True), 20_000, FORK.RawArray("q", 2)
-    writers = [fork(write_for_ever, buffer, writer, 8, told, width) for writer in (0, 1)]
-    wait_until(lambda: min(told) > 64)
+def test_rows_drawn_during_overwrites_are_never_torn(fork: Fork) -> None:
+    """The ring is so small that it is overwritten several times during the copy of one sample."""
+    buffer, width, written = ReplayBuffer(64, shared=True), 20_000, FORK.RawArray("q", 2)
+    writers = [fork(write_forever, buffer, writer, 8, written, width) for writer in (0, 1)]
+    wait_until(lambda: min(written) > 64)
     seen: set[int] = set()
-    before = list(told)
-    while any(now - then < 500 for now, then in zip(told, before, strict=True)):
+    before = list(written)
+    while any(now - then < 500 for now, then in zip(written, before, strict=True)):
         assert all(writer.is_alive() for writer in writers)
         sample = buffer.sample(32)
         assert (sample["next", "x"] == sample["n"][:, None]).all()
@@ -244,17 +244,17 @@ def test_no_row_is_torn_that_is_drawn_while_others_write_over_it(fork: Fork) -> 
     assert len(seen) > 64
 
 
-def test_rows_that_are_being_written_are_not_drawn_and_come_once_they_are_complete(fork: Fork) -> None:
+def test_rows_are_drawn_only_once_they_are_complete(fork: Fork) -> None:
     buffer, go_on, begun = ReplayBuffer(8, shared=True), FORK.Event(), FORK.Event()
     buffer.extend(TensorDict({"n": torch.arange(6), "m": torch.arange(6)}, batch_size=[6]))
 
     def write() -> None:
         columns: dict[Key, Tensor] = {("n",): torch.tensor([70, 80, 90, 100]), ("m",): torch.tensor([70, 80, 90, 100])}
-        ring_of(buffer).write(Interrupted(columns, partial(tell_and_wait, begun, go_on)))
+        ring_of(buffer).write(Interrupted(columns, partial(signal_and_wait, begun, go_on)))
 
     writer = fork(write)
     assert begun.wait(PATIENCE_S)
-    assert (len(buffer), buffer.write_count) == (4, 6)  # of 6 rows, the two oldest make room
+    assert (len(buffer), buffer.write_count) == (4, 6)  # the two oldest of 6 rows are overwritten
     assert drawn(buffer) == {2, 3, 4, 5}
     assert sorted(buffer.state_dict()["frames"]["n"].tolist()) == [2, 3, 4, 5]
     go_on.set()
@@ -263,11 +263,11 @@ def test_rows_that_are_being_written_are_not_drawn_and_come_once_they_are_comple
     assert drawn(buffer) == {2, 3, 4, 5, 70, 80, 90, 100}
 
 
-def test_who_would_overtake_a_slow_writer_by_a_whole_round_waits_for_it(fork: Fork) -> None:
+def test_a_writer_waits_before_it_overtakes_a_slow_one_by_a_whole_round(fork: Fork) -> None:
     buffer, go_on, begun = ReplayBuffer(8, shared=True), FORK.Event(), FORK.Event()
 
     def write() -> None:
-        ring_of(buffer).write(Interrupted(rows(1, 2, 3), partial(tell_and_wait, begun, go_on)))
+        ring_of(buffer).write(Interrupted(rows(1, 2, 3), partial(signal_and_wait, begun, go_on)))
 
     slow = fork(write)
     assert begun.wait(PATIENCE_S)
@@ -276,7 +276,7 @@ def test_who_would_overtake_a_slow_writer_by_a_whole_round_waits_for_it(fork: Fo
     fast.start()
     fast.join(0.2)
     assert fast.is_alive()
-    assert drawn(buffer) == {4, 5, 6, 7}  # meanwhile others draw
+    assert drawn(buffer) == {4, 5, 6, 7}  # meanwhile others can draw
     go_on.set()
     fast.join(PATIENCE_S)
     slow.join(PATIENCE_S)
@@ -284,7 +284,7 @@ def test_who_would_overtake_a_slow_writer_by_a_whole_round_waits_for_it(fork: Fo
     assert buffer.write_count == 9
 
 
-def test_an_error_while_rows_are_copied_leaves_them_out() -> None:
+def test_rows_whose_copy_fails_are_left_out() -> None:
     buffer = ReplayBuffer(8, shared=True)
     ring_of(buffer).write(rows(1, 2))
     with pytest.raises(ZeroDivisionError):
@@ -295,10 +295,10 @@ def test_an_error_while_rows_are_copied_leaves_them_out() -> None:
     assert (len(buffer), drawn(buffer)) == (8, set(range(7, 15)))
 
 
-# Writers are killed.
+# Killed writers.
 
 
-def test_what_a_writer_was_in_the_middle_of_when_it_was_killed_is_never_drawn_nor_counted(fork: Fork) -> None:
+def test_the_unfinished_write_of_a_killed_writer_is_never_drawn_nor_counted(fork: Fork) -> None:
     buffer = ReplayBuffer(8, shared=True)
     quota = WriteQuota.open(ring_of(buffer), limit=0)
     ring_of(buffer).write(rows(1, 2), quota=quota.number)
@@ -307,39 +307,39 @@ def test_what_a_writer_was_in_the_middle_of_when_it_was_killed_is_never_drawn_no
     assert killed.exitcode == -signal.SIGKILL
     assert (len(buffer), buffer.write_count, quota.written) == (2, 2, 2)
     assert drawn(buffer) == {1, 2}
-    for number in range(6, 14):  # over what it left, and on: nobody waits for the dead
+    for number in range(6, 14):  # over its rows and on: no one waits for a dead writer
         ring_of(buffer).write(rows(number), quota=quota.number)
         assert drawn(buffer) <= {1, 2, *range(6, 14)}
     assert (len(buffer), buffer.write_count, quota.written) == (8, 10, 10)
     assert drawn(buffer) == set(range(6, 14))
 
 
-def test_of_the_killed_what_is_complete_is_there_whole_and_counted_exactly(fork: Fork) -> None:
-    """Writers are killed wherever they are, again and again, while others write and the learner draws."""
-    buffer, count, width, told = ReplayBuffer(200_000, shared=True), 16, 200, FORK.RawArray("q", 21)
-    survivor = fork(write_for_ever, buffer, 0, count, told, width)
-    for writer in range(1, len(told)):
-        process = fork(write_for_ever, buffer, writer, count, told, width)
-        wait_until(lambda: told[writer] >= 3 * count)  # noqa: B023
+def test_complete_writes_of_killed_writers_are_whole_and_counted_exactly(fork: Fork) -> None:
+    """Writers are killed at any point, repeatedly, while others write and the learner draws."""
+    buffer, count, width, written = ReplayBuffer(200_000, shared=True), 16, 200, FORK.RawArray("q", 21)
+    survivor = fork(write_forever, buffer, 0, count, written, width)
+    for writer in range(1, len(written)):
+        process = fork(write_forever, buffer, writer, count, written, width)
+        wait_until(lambda: written[writer] >= 3 * count)  # noqa: B023
         time.sleep(0.0007 * writer)
         process.kill()
         process.join(PATIENCE_S)
         sample = buffer.sample(32)
         assert (sample["next", "x"] == sample["n"][:, None]).all()
-        before = told[0]
-        wait_until(lambda: told[0] > before)  # noqa: B023  # the one that lives goes on
+        before = written[0]
+        wait_until(lambda: written[0] > before)  # noqa: B023  # the survivor continues
     survivor.kill()
     survivor.join(PATIENCE_S)
     numbers = buffer.state_dict()["frames"]["n"]
     assert len(buffer) == buffer.write_count == len(numbers)
-    for writer, last in enumerate(told):
+    for writer, last in enumerate(written):
         mine = (numbers[numbers // NUMBERS == writer] % NUMBERS).tolist()
         assert mine == list(range(len(mine)))
-        assert len(mine) in (last, last + count)  # it may have been killed before it could tell
+        assert len(mine) in (last, last + count)  # it may have been killed before its report
     assert torch.equal(buffer.state_dict()["frames"]["next"]["x"][:, -1], numbers)
 
 
-def test_locks_die_with_their_holder_in_the_middle_of_a_change(fork: Fork) -> None:
+def test_a_lock_is_freed_when_its_holder_dies_during_a_change(fork: Fork) -> None:
     buffer = ReplayBuffer(8, shared=True)
     ring_of(buffer).write(rows(1, 2))
 
@@ -352,16 +352,16 @@ def test_locks_die_with_their_holder_in_the_middle_of_a_change(fork: Fork) -> No
     assert (len(buffer), buffer.write_count, drawn(buffer)) == (2, 2, {1, 2})
 
 
-# Accounts.
+# Quotas.
 
 
-def test_an_account_takes_nothing_past_its_limit_and_what_a_dead_one_had_reserved_is_given_back(fork: Fork) -> None:
+def test_a_quota_accepts_nothing_past_its_limit_and_frees_reservations_of_dead_writers(fork: Fork) -> None:
     buffer = ReplayBuffer(100, shared=True)
     ring = ring_of(buffer)
     quota, other = WriteQuota.open(ring, limit=5), WriteQuota.open(ring, limit=0)
     assert ring.write(rows(1, 2, 3), quota=quota.number)
     fork(lambda: ring.write(Interrupted(rows(4, 5, 6), kill_me), quota=quota.number)).join(PATIENCE_S)
-    assert ring.write(rows(7, 8, 9), quota=quota.number)  # the one that reaches the limit is taken whole
+    assert ring.write(rows(7, 8, 9), quota=quota.number)  # a write that reaches the limit is accepted as a whole
     assert not ring.write(rows(10), quota=quota.number)
     assert ring.write(rows(11), quota=other.number)
     ring.write(rows(12))
@@ -373,14 +373,14 @@ def test_an_account_takes_nothing_past_its_limit_and_what_a_dead_one_had_reserve
     assert (again.number, again.written) == (quota.number, 0)
 
 
-def test_an_account_that_was_shut_waits_for_what_is_under_way_and_takes_no_more(fork: Fork) -> None:
+def test_a_paused_quota_waits_for_writes_in_progress_and_accepts_no_more(fork: Fork) -> None:
     buffer, go_on, begun = ReplayBuffer(100, shared=True), FORK.Event(), FORK.Event()
     ring = ring_of(buffer)
     quota = WriteQuota.open(ring, limit=0)
-    columns = Interrupted(rows(1, 2), partial(tell_and_wait, begun, go_on))
+    columns = Interrupted(rows(1, 2), partial(signal_and_wait, begun, go_on))
     fork(lambda: ring.write(columns, quota=quota.number))
     assert begun.wait(PATIENCE_S)
-    shutting = threading.Thread(target=quota.shut)
+    shutting = threading.Thread(target=quota.pause)
     shutting.start()
     shutting.join(0.1)
     assert shutting.is_alive()
@@ -388,11 +388,11 @@ def test_an_account_that_was_shut_waits_for_what_is_under_way_and_takes_no_more(
     shutting.join(PATIENCE_S)
     assert quota.written == 2
     assert not ring.write(rows(3), quota=quota.number)
-    quota.take_again()
+    quota.resume()
     assert ring.write(rows(3), quota=quota.number)
 
 
-def test_too_many_collectors_are_told() -> None:
+def test_too_many_collectors_are_refused() -> None:
     ring = Ring.create(4)
     _ = [WriteQuota.open(ring, limit=0) for _ in range(64)]
     with pytest.raises(JobInvalid, match="64 collectors fill this replay buffer already"):

@@ -7,7 +7,7 @@ from rollfleet.data.splitting import frames_of, split_trajectories, trajectories
 
 
 def batch_of(ids: list[list[int]], *, mask: bool = False) -> TensorDict:
-    """Frames are numbered from 1 on; a mask leaves out those whose id is -1."""
+    """Return a batch of frames numbered from 1, with a mask that excludes frames with id -1."""
     trajectories = torch.tensor(ids)
     size = list(trajectories.shape)
     frame = torch.arange(1, trajectories.numel() + 1).reshape(size)
@@ -27,12 +27,12 @@ def test_each_row_is_a_piece_of_one_trajectory_in_the_order_of_the_batch() -> No
 
 
 def test_one_id_in_two_rows_or_twice_in_a_row_makes_two_pieces() -> None:
-    """As after `cat_results="time"`, or where an episode goes on in the next batch."""
+    """As after `cat_results="time"`, or when an episode continues in the next batch."""
     assert split_trajectories(batch_of([[5, 5], [5, 5]]))["frame"].tolist() == [[1, 2], [3, 4]]
     assert split_trajectories(batch_of([[5, 6, 5]]))["frame"].tolist() == [[1], [2], [3]]
 
 
-def test_what_was_padded_before_is_in_no_piece() -> None:
+def test_padding_is_in_no_piece() -> None:
     split = split_trajectories(batch_of([[3, 3, -1, -1], [-1, 4, 4, 4]], mask=True))
     assert split["frame"].tolist() == [[1, 2, 0], [6, 7, 8]]
     assert split[MASK].tolist() == [[True, True, False], [True, True, True]]
@@ -43,7 +43,7 @@ def test_stacked_batches_are_split_row_by_row() -> None:
     assert [int(ids[0]) for ids in split_trajectories(stacked)[TRAJECTORY]] == [1, 2, 3, 4, 5]
 
 
-def test_its_memory_is_its_own() -> None:
+def test_the_result_has_its_own_memory() -> None:
     batch = batch_of([[1, 1, 1]])
     split = split_trajectories(batch)
     split["frame"].zero_()
@@ -60,7 +60,7 @@ def test_the_flat_form_has_the_same_pieces_without_padding() -> None:
 
 
 @pytest.mark.parametrize("mask", [False, True])
-def test_frames_in_a_row_are_those_that_are_there(mask: bool) -> None:
+def test_frames_in_a_row_exclude_padding(mask: bool) -> None:
     frames = frames_of(batch_of([[3, -1], [4, 4]], mask=mask))
     assert frames["frame"].tolist() == ([1, 3, 4] if mask else [1, 2, 3, 4])
     assert MASK not in frames.keys(True)

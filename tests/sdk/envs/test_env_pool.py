@@ -1,4 +1,4 @@
-"""EnvPool as a backend: the frames of its own loop, without its reset steps; and what is told where it cannot be."""
+"""The backend EnvPool: the frames of its own loop without reset steps, and errors for invalid jobs."""
 
 import sys
 from typing import Any
@@ -13,10 +13,10 @@ from rollfleet.envs.env_pool import EnvPoolVectorEnv
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.factory import RandomPolicy
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import Backend, EnvSpec
+from rollfleet_api.job import Backend, CollectSpec, EnvSpec
 
 LIMIT = 45  # so that episodes end both ways
 
@@ -30,7 +30,7 @@ def spec(env_id: str = "CartPole-v1", num_envs: int = 4, **kwargs: Any) -> EnvSp
     return EnvSpec(id=env_id, num_envs=num_envs, kwargs=kwargs, backend=Backend.ENVPOOL)
 
 
-def rollout_of(job: EnvSpec, *, steps: int = 40, seed: int = 0, policy: Any = None, **settings: Any) -> Rollout:
+def rollout_of(job: EnvSpec, *, steps: int = 40, seed: int = 0, policy: Any = None, **options: Any) -> Rollout:
     env = make_env(job)
     return Rollout(
         env,
@@ -38,7 +38,7 @@ def rollout_of(job: EnvSpec, *, steps: int = 40, seed: int = 0, policy: Any = No
         steps=steps,
         seeds=Seeds.derive(seed, 0, 0, job.num_envs),
         trajectories=TrajectoryIds(0, 0),
-        settings=RolloutSettings(**settings),
+        collect=CollectSpec(frames_per_batch=1, **options),
     )
 
 
@@ -48,21 +48,21 @@ def collected(rollout: Rollout, fragments: int) -> TensorDict:
     return batch
 
 
-@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")  # of the loop's own pool
-def test_frames_are_those_of_a_plain_loop_without_its_reset_steps(envpool: Any) -> None:
-    lanes, frames = 4, 2_000
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")  # from the loop's own pool
+def test_frames_equal_a_plain_loop_without_its_reset_steps(envpool: Any) -> None:
+    num_envs, frames = 4, 2_000
     batch = collected(
         rollout_of(spec(max_episode_steps=LIMIT), steps=50, policy=lambda seen: (seen[:, 2] > 0).long()), frames // 50
     )
-    seeds = [seed - (1 << 31) for seed in Seeds.derive(0, 0, 0, lanes).envs]
-    pool = envpool.make_gymnasium("CartPole-v1", num_envs=lanes, env_seed=seeds, max_episode_steps=LIMIT)
-    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(lanes)]
-    seen, ended = pool.reset()[0].copy(), np.zeros(lanes, dtype=np.bool_)
+    seeds = [seed - (1 << 31) for seed in Seeds.derive(0, 0, 0, num_envs).envs]
+    pool = envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, env_seed=seeds, max_episode_steps=LIMIT)
+    rows: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
+    seen, ended = pool.reset()[0].copy(), np.zeros(num_envs, dtype=np.bool_)
     while min(len(row) for row in rows) < frames:
         following, reward, terminated, truncated, _ = pool.step((seen[:, 2] > 0).astype(np.int32))
-        for lane in np.flatnonzero(~ended).tolist():
-            rows[lane].append(
-                (seen[lane].copy(), following[lane].copy(), reward[lane], terminated[lane], truncated[lane])
+        for index in np.flatnonzero(~ended).tolist():
+            rows[index].append(
+                (seen[index].copy(), following[index].copy(), reward[index], terminated[index], truncated[index])
             )
         ended = terminated | truncated
         seen = following.copy()
@@ -74,9 +74,9 @@ def test_frames_are_those_of_a_plain_loop_without_its_reset_steps(envpool: Any) 
         ("next", "terminated"),
         ("next", "truncated"),
     ]
-    for lane, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for key, column in zip(keys, zip(*row[:frames], strict=True), strict=True):
-            assert torch.equal(batch[key][lane].squeeze(-1), torch.from_numpy(np.stack(column))), key
+            assert torch.equal(batch[key][index].squeeze(-1), torch.from_numpy(np.stack(column))), key
     assert batch["next", "terminated"].sum() > 50
     assert batch["next", "truncated"].sum() > 50
     ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
@@ -93,7 +93,7 @@ def test_seeds_differ_by_environment_and_give_the_same_bits_again() -> None:
 
 @pytest.mark.usefixtures("envpool")
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "FrozenLake-v1", "LaneKeeping-v0", "BinPack-v2", "Catch-v0"])
-def test_spaces_of_all_kinds_are_collected_from(env_id: str) -> None:
+def test_environments_of_all_spaces_are_supported(env_id: str) -> None:
     rollout = rollout_of(spec(env_id, num_envs=2), is_init=True)
     batch = collected(rollout, 2)
     assert batch.shape == (2, 80)
@@ -103,38 +103,38 @@ def test_spaces_of_all_kinds_are_collected_from(env_id: str) -> None:
 
 
 @pytest.mark.usefixtures("envpool")
-def test_whole_trajectories_and_resets_before_each_fragment_work_as_elsewhere() -> None:
+def test_whole_trajectories_and_resets_before_each_fragment_work() -> None:
     rollout = rollout_of(spec(max_episode_steps=LIMIT), trajs_per_batch=7, step_count=True)
     batch = to_batch(rollout.collect(version=0))
     assert batch["next", "done"].sum() == 7
     assert not batch["step_count"][:, 0].any()
     batch = collected(rollout_of(spec(), steps=8, reset_at_each_iter=True), 3)
-    assert batch["observation"][:, ::8].abs().max() < 0.05  # where CartPole's episodes begin
+    assert batch["observation"][:, ::8].abs().max() < 0.05  # the range of CartPole's first observations
 
 
 @pytest.mark.usefixtures("envpool")
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        (spec("CartPol-v1"), "'CartPol-v1' of EnvPool: there is none; did you mean 'CartPole-v1'"),
-        (spec(colour=1), r"cannot be made with kwargs \{'colour': 1\}: TypeError.*colour"),
+        (spec("CartPol-v1"), "'CartPol-v1' of EnvPool: no such environment; did you mean 'CartPole-v1'"),
+        (spec(colour=1), r"cannot be built with kwargs \{'colour': 1\}: TypeError.*colour"),
         (spec(seed=1), "'seed' follows from the job; remove it"),
-        (spec("Go9x9-v1"), "has 2 players; only those of one"),
+        (spec("Go9x9-v1"), "has 2 players; only environments of one player"),
     ],
 )
-def test_what_is_wrong_with_a_pool_is_told(job: EnvSpec, message: str) -> None:
+def test_an_invalid_pool_is_refused(job: EnvSpec, message: str) -> None:
     with pytest.raises(EnvironmentInvalid, match=message):
         make_env(job)
 
 
-def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(EnvironmentInvalid, match=r"cannot be imported.*pip install 'rollfleet\[envpool\]'"):
         make_env(spec())
 
 
 @pytest.mark.usefixtures("envpool")
-def test_a_pool_can_be_closed_twice_and_made_again_by_other_seeds() -> None:
+def test_a_pool_can_be_closed_twice_and_recreated_by_other_seeds() -> None:
     env = EnvPoolVectorEnv("CartPole-v1", 2, {})
     first = env.reset(seed=[1, 2])[0].copy()
     again = env.reset(seed=[1, 2])[0].copy()

@@ -1,4 +1,4 @@
-"""Environments from what a job says."""
+"""Environments built from a job's `env`."""
 
 import gymnasium
 import numpy as np
@@ -28,7 +28,7 @@ def no_mode() -> VectorEnv:
 
 
 class WithSpace(gymnasium.Wrapper):
-    """An environment whose space is another."""
+    """An environment with another space."""
 
     def __init__(self, env: AnyEnv, role: str) -> None:
         super().__init__(env)
@@ -50,7 +50,7 @@ def not_an_env() -> int:
     return 3
 
 
-def test_environments_built_here_reset_only_when_told() -> None:
+def test_environments_built_here_do_not_reset_by_themselves() -> None:
     env = make_env(EnvSpec(id="CartPole-v1", num_envs=2))
     assert isinstance(env, SyncVectorEnv)
     assert env.metadata["autoreset_mode"] is AutoresetMode.DISABLED
@@ -95,7 +95,7 @@ def test_an_entrypoint_may_return_a_ready_vector_environment() -> None:
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
-def test_a_native_entrypoint_is_told_how_many() -> None:
+def test_a_native_entrypoint_gets_the_number_of_environments() -> None:
     spec = EnvSpec(entrypoint=f"{__name__}:three_poles", num_envs=2, vectorization=Vectorization.NATIVE)
     assert make_env(spec).num_envs == 2
 
@@ -117,7 +117,7 @@ def test_a_native_entrypoint_is_told_how_many() -> None:
             "of 3 environments, but the job says 4; write numEnvs: 3",
         ),
         ({"entrypoint": f"{__name__}:pole", "vectorization": "Native"}, "single environment.*says.*Native"),
-        ({"entrypoint": f"{__name__}:no_mode"}, "does not tell how it resets; write"),
+        ({"entrypoint": f"{__name__}:no_mode"}, "does not declare how it resets; write"),
         (
             {"id": "CartPole-v1", "wrappers": [{"entrypoint": "gymnasium.wrappers:Nothing"}]},
             "wrapper: module 'gymnasium.wrappers' has no 'Nothing'",
@@ -143,6 +143,6 @@ def test_a_native_entrypoint_is_told_how_many() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_an_environment_is_told(spec: dict[str, object], message: str) -> None:
+def test_an_invalid_environment_is_refused(spec: dict[str, object], message: str) -> None:
     with pytest.raises(EnvironmentInvalid, match=message):
         make_env(EnvSpec.model_validate(spec))

@@ -1,4 +1,4 @@
-"""Environments in processes of their own: the same numbers, and an end of every process in every case."""
+"""Environments in separate processes: the same numbers, and no process left behind."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ SPACE = Dict(
 
 
 class Noise(gymnasium.Env[Any, Any]):
-    """Random observations from its own seed; the reward tells the action."""
+    """Random observations from its own seed; the reward is the action."""
 
     observation_space = SPACE
     action_space = Dict({"x": Discrete(4), "y": Box(-1, 1, (2,))})
@@ -50,7 +50,7 @@ class Noise(gymnasium.Env[Any, Any]):
 
 
 class Fragile(Noise):
-    """Breaks at its third step, as it is told."""
+    """Breaks at its third step, in the given way."""
 
     def __init__(self, how: str = "raise") -> None:
         self._how, self._steps = how, 0
@@ -67,7 +67,7 @@ class Fragile(Noise):
 
 
 class Seeing(Noise):
-    """Its reward tells which GPUs its process is shown."""
+    """Its reward shows the GPUs that its process can see."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return self._seen(), float(os.environ["CUDA_VISIBLE_DEVICES"]), False, False, {}
@@ -91,8 +91,9 @@ def gone(pids: list[int]) -> bool:
     return not psutil.wait_procs(processes, timeout=10)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 5])
-def test_numbers_do_not_depend_on_how_many_processes_there_are(processes: int) -> None:
+def test_numbers_do_not_depend_on_the_number_of_processes(processes: int) -> None:
     ours, serial = ProcessVectorEnv([Noise] * 5, processes), SerialVectorEnv([Noise] * 5)
     assert len(ours.processes) == processes
     assert ours.single_observation_space == SPACE
@@ -115,7 +116,8 @@ def test_numbers_do_not_depend_on_how_many_processes_there_are(processes: int) -
     ours.close()
 
 
-def test_a_job_says_how_many_processes_its_environments_are_spread_over() -> None:
+@pytest.mark.slow
+def test_a_job_sets_the_number_of_processes_of_its_environments() -> None:
     for processes, expected in ((0, 5), (2, 2)):
         spec = EnvSpec(id="CartPole-v1", num_envs=5, vectorization=Vectorization.ASYNC, processes=processes)
         env = make_env(spec)
@@ -127,7 +129,7 @@ def test_a_job_says_how_many_processes_its_environments_are_spread_over() -> Non
         assert gone([pid for pid in pids if pid])
 
 
-def test_all_processes_share_the_gpu_that_their_worker_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_processes_share_the_gpu_of_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     env = ProcessVectorEnv([Seeing] * 4, 2)
     env.reset()
@@ -135,7 +137,7 @@ def test_all_processes_share_the_gpu_that_their_worker_was_given(monkeypatch: py
     env.close()
 
 
-def test_what_an_environment_raises_is_told_with_its_own_traceback() -> None:
+def test_an_environments_error_is_reported_with_its_traceback() -> None:
     env = ProcessVectorEnv([Noise, Noise, Fragile], 2)
     env.reset(seed=0)
     with pytest.raises(EnvironmentFailed, match=r"environments 1 to 2: Traceback(.|\n)*RuntimeError: the arm came off"):
@@ -149,23 +151,23 @@ def test_a_process_that_dies_is_named_and_nothing_is_left_after_close() -> None:
     env = ProcessVectorEnv([Noise, Noise, partial(Fragile, "exit")], 3)
     pids = [process.pid or 0 for process in env.processes]
     env.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=rf"environments 2 to 2 \(pid {pids[2]}\) exited with 7"):
+    with pytest.raises(EnvironmentFailed, match=rf"environments 2 to 2 \(pid {pids[2]}\) ended: exit code 7"):
         three_steps(env)
     env.close()
     assert gone(pids)
 
 
-def test_a_process_that_was_killed_between_two_steps_is_named() -> None:
+def test_a_process_killed_between_two_steps_is_named() -> None:
     env = ProcessVectorEnv([Noise] * 4, 2)
     env.reset(seed=0)
     os.kill(env.processes[0].pid or 0, signal.SIGKILL)
     env.processes[0].join()
-    with pytest.raises(EnvironmentFailed, match=r"environments 0 to 1 .* was killed by SIGKILL"):
+    with pytest.raises(EnvironmentFailed, match=r"environments 0 to 1 .* ended: killed by SIGKILL"):
         env.step(zeros(env))
     env.close()
 
 
-def test_an_environment_that_cannot_be_built_in_its_process_is_told_and_leaves_none_behind(
+def test_a_failed_build_in_a_process_is_reported_and_leaves_no_process_behind(
     started: Callable[[], list[psutil.Process]],
 ) -> None:
     def breaks() -> Noise:
@@ -233,10 +235,10 @@ def test_the_processes_end_with_the_one_that_started_them(method: str, end: str,
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3, done.stderr
     assert gone(pids)
-    told = [
+    noise = [
         line for line in done.stderr.splitlines() if line and not line.startswith((" ", "Traceback", "KeyboardInt"))
     ]
-    assert not told  # no noise from the processes, nothing that the resource tracker found
+    assert not noise  # neither output of the processes nor warnings of the resource tracker
 
 
 def test_the_program_of_a_process_does_not_import_torch() -> None:

@@ -1,4 +1,4 @@
-"""Which batches reach the learner: each once, none that is too old, one of each worker in a round."""
+"""Each batch reaches the learner once, if it is not too old, and one of each worker in a round."""
 
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ def test_batches_in_order_are_admitted() -> None:
     assert counts(admission) == {}
 
 
-def test_batch_that_comes_twice_is_admitted_once() -> None:
+def test_a_batch_delivered_twice_is_admitted_once() -> None:
     admission = asynchronous()
     assert admission.admit(arrival(0), version=1)
     assert admission.admit(arrival(1), version=1)
@@ -72,13 +72,13 @@ def test_batches_that_never_came_are_counted() -> None:
     assert counts(admission) == {"missed": 3}
 
 
-def test_learner_that_joins_late_has_missed_nothing() -> None:
+def test_a_learner_that_joins_late_counts_no_batch_as_missed() -> None:
     admission = asynchronous()
     assert admission.admit(arrival(7), version=1)
     assert counts(admission) == {}
 
 
-def test_worker_that_started_anew_counts_from_zero_again() -> None:
+def test_a_restarted_worker_counts_from_zero_again() -> None:
     admission = asynchronous()
     assert admission.admit(arrival(9), version=1)
     assert admission.admit(arrival(0, incarnation=1), version=1)
@@ -98,7 +98,7 @@ def test_batches_in_another_order_are_all_admitted_and_none_is_missed() -> None:
     assert counts(admission) == {"repeated": 1}
 
 
-def test_what_was_sent_before_the_first_that_came_is_admitted_too() -> None:
+def test_batches_sent_before_the_first_arrival_are_admitted_too() -> None:
     admission = asynchronous()
     assert admission.admit(arrival(7), version=1)
     assert admission.admit(arrival(6), version=1)
@@ -106,7 +106,7 @@ def test_what_was_sent_before_the_first_that_came_is_admitted_too() -> None:
     assert counts(admission) == {"repeated": 1}
 
 
-def test_batch_of_an_earlier_life_is_admitted_after_one_of_a_later() -> None:
+def test_batch_of_an_earlier_incarnation_is_admitted_after_one_of_a_later() -> None:
     admission = asynchronous()
     assert admission.admit(arrival(0, incarnation=1), version=1)
     assert admission.admit(arrival(9, incarnation=0), version=1)
@@ -114,7 +114,7 @@ def test_batch_of_an_earlier_life_is_admitted_after_one_of_a_later() -> None:
     assert counts(admission) == {"repeated": 1}
 
 
-def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_not_admitted() -> None:
+def test_memory_is_bounded_and_forgotten_batches_are_not_admitted() -> None:
     admission = asynchronous()
     for sequence in range(3 * WINDOW):
         admission.admit(arrival(sequence), version=1)
@@ -125,7 +125,7 @@ def test_what_is_remembered_is_bounded_and_what_is_forgotten_is_not_admitted() -
     assert counts(admission) == {"repeated": 2}
 
 
-def test_gaps_cost_no_memory_however_many_and_however_wide(allocates_at_most: "AllocatesAtMost") -> None:
+def test_any_number_of_wide_gaps_costs_no_memory(allocates_at_most: "AllocatesAtMost") -> None:
     incarnations = DuplicateFilter()
     with allocates_at_most(20_000):
         for number in range(2 * WINDOW):
@@ -137,7 +137,7 @@ def test_gaps_cost_no_memory_however_many_and_however_wide(allocates_at_most: "A
         assert not incarnations.add(0, 0, 2**64 - 1 - WINDOW)
 
 
-def test_workers_are_counted_apart() -> None:
+def test_sequence_numbers_count_for_each_worker_separately() -> None:
     admission = asynchronous()
     assert admission.admit(arrival(3, worker=0), version=1)
     assert admission.admit(arrival(0, worker=1), version=1)
@@ -146,7 +146,7 @@ def test_workers_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(("version", "admitted"), [(12, True), (11, True), (8, True), (7, False), (1, False)])
-def test_batch_may_be_max_lag_versions_behind(version: int, admitted: bool) -> None:
+def test_a_batch_may_be_max_lag_versions_behind(version: int, admitted: bool) -> None:
     admission = asynchronous(max_lag=4)
     assert admission.admit(arrival(0, version=version), version=12) is admitted
     assert counts(admission) == ({} if admitted else {"stale": 1})
@@ -178,7 +178,7 @@ def test_round_takes_one_batch_of_each_worker() -> None:
     assert counts(admission) == {}
 
 
-def test_round_that_a_worker_collects_again_after_it_died_is_admitted_once() -> None:
+def test_a_round_collected_again_by_a_restarted_worker_is_admitted_once() -> None:
     admission = synchronous(round=1)
     assert admission.admit(arrival(0, round=1), version=1)
     assert not admission.admit(arrival(0, incarnation=1, round=1), version=1)
@@ -197,7 +197,7 @@ def test_sync_mode_asks_for_rounds_and_not_for_lag() -> None:
     assert synchronous(round=1).admit(arrival(0, version=1, round=1), version=100)
 
 
-def test_async_mode_takes_what_was_collected_for_an_earlier_learner() -> None:
+def test_async_mode_admits_batches_collected_for_an_earlier_learner() -> None:
     assert asynchronous().admit(arrival(0, session=SESSION - 1), version=1)
 
 
@@ -205,7 +205,7 @@ arrivals = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))
 
 
 @given(st.lists(arrivals, max_size=60))
-def test_whatever_comes_in_whatever_order_nothing_is_admitted_twice(coming: list[tuple[int, int, int]]) -> None:
+def test_no_order_of_arrivals_admits_a_batch_twice(coming: list[tuple[int, int, int]]) -> None:
     admission = asynchronous()
     admitted = [
         each for each in coming if admission.admit(arrival(each[2], worker=each[0], incarnation=each[1]), version=1)

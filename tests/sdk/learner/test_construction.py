@@ -1,4 +1,4 @@
-"""What `rollfleet.Collector` refuses, and in which words."""
+"""Arguments that `rollfleet.Collector` refuses, and its messages."""
 
 from typing import Any
 
@@ -6,14 +6,13 @@ import gymnasium
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
+from tests.sdk.collector.given_keywords import keywords_of
 from torch import Tensor, nn
 
 import rollfleet
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
-from rollfleet.learner.options import SPEC_PATHS, Options
-from rollfleet_api.job import CollectorJob
 
 
 def always_0(observation: Tensor) -> Tensor:
@@ -40,49 +39,34 @@ class Closing(gymnasium.Env[Any, Any]):
     ("name", "near"),
     [("num_env", "num_envs"), ("frames_per_batches", "frames_per_batch"), ("init_random_frame", "init_random_frames")],
 )
-def test_a_keyword_that_there_is_not_is_told_with_the_nearest_that_there_is(name: str, near: str) -> None:
+def test_an_unknown_keyword_raises_with_the_nearest_known_one(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=f"rollfleet.Collector has no keyword `{name}`; did you mean `{near}`"):
         Collector("CartPole-v1", frames_per_batch=8, **{name: 1})  # type: ignore[arg-type]
 
 
-def test_where_nothing_is_near_all_are_named() -> None:
-    with pytest.raises(TypeError, match=r"there are: .*replay_buffer, .*frames_per_batch, "):
+def test_an_unknown_keyword_without_a_near_one_lists_all() -> None:
+    with pytest.raises(TypeError, match=r"the keywords are: .*frames_per_batch, .*replay_buffer, "):
         Collector("CartPole-v1", zzz=1)  # type: ignore[call-arg]
 
 
 def test_connect_takes_the_learners_keywords_and_refuses_others_before_it_connects() -> None:
     with pytest.raises(TypeError, match=r"rollfleet.connect has no keyword `split_traj`; did you mean `split_trajs`"):
         rollfleet.connect("job", split_traj=True)  # type: ignore[call-arg]
-    with pytest.raises(
-        JobInvalid, match=r"`replay_buffer` is filled by its method extend\(frames\), and a int has none"
-    ):
+    with pytest.raises(JobInvalid, match=r"`replay_buffer` needs a method extend\(frames\); int has none"):
         rollfleet.connect("job", replay_buffer=3)  # type: ignore[arg-type]
 
 
-def test_every_keyword_that_a_job_has_goes_where_the_job_has_it() -> None:
-    assert set(SPEC_PATHS) < set(Options.__annotations__)
-    spec: Any = CollectorJob.model_json_schema(by_alias=True)["$defs"]
-    parts = {
-        "collect": "CollectSpec",
-        "env": "EnvSpec",
-        "weights": "WeightsSpec",
-        "stragglers": "StragglersSpec",
-        "delivery": "DeliverySpec",
-        "failure": "FailureSpec",
-    }
-    for keyword, path in SPEC_PATHS.items():
-        part = spec["CollectorJobSpec"] if len(path) == 1 else spec[parts[path[0]]]
-        assert path[-1] in part["properties"], keyword
-
-
-# --- what one keyword says -------------------------------------------------------------------------------------------
+# --- single keywords -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
         ({}, r"frames_per_batch: missing; write"),
-        ({"frames_per_batch": 10, "num_envs": 3}, r"10 is no multiple of the 3 environments of a worker.*9 or 12"),
+        (
+            {"frames_per_batch": 10, "num_envs": 3},
+            r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*9 or 12",
+        ),
         ({"frames_per_batch": "10"}, r"frames_per_batch: expected a whole number"),
         ({"total_frames": -1}, r"total_frames: must be at least 0, got -1"),
         ({"exploration": "greedy"}, r"exploration: "),
@@ -93,27 +77,27 @@ def test_every_keyword_that_a_job_has_goes_where_the_job_has_it() -> None:
         ({"workers": 1, "stragglers_threshold": 0.0}, r"stragglers_threshold: must be more than 0"),
         ({"device": "gpu"}, r"`device`: .*gpu"),
         ({"policy_device": "gpu"}, r"`policy_device`: .*gpu"),
-        ({"env_kwargs": 3}, r"`env_kwargs` are names and values, not a int"),
-        ({"replay_buffer": 3}, r"`replay_buffer` is filled by its method extend"),
-        ({"postproc": 3}, r"`postproc` is called with each batch; a int cannot be"),
+        ({"env_kwargs": 3}, r"`env_kwargs` must map names to values, not be a int"),
+        ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend"),
+        ({"postproc": 3}, r"`postproc` must be callable; int is not"),
         ({"policy_factory": 3}, r"policy_factory is called as factory\(observation_space, action_space\)"),
         ({"policy_factory": "nowhere:make"}, r"policy_factory: module 'nowhere'"),
         ({"env_kwargs": {"nonsense": 1}}, r"could not be built with kwargs \{'nonsense': 1\}"),
         ({"workers": 1, "start_method": "thread"}, r"start_method is one of 'spawn', 'fork', not 'thread'"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_by_its_keyword(keywords: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_refused_by_its_keyword(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(JobInvalid, match=message):
         Collector("CartPole-v1", **({"frames_per_batch": 8} if keywords else {}) | keywords)
 
 
 @pytest.mark.parametrize("env", [3, None, [], ["CartPole-v1", "CartPole-v1"], {"id": "CartPole-v1"}])
-def test_an_environment_that_is_none_is_refused(env: Any) -> None:
+def test_an_invalid_environment_argument_is_refused(env: Any) -> None:
     with pytest.raises(JobInvalid, match="env"):
         Collector(env, frames_per_batch=8)
 
 
-def test_an_id_that_nobody_registered_is_told_with_the_nearest() -> None:
+def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(EnvironmentInvalid, match=r"CartPole-v1"):
         Collector("CartPol-v1", frames_per_batch=8)
 
@@ -123,7 +107,7 @@ def test_a_policy_that_cannot_be_called_is_refused() -> None:
         Collector("CartPole-v1", {"weights": 1}, frames_per_batch=8)
 
 
-# --- what does not go together ---------------------------------------------------------------------------------------
+# --- contradictions --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,11 +141,11 @@ def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any
         Collector("CartPole-v1", **{"frames_per_batch": 8} | keywords)
     for name in names:
         assert name in str(raised.value)
-    assert "Each" not in str(raised.value)  # a job's own words are not what the user wrote
+    assert "Each" not in str(raised.value)  # the message has the user's keywords, not the job's fields
     assert "env.num" not in str(raised.value)
 
 
-def test_a_policy_and_a_factory_of_one_are_too_much() -> None:
+def test_a_policy_and_a_policy_factory_together_are_refused() -> None:
     with pytest.raises(PolicyInvalid, match="policy and policy_factory are both given"):
         Collector("CartPole-v1", always_0, policy_factory=lambda *_: always_0, frames_per_batch=8)
 
@@ -174,13 +158,13 @@ def test_policy_device_needs_a_policy_that_can_be_moved() -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"num_envs": 3}, "num_envs is 3, but the VectorEnv given has 2"),
+        ({"num_envs": 3}, "num_envs is 3, but the VectorEnv has 2"),
         ({"vectorization": "async"}, "a VectorEnv steps itself; remove `vectorization`"),
         ({"env_kwargs": {"a": 1}}, "a VectorEnv .*remove `env_kwargs`"),
-        ({"workers": 2}, "cannot be moved into worker processes; give a function that makes it"),
+        ({"workers": 2}, "cannot be moved into worker processes; pass a function that makes it"),
     ],
 )
-def test_a_vector_that_is_there_leaves_nothing_to_say_about_it(keywords: dict[str, Any], message: str) -> None:
+def test_keywords_about_a_vector_env_object_are_refused(keywords: dict[str, Any], message: str) -> None:
     vector = SyncVectorEnv([make_env, make_env])
     try:
         with pytest.raises(JobInvalid, match=message):
@@ -189,10 +173,10 @@ def test_a_vector_that_is_there_leaves_nothing_to_say_about_it(keywords: dict[st
         vector.close()
 
 
-# --- what is made ----------------------------------------------------------------------------------------------------
+# --- the result ------------------------------------------------------------------------------------------------------
 
 
-def test_a_collector_says_the_job_that_its_arguments_amount_to() -> None:
+def test_a_collectors_job_shows_its_arguments() -> None:
     with Collector("CartPole-v1", num_envs=2, frames_per_batch=8, seed=3, exploration="mode", step_count=True) as made:
         spec = made.job.spec
     assert (spec.env.id, spec.env.num_envs, spec.workers, spec.mode) == ("CartPole-v1", 2, 1, "Sync")
@@ -210,9 +194,10 @@ def test_an_environment_whose_policy_cannot_be_made_is_closed_again() -> None:
     assert Closing.closed == before + 2
 
 
-def test_in_this_process_the_learners_own_module_acts_unless_it_is_to_be_elsewhere() -> None:
+def test_in_this_process_the_learners_own_module_acts_unless_policy_device_moves_it() -> None:
     policy = nn.Linear(4, 2)
-    assert construct("CartPole-v1", policy, {"frames_per_batch": 8}).acts_with_the_learners_policy
-    elsewhere = construct("CartPole-v1", policy, {"frames_per_batch": 8, "policy_device": "meta"})
+    assert construct("CartPole-v1", policy, keywords_of(frames_per_batch=8)).acts_with_the_learners_policy
+    elsewhere = construct("CartPole-v1", policy, keywords_of(frames_per_batch=8, policy_device="meta"))
     assert not elsewhere.acts_with_the_learners_policy
-    assert not construct("CartPole-v1", policy, {"frames_per_batch": 8, "workers": 1}).acts_with_the_learners_policy
+    apart = construct("CartPole-v1", policy, keywords_of(frames_per_batch=8, workers=1))
+    assert not apart.acts_with_the_learners_policy

@@ -1,4 +1,4 @@
-"""How a rank that is not rank 0 finds out what belongs together, and what rank 0 makes of what it tells."""
+"""Ranks other than 0 join the fragments of a round, and rank 0 adds up their reports."""
 
 import time
 from collections.abc import Callable
@@ -38,20 +38,20 @@ def actor_critic() -> ActorCritic:
 
 
 def say(server: "Server", session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> None:
-    """What rank 0 would."""
+    """Publish a control message as rank 0 would."""
     admin = server.link()
     control = Control(session=session, phase=phase, round=round_, version=1)
     admin.call(admin.js.publish(admin.subjects.control, pack(control)))
 
 
 def values(collector: Collector) -> list[float]:
-    """One of each worker in the next batch."""
+    """Return the observation of each worker in the next batch."""
     batch = next(collector)
-    return [float(share) for share in batch["observation"][::2].mean((1, 2))]
+    return [float(value) for value in batch["observation"][::2].mean((1, 2))]
 
 
 def deafen(link: Link) -> None:
-    """Take away all that it listens to, but the answers to what it asks."""
+    """Unsubscribe from everything but answers to requests."""
 
     async def unsubscribe() -> None:
         for subscription in list(link.client._subs.values()):
@@ -61,9 +61,7 @@ def deafen(link: Link) -> None:
     link.call(unsubscribe())
 
 
-def test_shares_of_one_round_are_put_together_though_a_worker_is_a_round_ahead(
-    server: "Server", connect: Connect
-) -> None:
+def test_fragments_of_one_round_are_joined_while_a_worker_is_a_round_ahead(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 1, 3)
     collector = connect(rank=1, ranks=2)
@@ -77,16 +75,16 @@ def test_shares_of_one_round_are_put_together_though_a_worker_is_a_round_ahead(
     assert collector.stats().stale == collector.stats().repeated == 0
 
 
-def test_a_worker_that_has_no_share_of_a_round_holds_nobody_up(server: "Server", connect: Connect) -> None:
+def test_a_worker_without_a_fragment_of_a_round_does_not_delay_it(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 1, 3)
     collector = connect(rank=1, ranks=2)
     Sender(server, 1).send(1.3, round_=3)
-    Sender(server, 3).send(3.4, round_=4)  # it has come back just now
+    Sender(server, 3).send(3.4, round_=4)  # it has just returned
     assert values(collector) == pytest.approx([1.3])
 
 
-def test_what_an_earlier_session_asked_for_is_dropped(server: "Server", connect: Connect) -> None:
+def test_fragments_for_an_earlier_session_are_dropped(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 2, 9)
     collector = connect(rank=1, ranks=2)
@@ -98,7 +96,7 @@ def test_what_an_earlier_session_asked_for_is_dropped(server: "Server", connect:
     assert collector.stats().stale == 2
 
 
-def test_a_share_that_was_collected_twice_is_handed_out_once(server: "Server", connect: Connect) -> None:
+def test_a_fragment_collected_twice_is_yielded_once(server: "Server", connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 1, 3)
     collector = connect(rank=1, ranks=2)
@@ -110,10 +108,13 @@ def test_a_share_that_was_collected_twice_is_handed_out_once(server: "Server", c
     one.send(1.4, round_=4)
     three.send(3.4, round_=4)
     assert values(collector) == pytest.approx([1.4, 3.4])
-    assert (collector.stats().repeated, collector.stats().stale) in ((1, 1), (0, 2))  # it came before, or after
+    assert (collector.stats().repeated, collector.stats().stale) in (
+        (1, 1),
+        (0, 2),
+    )  # before or after the round was yielded
 
 
-def test_a_rank_that_missed_every_message_goes_on_by_what_is_stored(
+def test_a_rank_that_missed_every_message_continues_from_stored_ones(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 2}})
@@ -127,9 +128,7 @@ def test_a_rank_that_missed_every_message_goes_on_by_what_is_stored(
     assert of_other <= of_leader
 
 
-def test_the_jobs_learner_is_rank_0_and_counts_for_all(
-    server: "Server", connect: Connect, start_worker: StartWorker
-) -> None:
+def test_rank_0_reports_the_totals_of_all_ranks(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     job = server.provision(**SYNC)
     for index in range(4):
         start_worker(job, index)
@@ -144,14 +143,14 @@ def test_the_jobs_learner_is_rank_0_and_counts_for_all(
         if status and (status.session, status.frames, status.batches) == (1, 1192, 16):
             return
         assert time.monotonic() < until, status
-        leader._gatherer.look_around()
+        leader._gatherer.check_workers()
 
 
-def test_ranks_of_a_job_that_was_complete_wait_for_rank_0_only_so_long(
+def test_ranks_of_a_complete_job_stop_waiting_for_rank_0_after_a_timeout(
     server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(following, "LEADER_TIMEOUT_S", 0.1)
     server.provision(**SYNC)
     say(server, 1, 3, LearnerPhase.COMPLETE)
-    with pytest.raises(JobEnded, match=r"complete when rank 1 of 2 connected, and for 0\.1 s no rank 0 has"):
+    with pytest.raises(JobEnded, match=r"complete when rank 1 of 2 connected, and no rank 0 connected within 0\.1 s"):
         next(connect(rank=1, ranks=2))

@@ -1,23 +1,20 @@
-"""Batches that carry a number, so that a test knows each one again."""
+"""Batches that carry a number, so that a test can recognise each one."""
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import torch
+from tests.sdk.wire.joined_chunks import split
 
 from rollfleet import Collector
 from rollfleet.data.batch import Fragment
 from rollfleet.nats.link import Link
-from rollfleet.wire.batch_chunks import Identity, split
+from rollfleet.wire.batch_chunks import Identity
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta
 
-if TYPE_CHECKING:
-    pass
-
 
 def fragment(value: float = 0.0, *, envs: int = 2, steps: int = 3, size: int = 4) -> Fragment:
-    """What a worker might have collected: no episode ends."""
+    """Make a fragment in which no episode ends."""
     flags = torch.zeros(envs, steps, 1, dtype=torch.bool)
     return Fragment(
         steps={
@@ -41,7 +38,7 @@ META = BatchMeta(session=1, round=0, version=1, frames=6)
 def publish(
     link: Link, value: float, identity: Identity, *, chunk_bytes: int = 1 << 16, only: int | None = None
 ) -> None:
-    """Publish a batch without any of a port's care; `only`: so many of its chunks."""
+    """Publish a batch without the checks of a transport; `only`: this many of its chunks."""
     chunks = list(split(pack_fragment(fragment(value), META), identity, max_chunk_bytes=chunk_bytes))
     for index, chunk in enumerate(chunks[:only]):
         subject = link.subjects.batch_chunk(identity.worker, index)

@@ -1,4 +1,4 @@
-"""Room for batches: what can never fit is told with figures, what is dropped to make room is counted."""
+"""Space for batches: a batch that can never fit is an error with figures; dropped batches are counted."""
 
 import queue
 import time
@@ -28,7 +28,7 @@ ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}
 
 
 def fragment(nbytes: int, value: float = 0.0) -> Fragment:
-    """A batch of two environments and one step, about so large."""
+    """Make a batch of two environments and one step, of about this size."""
     flags = torch.zeros(2, 1, 1, dtype=torch.bool)
     size = nbytes // 16
     return Fragment(
@@ -48,11 +48,11 @@ def fragment(nbytes: int, value: float = 0.0) -> Fragment:
 
 
 @pytest.mark.parametrize("nbytes", [5_000_000, 1_200_000], ids=["one does not fit", "one of each worker does not fit"])
-def test_a_batch_that_can_never_fit_is_an_error_with_sizes_and_what_to_write(server: "Server", nbytes: int) -> None:
+def test_a_batch_that_can_never_fit_is_an_error_with_sizes_and_advice(server: "Server", nbytes: int) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBytes": "2Mi"}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    told = r"a batch has [\d,]+ bytes, .* 2 workers .*`delivery.maxBytes: 2Mi`, 2,097,152 bytes: write `delivery.maxB"
-    with pytest.raises(JobInvalid, match=told):
+    advice = r"a batch has [\d,]+ bytes, .* 2 workers .*`delivery.maxBytes: 2Mi`, 2,097,152 bytes: write `delivery.maxB"
+    with pytest.raises(JobInvalid, match=advice):
         transport.send(fragment(nbytes), META).stored.result(10)
 
 
@@ -63,12 +63,12 @@ def test_a_batch_that_just_fits_goes_through(server: "Server", connect: Connect)
     assert float(next(connect())["observation"].mean()) == 7.0
 
 
-def test_a_job_for_which_nats_has_no_room_is_refused_with_what_to_write(server: "Server") -> None:
-    with pytest.raises(JetStreamRefused, match=r"`delivery.maxBytes: 900Ti` in `delivery.storage: File`: write less"):
+def test_a_job_that_is_too_large_for_nats_is_refused_with_advice(server: "Server") -> None:
+    with pytest.raises(JetStreamRefused, match=r"`delivery.maxBytes: 900Ti` in `delivery.storage: File`: lower it"):
         server.provision(**ASYNC | {"delivery": {"maxBytes": "900Ti"}})
 
 
-def test_a_job_that_has_its_room_may_change(server: "Server") -> None:
+def test_a_job_that_holds_most_of_the_disk_can_change(server: "Server") -> None:
     delivery = {"maxBytes": "600Gi"}  # twice of it is more than there is
     server.provision(**ASYNC | {"delivery": delivery})
     server.provision(**ASYNC | {"delivery": delivery | {"maxBatchesAhead": 2}, "workers": 3})
@@ -80,7 +80,7 @@ def test_the_oldest_batches_that_were_dropped_for_newer_ones_are_counted(server:
     collector = connect()
     transport.send(fragment(100, 0.0), META).stored.result(10)
     next(collector)
-    for number in range(1, 21):  # what is on its way to a learner that does not ask for it is bounded
+    for number in range(1, 21):  # messages on their way to a slow learner are bounded
         transport.send(fragment(6_000_000, float(number)), META).stored.result(10)
     seen: list[float] = []
     while seen[-1:] != [20.0]:
@@ -89,14 +89,14 @@ def test_the_oldest_batches_that_were_dropped_for_newer_ones_are_counted(server:
     assert len(seen) < 20
     assert collector.stats().missed == 20 - len(seen)
     reader = server.link()
-    while (told := reader.call(read_state(reader, server.subjects.learner, LearnerStatus), timeout_s=5)) is None or (
-        told.batches < 1 + len(seen)
+    while (status := reader.call(read_state(reader, server.subjects.learner, LearnerStatus), timeout_s=5)) is None or (
+        status.batches < 1 + len(seen)
     ):
         pass
-    assert told.dropped == 20 - len(seen)
+    assert status.dropped == 20 - len(seen)
 
 
-def test_what_was_dropped_while_there_was_no_learner_is_not_waited_for(server: "Server", connect: Connect) -> None:
+def test_a_learner_does_not_wait_for_batches_dropped_before_it_connected(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"delivery": {"whenFull": "DropOldest", "maxBatchesAhead": 2}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     for number in range(8):
@@ -107,9 +107,7 @@ def test_what_was_dropped_while_there_was_no_learner_is_not_waited_for(server: "
     assert float(next(collector)["observation"].mean()) == 8.0
 
 
-def test_a_worker_that_is_ahead_of_its_learner_asks_for_room_ever_more_seldom(
-    server: "Server", connect: Connect
-) -> None:
+def test_a_worker_ahead_of_its_learner_retries_at_growing_intervals(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
     link, asked = server.link(), queue.SimpleQueue[float]()
 

@@ -1,4 +1,4 @@
-"""What our client changes of nats-py's: large messages arrive as they were sent, whoever sends and whoever receives."""
+"""The changes to nats-py's client: large messages arrive unchanged, between any two clients."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def sizes(count: int) -> list[int]:
 
 
 def in_pieces(data: bytes) -> Payload:
-    """Cut at places that mean nothing."""
+    """Cut at random offsets."""
     half = max(1, len(data) // 2)
     return Pieces(data[:1], memoryview(data)[1:half], bytearray(data[half:]))
 
@@ -76,7 +76,7 @@ async def carried(sender: NatsClient, receiver: NatsClient, count: int, form: Ca
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(("sender", "receiver"), [(Client, Client), (Client, NatsClient), (NatsClient, Client)])
-def test_what_is_sent_arrives_between_our_client_and_plain_ones(
+def test_messages_arrive_between_this_client_and_plain_ones(
     server: "Server",
     loop: Callable[[], asyncio.AbstractEventLoop],
     sender: type[NatsClient],
@@ -95,7 +95,7 @@ def test_what_is_sent_arrives_between_our_client_and_plain_ones(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_over_tls_what_is_sent_arrives_too(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
+def test_messages_arrive_over_tls(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
     authority, trusting = trustme.CA(), ssl.create_default_context()
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     issued = authority.issue_cert("127.0.0.1")
@@ -125,29 +125,29 @@ def test_over_tls_what_is_sent_arrives_too(loop: Callable[[], asyncio.AbstractEv
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_large_message_that_is_cut_off_does_not_disturb_those_after_the_connection_is_back(
+def test_a_large_message_that_is_cut_off_does_not_disturb_messages_after_the_reconnection(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """Of a server that dies in the middle of a message, and another that sends one at once."""
-    said = b'INFO {"max_payload":1048576,"headers":true}\r\n'
-    whole = random.Random(0).randbytes(200_000)
+    info = b'INFO {"max_payload":1048576,"headers":true}\r\n'
+    payload = random.Random(0).randbytes(200_000)
 
     async def main() -> None:
         came: asyncio.Queue[Msg] = asyncio.Queue()
-        lives = 0
+        connections = 0
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal lives
-            lives += 1
-            writer.write(said)
+            nonlocal connections
+            connections += 1
+            writer.write(info)
             while line := await reader.readline():
                 if line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
                 elif line.startswith(b"SUB"):
-                    sent = whole[: 100_000 if lives == 1 else None]
-                    writer.write(b"MSG x 1 200000\r\n" + sent + (b"" if lives == 1 else b"\r\n"))
+                    sent = payload[: 100_000 if connections == 1 else None]
+                    writer.write(b"MSG x 1 200000\r\n" + sent + (b"" if connections == 1 else b"\r\n"))
                     await writer.drain()
-                    if lives == 1:
+                    if connections == 1:
                         break
             writer.close()
 
@@ -163,8 +163,8 @@ def test_a_large_message_that_is_cut_off_does_not_disturb_those_after_the_connec
             await client.subscribe("x", cb=came.put)
             async with asyncio.timeout(10):
                 message = await came.get()
-            assert message.data == whole
-            assert lives == 2
+            assert message.data == payload
+            assert connections == 2
             await client.close()
             standing.close()
 
@@ -173,10 +173,10 @@ def test_a_large_message_that_is_cut_off_does_not_disturb_those_after_the_connec
 
 
 async def _heard(_: Exception) -> None:
-    """Of the cut, which is what is tested."""
+    """The cut is the subject of the test."""
 
 
-def test_a_payload_that_is_over_the_servers_limit_is_refused_before_it_is_sent(server: "Server") -> None:
+def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(server: "Server") -> None:
     async def main() -> None:
         client = Client()
         await client.connect(server.url())
@@ -188,7 +188,7 @@ def test_a_payload_that_is_over_the_servers_limit_is_refused_before_it_is_sent(s
 
 
 @pytest.mark.parametrize(("url", "needed"), [("nats://a:1,tls://b:2", False), ("nats://a:1,wss://b:2", True)])
-def test_aiohttp_is_imported_where_a_server_is_reached_through_a_websocket_only(url: str, needed: bool) -> None:
+def test_aiohttp_is_imported_only_for_a_websocket_server(url: str, needed: bool) -> None:
     program = (
         "import sys; from rollfleet.nats.lean_import import import_nats; import_nats(sys.argv[1]); import nats;"
         "from rollfleet.nats import worker_transport; print('aiohttp' in sys.modules); import aiohttp"

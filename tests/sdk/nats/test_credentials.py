@@ -18,7 +18,7 @@ from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import provision
 from rollfleet.system.child_processes import spawn
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
@@ -85,7 +85,7 @@ class Operator:
         ports = self._folder / f"nats-server_{self._child.pid}.ports"
         async with asyncio.timeout(10):
             while not ports.exists():
-                assert not self._child.ended, self._child.last_words()
+                assert not self._child.ended, self._child.last_output()
                 await asyncio.sleep(0.01)
         return str(json.loads(ports.read_text())["nats"][0])
 
@@ -120,12 +120,12 @@ def operator(tmp_path: Path) -> Iterator[Operator]:
     operator.stop()
 
 
-def test_a_credentials_file_is_taken_by_argument(operator: Operator) -> None:
+def test_a_credentials_file_is_read_from_an_argument(operator: Operator) -> None:
     with rollfleet.connect("test", address=operator.url, credentials=operator.credentials(Role.LEARNER)) as collector:
         assert collector.job == parse_job(JOB)
 
 
-def test_a_credentials_file_is_taken_from_the_environment(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_credentials_file_is_read_from_the_environment(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLFLEET_NATS_URL", operator.url)
     monkeypatch.setenv("ROLLFLEET_JOB", "default/test")
     monkeypatch.setenv("ROLLFLEET_NATS_CREDENTIALS", str(operator.credentials(Role.LEARNER)))
@@ -133,7 +133,7 @@ def test_a_credentials_file_is_taken_from_the_environment(operator: Operator, mo
         assert collector.job.key == "default/test"
 
 
-def test_a_credentials_file_is_taken_from_what_is_mounted_into_a_pod(operator: Operator, tmp_path: Path) -> None:
+def test_a_credentials_file_is_read_from_the_files_of_a_pod(operator: Operator, tmp_path: Path) -> None:
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     (mounted / "url").write_text(operator.url + "\n")
@@ -143,12 +143,12 @@ def test_a_credentials_file_is_taken_from_what_is_mounted_into_a_pod(operator: O
     link.close()
 
 
-def test_without_credentials_nobody_gets_in(operator: Operator) -> None:
+def test_a_connection_without_credentials_is_refused(operator: Operator) -> None:
     with pytest.raises(ConnectionFailed, match=operator.url.removeprefix("nats://")):
         rollfleet.connect("test", address=operator.url, timeout_s=2)
 
 
-def test_a_learners_credentials_do_not_open_what_is_a_workers(operator: Operator) -> None:
+def test_a_learners_credentials_give_no_access_as_a_worker(operator: Operator) -> None:
     link = Link(
         Address(url=operator.url, job=SUBJECTS.key, credentials=operator.credentials(Role.LEARNER)), role=Role.LEARNER
     )

@@ -1,4 +1,4 @@
-"""Batches get to the learner once each, whatever breaks on the way: a real nats-server, killed and started again."""
+"""Each batch reaches the learner once, over a real nats-server that is killed and restarted."""
 
 import json
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.sdk.wire.joined_chunks import split
 from torch import nn
 
 from rollfleet import ActorCritic, Collector, CollectorJob
@@ -16,7 +17,6 @@ from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
 from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet.wire.batch_chunks import split
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
@@ -41,14 +41,14 @@ def actor_critic() -> nn.Module:
     return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
 
 
-def test_a_batch_that_comes_twice_is_handed_over_once(server: "Server", connect: Connect) -> None:
+def test_a_batch_delivered_twice_is_received_once(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
     for sequence in (0, 1, 1, 0):
         publish(link, float(sequence), of(0, sequence))
     collector = connect()
     assert values(collector, 2) == [0.0, 1.0]
-    _wait_until_empty(server)  # NATS knows that they were taken
+    _wait_until_empty(server)  # NATS has the acknowledgements
     for sequence in (1, 0, 2):
         publish(link, float(sequence), of(0, sequence))
     publish(link, 10.0, of(1, 0))
@@ -68,7 +68,7 @@ def test_a_gap_is_counted(server: "Server", connect: Connect) -> None:
     assert collector.stats().missed == 2
 
 
-def test_what_cannot_be_read_is_dropped_and_counted_and_the_rest_goes_on(server: "Server", connect: Connect) -> None:
+def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
@@ -102,11 +102,11 @@ def _wait_until_empty(server: "Server") -> None:
         pass
 
 
-def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_life(server: "Server", connect: Connect) -> None:
+def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     dead = server.link(Role.WORKER)
     transport = NatsWorkerTransport(dead, 0)
-    publish(dead, 1.0, of(0, 0), chunk_bytes=256, only=2)  # and now it dies
+    publish(dead, 1.0, of(0, 0), chunk_bytes=256, only=2)  # then it dies
     transport.close()
     collector = connect()
     alive = NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -117,7 +117,7 @@ def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_life(server: "Ser
     sending.stored.result(5)
 
 
-def test_a_batch_of_many_chunks_arrives_whole(server: "Server", connect: Connect) -> None:
+def test_a_batch_of_many_chunks_arrives_complete(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     large = fragment(envs=2, steps=8, size=1_000_000)  # 64 MB, in more than 60 chunks
@@ -140,9 +140,7 @@ def test_batches_sent_at_once_arrive_in_their_order(server: "Server", connect: C
     assert collector.stats().repeated == collector.stats().missed == 0
 
 
-def test_chunks_are_as_small_as_the_server_wants_them(
-    server: "Server", connect: Connect, start_worker: StartWorker
-) -> None:
+def test_chunks_fit_the_servers_max_payload(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     server.kill()
     config = server.folder / "nats.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
@@ -155,7 +153,7 @@ def test_chunks_are_as_small_as_the_server_wants_them(
         assert collector.stats().bytes / 6 > 4 * 4096
 
 
-def test_with_the_learner_asleep_a_worker_waits_and_the_queue_holds_what_it_may(
+def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
@@ -174,7 +172,7 @@ def test_with_the_learner_asleep_a_worker_waits_and_the_queue_holds_what_it_may(
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_nats_may_be_killed_and_started_again(
+def test_nats_can_be_killed_and_restarted(
     spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**spec)
@@ -194,11 +192,11 @@ def test_nats_may_be_killed_and_started_again(
         assert worker.transport.incarnation == 0
 
 
-def test_a_batch_that_waits_for_room_when_the_job_completes_is_given_up_as_what_it_is(server: "Server") -> None:
+def test_a_batch_that_waits_for_space_fails_with_job_ended_when_the_job_completes(server: "Server") -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     transport.send(fragment(), META).stored.result(10)
-    sending = transport.send(fragment(), META)  # it finds the first one where it would be
+    sending = transport.send(fragment(), META)  # the first one takes its slot
     learner = server.link(Role.LEARNER)
     complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
     learner.call(learner.store(learner.subjects.control, pack(complete)))
@@ -206,7 +204,7 @@ def test_a_batch_that_waits_for_room_when_the_job_completes_is_given_up_as_what_
         sending.stored.result(10)
 
 
-def test_incarnations_are_never_given_twice(server: "Server", start_worker: StartWorker) -> None:
+def test_no_two_workers_get_the_same_incarnation(server: "Server", start_worker: StartWorker) -> None:
     server.provision(**ASYNC)
     ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(5)]
     assert [transport.incarnation for transport in ports] == [0, 1, 2, 3, 4]

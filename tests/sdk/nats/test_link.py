@@ -1,4 +1,4 @@
-"""The connection on a thread of its own: blocking calls that survive whatever happens to NATS."""
+"""The connection on its own thread: blocking calls that survive restarts of NATS."""
 
 import asyncio
 import logging
@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,8 @@ from nats.aio.subscription import Subscription
 from rollfleet.errors import ConnectionFailed, Timeout
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_bytes, read_job
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
+from rollfleet_api.messages import Lease, pack
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def link_threads() -> list[threading.Thread]:
 
 
 def wait_for_refused_attempts(caplog: pytest.LogCaptureFixture, count: int) -> None:
-    """Wait until connections that were cut have tried in vain so many times to come back."""
+    """Wait until cut connections have failed this many times to reconnect."""
     until = time.monotonic() + 20
     while sum("refused" in message for message in caplog.messages) < count:
         assert time.monotonic() < until, caplog.messages
@@ -68,7 +70,7 @@ def test_calls_from_many_threads_do_not_mix_their_answers(server: "Server") -> N
     assert answers == {value: value for value in range(16)}
 
 
-def test_error_of_a_call_is_raised_where_it_was_called(server: "Server") -> None:
+def test_error_of_a_call_is_raised_in_its_caller(server: "Server") -> None:
     async def fail() -> None:
         raise KeyError("mine")
 
@@ -76,7 +78,7 @@ def test_error_of_a_call_is_raised_where_it_was_called(server: "Server") -> None
         server.link().call(fail())
 
 
-def test_nats_that_is_killed_and_comes_back_is_only_a_wait(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
+def test_a_restart_of_nats_is_only_a_wait(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "rollfleet.nats.link")
     server.provision()
     worker, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
@@ -104,7 +106,7 @@ def test_nats_that_is_killed_and_comes_back_is_only_a_wait(server: "Server", cap
     assert heard.result(10) == b"after"
 
 
-def test_call_that_takes_too_long_tells_the_connections_last_error(server: "Server") -> None:
+def test_call_that_takes_too_long_reports_the_connections_last_error(server: "Server") -> None:
     server.provision()
     link = server.link(Role.WORKER)
     server.kill()
@@ -114,7 +116,7 @@ def test_call_that_takes_too_long_tells_the_connections_last_error(server: "Serv
         link.call(read_bytes(link, link.subjects.control), timeout_s=0.1)
 
 
-def test_request_that_nobody_answers_is_a_timeout_of_ours(server: "Server") -> None:
+def test_request_without_an_answer_raises_rollfleets_timeout(server: "Server") -> None:
     async def give_up() -> None:
         raise TimeoutError
 
@@ -122,7 +124,7 @@ def test_request_that_nobody_answers_is_a_timeout_of_ours(server: "Server") -> N
         server.link().call(give_up())
 
 
-def test_server_that_is_not_there_is_named_without_the_password(server: "Server") -> None:
+def test_missing_server_is_named_without_the_password(server: "Server") -> None:
     server.kill()
     with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
         Link(server.address(Role.WORKER), role=Role.WORKER, timeout_s=0.5)
@@ -131,7 +133,7 @@ def test_server_that_is_not_there_is_named_without_the_password(server: "Server"
     assert not link_threads()
 
 
-def test_no_password_is_told_where_there_are_several_servers(server: "Server") -> None:
+def test_no_password_is_shown_for_several_servers(server: "Server") -> None:
     server.kill()
     url = f"nats://a:secret1@{server.host_port},nats://b:secret2@{server.host_port}"
     with pytest.raises(ConnectionFailed) as error:
@@ -146,14 +148,14 @@ def test_link_can_be_closed_twice_and_leaves_no_thread(server: "Server") -> None
     assert not link_threads()
 
 
-def test_link_to_a_server_that_is_gone_closes_all_the_same(server: "Server") -> None:
+def test_link_to_a_dead_server_closes(server: "Server") -> None:
     link = server.link()
     server.kill()
     link.close()
     assert not link_threads()
 
 
-def test_what_was_published_before_closing_arrives(server: "Server") -> None:
+def test_messages_published_before_closing_arrive(server: "Server") -> None:
     sender, reader = server.link(), server.link()
 
     async def listen() -> Subscription:
@@ -171,12 +173,23 @@ def test_what_was_published_before_closing_arrives(server: "Server") -> None:
     assert reader.call(arrived(subscription)) == [b"%d" % number for number in range(200)]
 
 
-def test_call_after_closing_is_an_error_that_says_so(server: "Server") -> None:
+def test_call_after_closing_is_an_error(server: "Server") -> None:
     link = server.link()
     link.close()
     with pytest.raises(ConnectionFailed, match="default/test was closed"):
         link.call(loop_thread())
 
 
-def test_largest_message_is_the_servers(server: "Server") -> None:
+def test_largest_message_is_the_servers_max_payload(server: "Server") -> None:
     assert server.link().max_payload_bytes == 1 << 20
+
+
+def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
+    link, heard = server.link(), SimpleQueue[Lease]()
+    link.call(link.listen(link.subjects.leases, Lease, heard.put))
+    link.call(link.flush())
+    lease = Lease(incarnation=1, host="a", pid=2)
+    for data in (b"rubbish", pack(lease)):
+        link.call(link.publish(link.subjects.lease(0), data))
+    assert heard.get(timeout=10) == lease
+    assert "skipped an invalid message on rollfleet.default.test.claims.0" in caplog.text

@@ -1,4 +1,4 @@
-"""NATS that comes back without what it had stored, or without the job: going on, or a clear end."""
+"""NATS returns without its storage, or without the job: the job continues, or ends clearly."""
 
 import shutil
 import time
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import pytest
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
+from tests.sdk.wire.joined_chunks import split
 from torch import nn
 
 from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.errors import JobEnded
-from rollfleet.nats import worker_transport as worker_transport
+from rollfleet.nats import worker_transport
 from rollfleet.nats.link import Link
 from rollfleet.nats.state_backup import StateBackup
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet.wire.batch_chunks import split
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -45,7 +45,7 @@ def actor_critic() -> nn.Module:
 
 
 def keep_provisioned(server: "Server", job: CollectorJob) -> Link:
-    """What whoever runs the job does: make its streams again where NATS has lost them."""
+    """Act as the job's owner: recreate its streams after NATS has lost them."""
     link = server.link()
     state_backup = StateBackup(link)
     link.on_reconnect(lambda: provision(link, job, kept=state_backup.messages()))
@@ -59,7 +59,7 @@ def lose_everything(server: "Server") -> None:
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_a_nats_that_has_lost_all_it_stored_is_gone_on_with(
+def test_a_job_continues_after_nats_has_lost_its_storage(
     spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**spec)
@@ -80,9 +80,7 @@ def test_a_nats_that_has_lost_all_it_stored_is_gone_on_with(
         assert worker.transport.incarnation == 0
 
 
-def test_what_was_delivered_before_a_loss_acknowledges_nothing_that_was_stored_after_it(
-    server: "Server", connect: Connect
-) -> None:
+def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server: "Server", connect: Connect) -> None:
     keep_provisioned(server, server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}))
     link = server.link(Role.WORKER)
 
@@ -96,7 +94,7 @@ def test_what_was_delivered_before_a_loss_acknowledges_nothing_that_was_stored_a
     collector = connect()
     wait_until_delivered(server, 3)
     lose_everything(server)
-    send(1, 10)  # where the others were in the stream
+    send(1, 10)  # with the stream sequences of the first ones
     assert values(collector, 2) == [0.0, 1.0]
     wait_until_delivered(server, 3)
     assert values(collector, 1) == [2.0]
@@ -105,7 +103,7 @@ def test_what_was_delivered_before_a_loss_acknowledges_nothing_that_was_stored_a
 
 
 def wait_until_delivered(server: "Server", messages: int) -> None:
-    """Until the learner has so many messages that it has not acknowledged."""
+    """Wait until the learner has this many unacknowledged messages."""
     admin = server.link()
     queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
     until = time.monotonic() + 20
@@ -114,7 +112,7 @@ def wait_until_delivered(server: "Server", messages: int) -> None:
         time.sleep(0.01)
 
 
-def test_after_a_loss_a_new_learner_and_a_new_worker_count_on(
+def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(
     server: "Server", connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"workers": 1})
@@ -134,11 +132,11 @@ def test_after_a_loss_a_new_learner_and_a_new_worker_count_on(
     second.join()
 
 
-def test_a_worker_whose_claim_was_lost_claims_it_again(server: "Server") -> None:
+def test_a_worker_renews_a_lost_lease(server: "Server") -> None:
     job = server.provision(**ASYNC)
     ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(3)]
     runner = server.link()
-    runner.on_reconnect(lambda: provision(runner, job))  # keeps nothing
+    runner.on_reconnect(lambda: provision(runner, job))  # without a backup
     lose_everything(server)
     until = time.monotonic() + 20
     while (latest := NatsWorkerTransport(server.link(Role.WORKER), 0)).incarnation <= 2:
@@ -148,7 +146,7 @@ def test_a_worker_whose_claim_was_lost_claims_it_again(server: "Server") -> None
     assert [transport.incarnation for transport in ports] == [0, 1, 2]
 
 
-def test_a_worker_learns_within_seconds_that_its_job_was_deleted(
+def test_a_worker_ends_within_seconds_after_its_job_was_deleted(
     server: "Server", start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_transport, "DELETED_AFTER_S", 2.0)
@@ -165,7 +163,7 @@ def test_a_worker_learns_within_seconds_that_its_job_was_deleted(
     assert waiting.transport.status.state is WorkerState.COMPLETE
 
 
-def test_a_worker_in_the_middle_of_sending_learns_it_too(
+def test_a_sending_worker_ends_after_its_job_was_deleted(
     server: "Server", connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_transport, "DELETED_AFTER_S", 2.0)
@@ -182,9 +180,9 @@ def test_a_worker_in_the_middle_of_sending_learns_it_too(
         list(islice(collector, 10))
 
 
-def test_a_life_that_was_taken_for_dead_makes_room_for_the_next(server: "Server") -> None:
+def test_an_incarnation_that_was_replaced_ends(server: "Server") -> None:
     server.provision(**ASYNC)
-    taken_for_dead = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    replaced = NatsWorkerTransport(server.link(Role.WORKER), 0)
     assert NatsWorkerTransport(server.link(Role.WORKER), 0).incarnation == 1
     with pytest.raises(JobEnded, match="worker 0 was started again"):
-        taken_for_dead.wait_until(lambda: False)
+        replaced.wait_until(lambda: False)

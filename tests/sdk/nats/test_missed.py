@@ -1,4 +1,4 @@
-"""What a worker was not told it finds where it is stored; and the end of a job is always stored."""
+"""A worker reads missed messages from storage, and the end of a job is always stored."""
 
 import threading
 from collections.abc import Callable
@@ -29,7 +29,7 @@ SPEC: dict[str, Any] = {
 
 
 def deafen(link: Link) -> None:
-    """Take away all that a worker listens to, but the answers to what it asks."""
+    """End all subscriptions of a worker except those for answers to its requests."""
 
     async def unsubscribe() -> None:
         for subscription in list(link.client._subs.values()):
@@ -39,7 +39,7 @@ def deafen(link: Link) -> None:
     link.call(unsubscribe())
 
 
-def test_a_worker_that_missed_every_message_goes_on_by_what_is_stored(
+def test_a_worker_that_missed_every_message_continues_from_stored_ones(
     server: "Server", connect: Callable[..., Collector], start_worker: "Callable[[CollectorJob, int], WorkerThread]"
 ) -> None:
     worker = start_worker(server.provision(**SPEC), 0)
@@ -51,10 +51,10 @@ def test_a_worker_that_missed_every_message_goes_on_by_what_is_stored(
     assert next(collector)["collector", "policy_version"].unique().tolist() == [2]
 
 
-def test_a_learner_that_ends_while_nats_is_away_waits_to_tell_that_the_job_is_complete(
+def test_a_learner_that_ends_while_nats_is_away_waits_to_store_the_end_of_the_job(
     server: "Server", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # what anything else may take
+    monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # the limit for other messages
     transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))
     server.kill()
     transport.control(Control(session=transport.resumed.session, phase=LearnerPhase.COMPLETE, round=1, version=0))

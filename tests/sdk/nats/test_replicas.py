@@ -25,7 +25,7 @@ from rollfleet.nats.embedded_server import MAX_FILE_BYTES, find_nats_server
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import provision
 from rollfleet.rollout.trajectory_ids import split
-from rollfleet_api.environment import Address
+from rollfleet_api.address import Address
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.subjects import Subjects
@@ -41,7 +41,7 @@ SPEC: dict[str, Any] = {
     "env": {"id": "CartPole-v1", "numEnvs": 2},
     "policy": {"mlp": {}},
     "collect": {"framesPerBatch": 16, "totalFrames": 1600},
-    "weights": {"maxLag": 1000},  # none is too old
+    "weights": {"maxLag": 1000},  # no batch is too old
     "delivery": {"replicas": 3, "maxBytes": "16Mi", "maxBatchesAhead": 2},
 }
 START_TIMEOUT_S = 30.0
@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 class Cluster:
-    """Three NATS servers; every role of the job may connect to each. Looks like a `Server` to whoever needs links."""
+    """Three NATS servers; every role of the job may connect to each. It gives links as `Server` does."""
 
     subjects = SUBJECTS
 
@@ -87,7 +87,7 @@ class Cluster:
             answer = link.call(link.client.request(f"$JS.API.STREAM.INFO.{stream}", timeout=5))
             if leader := json.loads(answer.data).get("cluster", {}).get("leader"):
                 return int(leader.removeprefix("nats-"))
-            assert time.monotonic() < until, f"nobody leads {stream}"
+            assert time.monotonic() < until, f"{stream} has no leader"
 
     def kill(self, index: int) -> None:
         self.processes[index].send_signal(signal.SIGKILL)
@@ -155,7 +155,7 @@ def provisioned(cluster: Cluster) -> CollectorJob:
     while True:
         try:
             link.call(provision(link, job), timeout_s=10)
-        except JetStreamRefused:  # the servers have not told each other yet how much room they have
+        except JetStreamRefused:  # the servers do not know each other's free space yet
             time.sleep(0.1)
         else:
             return job
@@ -164,7 +164,7 @@ def provisioned(cluster: Cluster) -> CollectorJob:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whose", ["batches", "state"])
-def test_whichever_server_is_killed_the_run_goes_on_and_loses_nothing(cluster: Cluster, whose: str) -> None:
+def test_a_killed_server_of_a_cluster_costs_no_batch(cluster: Cluster, whose: str) -> None:
     job = provisioned(cluster)
     workers = [WorkerThread(cluster, job, index) for index in range(2)]  # type: ignore[arg-type]
     env = gymnasium.make("CartPole-v1")
@@ -191,11 +191,11 @@ def test_whichever_server_is_killed_the_run_goes_on_and_loses_nothing(cluster: C
     assert set(rows) == {0, 1}
     for batches in rows.values():  # frame follows frame
         whole: Any = torch.cat(batches, dim=1)
-        going_on = ~whole["next", "done"][:, :-1, 0]
-        assert torch.equal(whole["next", "observation"][:, :-1][going_on], whole["observation"][:, 1:][going_on])
+        continuing = ~whole["next", "done"][:, :-1, 0]
+        assert torch.equal(whole["next", "observation"][:, :-1][continuing], whole["observation"][:, 1:][continuing])
 
 
-def test_more_replicas_than_servers_are_refused_with_what_to_write(server: Server) -> None:
+def test_more_replicas_than_servers_are_refused_with_advice(server: Server) -> None:
     link = server.link()
-    with pytest.raises(JetStreamRefused, match=r"`delivery.replicas: 3` needs a NATS cluster with so many servers"):
+    with pytest.raises(JetStreamRefused, match=r"`delivery.replicas: 3` needs a NATS cluster of that many servers"):
         link.call(provision(link, job_of()), timeout_s=10)

@@ -1,4 +1,4 @@
-"""Built-in policies and those of entrypoints."""
+"""Built-in policies, and policies of entrypoints."""
 
 from math import log
 from typing import Any
@@ -17,6 +17,7 @@ from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.exploration import Exploration, exploration, exploring
 from rollfleet.policies.actor_critic import PRE_TANH_LIMIT
 from rollfleet.policies.factory import ActorCritic, RandomPolicy, make_policy
+from rollfleet.policies.observation_encoder import ObservationEncoder
 from rollfleet_api.job import MlpSpec, PolicySpec, RandomSpec
 
 SEEN = Box(-1, 1, (3,))
@@ -83,8 +84,8 @@ def test_discrete_actions_are_sampled_with_their_probabilities() -> None:
     with torch.inference_mode():
         out = policy(observation)
         categorical = Categorical(logits=policy.actor(observation))
-    shares = torch.bincount(out["action"] + 1, minlength=3) / 40_000
-    torch.testing.assert_close(shares, categorical.probs[0], atol=0.01, rtol=0)
+    frequencies = torch.bincount(out["action"] + 1, minlength=3) / 40_000
+    torch.testing.assert_close(frequencies, categorical.probs[0], atol=0.01, rtol=0)
     torch.testing.assert_close(out["action_log_prob"], categorical.log_prob(out["action"] + 1))
 
 
@@ -114,7 +115,7 @@ def test_box_actions_are_sampled_with_their_density(space: Box) -> None:
 
 @pytest.mark.parametrize("space", [Discrete(4, start=2), TORQUES, FREE, Box(-3, 3, (2, 2)), Box(-1, 1, (), np.float64)])
 @pytest.mark.parametrize("mean", [0.0, 4.0, 30.0])
-def test_evaluate_gives_the_log_probability_that_the_action_was_taken_with(space: Box | Discrete, mean: float) -> None:
+def test_evaluate_gives_the_recorded_log_probability(space: Box | Discrete, mean: float) -> None:
     policy = spread(ActorCritic(SEEN, space))
     with torch.no_grad():
         policy.actor[-1].bias.add_(mean)  # type: ignore[operator]
@@ -150,7 +151,7 @@ def test_entropy_is_that_of_the_distribution_before_tanh() -> None:
     torch.testing.assert_close(entropy, Categorical(logits=discrete.actor(observation)).entropy())
 
 
-def test_float64_observations_and_images_and_discrete_ones_are_taken() -> None:
+def test_float64_image_and_discrete_observations_are_supported() -> None:
     cases: list[tuple[Box | Discrete, Tensor]] = [
         (Box(-1, 1, (3,), np.float64), torch.ones(2, 3, dtype=torch.float64)),
         (Box(0, 255, (4, 4, 3), np.uint8), torch.full((2, 4, 4, 3), 255, dtype=torch.uint8)),
@@ -163,19 +164,19 @@ def test_float64_observations_and_images_and_discrete_ones_are_taken() -> None:
         value = policy.evaluate(observation, out["action"])[2]
         torch.testing.assert_close(out["state_value"], value)
     assert torch.equal(
-        ActorCritic(Box(0, 255, (2,), np.uint8), FREE)._features(torch.tensor([[255, 0]]).byte(), 1),
+        ObservationEncoder(Box(0, 255, (2,), np.uint8))(torch.tensor([[255, 0]]).byte(), 1),
         torch.tensor([[1.0, 0.0]]),
     )
 
 
-def test_a_half_bounded_or_integer_box_is_refused_with_what_to_do() -> None:
+def test_a_half_bounded_or_integer_box_is_refused_with_advice() -> None:
     with pytest.raises(PolicyInvalid, match=r"bounds on both sides.*RescaleAction"):
         ActorCritic(SEEN, Box(np.array([0], np.float32), np.array([np.inf], np.float32)))
     with pytest.raises(PolicyInvalid, match="integers; use Discrete"):
         ActorCritic(SEEN, Box(0, 3, (2,), np.int64))
 
 
-def test_weights_that_are_copied_in_change_what_it_does() -> None:
+def test_copied_weights_change_the_actions() -> None:
     one, two = spread(ActorCritic(SEEN, TORQUES)), spread(ActorCritic(SEEN, TORQUES))
     observation = torch.randn(4, 3)
     with exploring(Exploration.MODE):
@@ -212,7 +213,7 @@ def test_random_policy_is_seeded_by_torch_and_stays_in_the_space(space: Box | Di
     assert not hasattr(RandomPolicy(space), "parameters")
 
 
-def test_each_kind_of_policy_is_made() -> None:
+def test_each_kind_of_policy_is_built() -> None:
     mlp = make_policy(PolicySpec(mlp=MlpSpec(hidden=[7])), SEEN, Discrete(2))
     assert isinstance(mlp, ActorCritic)
     assert sum(parameter.numel() for parameter in mlp.parameters()) == (3 * 7 + 7) * 2 + (7 * 2 + 2) + (7 + 1)
@@ -230,18 +231,18 @@ def test_each_kind_of_policy_is_made() -> None:
         ({"entrypoint": f"{__name__}:make_nothing"}, "returned a NoneType; return an nn.Module"),
     ],
 )
-def test_what_is_wrong_with_a_policy_is_told(spec: dict[str, object], message: str) -> None:
+def test_an_invalid_policy_is_refused(spec: dict[str, object], message: str) -> None:
     with pytest.raises(PolicyInvalid, match=message):
         make_policy(PolicySpec.model_validate(spec), SEEN, FREE)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_device_that_is_not_there_is_told() -> None:
+def test_a_missing_device_is_reported() -> None:
     with pytest.raises(PolicyInvalid, match=r"cannot be moved to device 'cuda'.*write device: cpu"):
         make_policy(PolicySpec(mlp=MlpSpec(), device="cuda"), SEEN, FREE)
 
 
-def test_a_space_that_is_not_supported_is_told() -> None:
+def test_an_unsupported_space_is_refused() -> None:
     with pytest.raises(EnvironmentInvalid, match=r"policy mlp: observation space Text.* not supported; Box, Discrete"):
         make_policy(PolicySpec(mlp=MlpSpec()), gymnasium.spaces.Text(3), FREE)
     with pytest.raises(PolicyInvalid, match=r"cannot act in Dict.*several parts; flatten it"):
@@ -256,7 +257,7 @@ def test_a_space_that_is_not_supported_is_told() -> None:
         MultiBinary(4),
     ],
 )
-def test_several_choices_at_once_are_sampled_with_their_probabilities(space: MultiDiscrete | MultiBinary) -> None:
+def test_multidimensional_actions_are_sampled_with_their_probabilities(space: MultiDiscrete | MultiBinary) -> None:
     policy = spread(ActorCritic(SEEN, space))
     observation = torch.randn(1, 3).expand(20_000, 3)
     with torch.inference_mode():
@@ -302,7 +303,7 @@ def test_a_dict_of_observations_is_flattened_and_concatenated() -> None:
         "two": torch.tensor([[1, 0]]),
     }
     expected = [1, 0, 0.2, 0, 0, 0, 1, 1, 0, 0, 1, 1, 0, 0]
-    torch.testing.assert_close(policy._features(seen, 1), torch.tensor([expected]).float())
+    torch.testing.assert_close(ObservationEncoder(space)(seen, 1), torch.tensor([expected]).float())
     out = policy(seen)
     batch = TensorDict(
         {**seen, "rest": {"0": seen["rest"][0], "1": seen["rest"][1]}, "more": torch.zeros(1)}, batch_size=[1]
@@ -312,7 +313,7 @@ def test_a_dict_of_observations_is_flattened_and_concatenated() -> None:
     )
 
 
-def test_uniform_log_probability_of_the_start_policy_is_near_that_of_its_distribution() -> None:
-    """A fresh policy is nearly uniform over discrete actions: the small gain of its head is for that."""
+def test_a_new_policy_is_nearly_uniform() -> None:
+    """A fresh policy is nearly uniform over discrete actions: its last layer has a small gain for that."""
     out = ActorCritic(SEEN, Discrete(4))(torch.randn(50, 3))
     torch.testing.assert_close(out["action_log_prob"], torch.full((50,), -log(4)), atol=0.05, rtol=0)

@@ -1,4 +1,4 @@
-"""The fast form of small policies acts as the plain one does; where it could not, the plain one acts."""
+"""The fast form of a small policy acts as the plain policy; if it could not, the plain policy acts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +17,8 @@ from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.fast_mlp import BLOCK, FastMlp, fast
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.settings import RolloutSettings
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec
+from rollfleet_api.job import CollectSpec, EnvSpec
 
 ENVS = 5
 SEEN = Box(-1.0, 1.0, (3,), np.float32)
@@ -39,7 +38,7 @@ def made(action_space: Space, *, seen: Space = SEEN, activation: Any = "Tanh", e
     assert isinstance(head, nn.Linear)
     assert isinstance(value, nn.Linear)
     with torch.no_grad():
-        head.weight.mul_(100.0)  # its gain is 0.01: all actions would be alike
+        head.weight.mul_(100.0)  # with its gain of 0.01 all actions would be alike
         value.bias.fill_(3.0)
         if isinstance(action_space, Box):
             policy.log_std.fill_(1.0)  # wide: many samples are near the bounds
@@ -54,7 +53,7 @@ def observations(*lead: int) -> Any:
 
 @pytest.mark.parametrize("activation", ["Tanh", "Relu"])
 @pytest.mark.parametrize("actions", ACTIONS)
-def test_the_most_likely_actions_and_what_goes_with_them_are_the_plain_policys(actions: str, activation: str) -> None:
+def test_the_most_likely_actions_and_their_outputs_equal_the_plain_policys(actions: str, activation: str) -> None:
     policy, quick = made(ACTIONS[actions], activation=activation)
     steps = BLOCK + 3
     seen = observations(steps, ENVS)
@@ -70,7 +69,7 @@ def test_the_most_likely_actions_and_what_goes_with_them_are_the_plain_policys(a
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
-def test_the_log_probability_of_a_sample_is_what_the_plain_policy_says_of_it(actions: str) -> None:
+def test_log_probabilities_of_samples_equal_the_plain_policys(actions: str) -> None:
     policy, quick = made(ACTIONS[actions])
     seen = observations(BLOCK + 3, ENVS)
     assert quick.begin()
@@ -82,7 +81,7 @@ def test_the_log_probability_of_a_sample_is_what_the_plain_policy_says_of_it(act
 
 
 @pytest.mark.parametrize("actions", ["discrete", "bounded", "unbounded"])
-def test_samples_are_distributed_as_the_plain_policys(actions: str) -> None:
+def test_samples_have_the_plain_policys_distribution(actions: str) -> None:
     envs, steps = 500, 40
     policy, quick = made(ACTIONS[actions], envs=envs)
     seen = np.tile(observations(1), (envs, 1))
@@ -92,8 +91,8 @@ def test_samples_are_distributed_as_the_plain_policys(actions: str) -> None:
     with torch.inference_mode():
         plain = np.concatenate([policy(torch.from_numpy(seen))["action"].numpy() for _ in range(steps)])
     if actions == "discrete":
-        shares = [np.bincount(each, minlength=4) / len(each) for each in (own, plain)]
-        np.testing.assert_allclose(shares[0], shares[1], atol=0.02)  # four deviations of a share of 20,000
+        frequencies = [np.bincount(each, minlength=4) / len(each) for each in (own, plain)]
+        np.testing.assert_allclose(frequencies[0], frequencies[1], atol=0.02)  # four deviations
     else:
         points = np.linspace(0.02, 0.98, 25)
         spread = np.ptp(plain, axis=0)
@@ -101,7 +100,7 @@ def test_samples_are_distributed_as_the_plain_policys(actions: str) -> None:
         assert (differ < 0.03 * spread).all()
 
 
-def test_the_same_seed_gives_the_same_samples_and_another_one_others() -> None:
+def test_the_same_seed_gives_the_same_samples_and_another_seed_others() -> None:
     _, quick = made(Discrete(4))
     seen = observations(20, ENVS)
 
@@ -115,7 +114,7 @@ def test_the_same_seed_gives_the_same_samples_and_another_one_others() -> None:
     assert actions(1) == actions(1) != actions(2)
 
 
-def test_new_weights_count_from_the_next_fragment_on_however_they_were_set() -> None:
+def test_new_weights_apply_from_the_next_fragment_on() -> None:
     policy, quick = made(Discrete(4))
     seen = observations(ENVS)
 
@@ -136,7 +135,7 @@ def test_new_weights_count_from_the_next_fragment_on_however_they_were_set() -> 
             assert quick.act(seen).tolist() == [int(weights)] * ENVS
 
 
-def test_a_plain_sequential_is_evaluated_as_it_is() -> None:
+def test_a_sequential_has_a_fast_form() -> None:
     policy = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2), nn.Tanh())
     quick = fast(policy, (SEEN, Box(-1.0, 1.0, (2,), np.float32)), ENVS)
     assert quick is not None
@@ -149,10 +148,10 @@ def test_a_plain_sequential_is_evaluated_as_it_is() -> None:
 
 
 class Special(ActorCritic):
-    """Somebody's own."""
+    """A user's subclass."""
 
 
-def test_there_is_no_fast_form_of_what_is_not_known_to_the_last_detail() -> None:
+def test_policies_with_unknown_parts_have_no_fast_form() -> None:
     flat = Box(-1.0, 1.0, (3,), np.float32)
     assert fast(lambda seen: seen, (SEEN, Discrete(2)), ENVS) is None
     assert fast(Special(SEEN, Discrete(2)), (SEEN, Discrete(2)), ENVS) is None
@@ -181,7 +180,7 @@ def without_bias(policy: ActorCritic) -> None:
 
 
 @pytest.mark.parametrize("change", [hooked, replaced, doubled, with_dropout, without_bias])
-def test_a_policy_that_becomes_unusual_is_called_itself(change: Callable[[ActorCritic], None]) -> None:
+def test_a_policy_that_becomes_unusual_is_called_directly(change: Callable[[ActorCritic], None]) -> None:
     policy, quick = made(Discrete(4))
     assert quick.begin()
     change(policy)
@@ -198,7 +197,7 @@ def hook_on_all_modules() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("around", [hook_on_all_modules, lambda: torch.autocast("cpu")])
-def test_where_torch_itself_is_told_otherwise_the_policy_is_called(around: Any) -> None:
+def test_a_torch_wide_mode_makes_the_policy_be_called(around: Any) -> None:
     _, quick = made(Discrete(4))
     with around():
         assert not quick.begin()
@@ -211,7 +210,7 @@ def test_large_products_are_left_to_torch() -> None:
 
 
 @pytest.mark.parametrize("backend", ["Gymnasium", "EnvPool"])
-def test_a_batch_holds_what_the_policy_says_of_it(backend: str) -> None:
+def test_a_batch_has_the_policys_outputs(backend: str) -> None:
     if backend == "EnvPool":
         pytest.importorskip("envpool")
     env = make_env(EnvSpec.model_validate({"id": "CartPole-v1", "numEnvs": 4, "backend": backend}))
@@ -229,9 +228,9 @@ def test_a_batch_holds_what_the_policy_says_of_it(backend: str) -> None:
 def test_padding_stays_zero() -> None:
     env = make_env(EnvSpec(id="CartPole-v1", num_envs=4))
     policy, _ = made(Discrete(2), seen=env.single_observation_space)
-    settings = RolloutSettings(reset_when_done=False)
+    collect = CollectSpec(frames_per_batch=1, reset_when_done=False)
     rollout = Rollout(
-        env, policy, steps=200, seeds=Seeds.derive(0, 0, 0, 4), trajectories=TrajectoryIds(0, 0), settings=settings
+        env, policy, steps=200, seeds=Seeds.derive(0, 0, 0, 4), trajectories=TrajectoryIds(0, 0), collect=collect
     )
     steps = rollout.collect(version=1).steps
     padding = ~steps["collector", "mask"]

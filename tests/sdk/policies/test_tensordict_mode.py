@@ -1,4 +1,4 @@
-"""TensorDict's interaction type: one for the process, and one of its own for a policy that acts in the background."""
+"""TensorDict's interaction type: one for the process, and a separate one for a policy in the background."""
 
 import threading
 from typing import Any
@@ -23,21 +23,21 @@ from rollfleet.policies.tensordict_mode import interacting
 
 @pytest.fixture(autouse=True)
 def _as_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no policy had ever acted in the background."""
+    """Undo the effect of earlier policies in the background."""
     kept: Any = probabilistic._interaction_type
     monkeypatch.setattr(probabilistic, "_interaction_type", getattr(kept, "_shared", kept))
 
 
 class Gate:
-    """A replay buffer, and part of a policy, that lets the test and the background thread meet."""
+    """A replay buffer and a part of a policy that let the test wait for the background thread."""
 
     def __init__(self) -> None:
         self.acting, self.go_on = threading.Event(), threading.Event()
-        self.told: list[InteractionType | None] = []
+        self.interaction_types: list[InteractionType | None] = []
         self.parts: list[TensorDict] = []
 
     def loc(self, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.told.append(interaction_type())
+        self.interaction_types.append(interaction_type())
         self.acting.set()
         assert self.go_on.wait(30)
         return torch.zeros(len(seen), 1), torch.ones(len(seen), 1)
@@ -53,7 +53,7 @@ def actor(gate: Gate) -> ProbabilisticTensorDictSequential:
     )
 
 
-def test_what_fills_a_buffer_in_the_background_does_not_change_the_learners_interaction_type() -> None:
+def test_a_policy_in_the_background_does_not_change_the_learners_interaction_type() -> None:
     gate = Gate()
     collector = Collector(
         "Pendulum-v1", actor(gate), frames_per_batch=8, total_frames=64, exploration="mode", replay_buffer=gate
@@ -61,17 +61,17 @@ def test_what_fills_a_buffer_in_the_background_does_not_change_the_learners_inte
     with set_interaction_type(InteractionType.RANDOM):
         collector.start()
         assert gate.acting.wait(30)
-        assert interaction_type() is InteractionType.RANDOM  # while the policy there is in the middle of a call
+        assert interaction_type() is InteractionType.RANDOM  # while the policy is in the middle of a call
         gate.go_on.set()
         while collector.frames < 64:
             assert interaction_type() is InteractionType.RANDOM
         collector.async_shutdown(timeout_s=30)
     assert interaction_type() is None
-    assert set(gate.told) == {InteractionType.MODE}
-    assert all((part["action"] == 0).all() for part in gate.parts)  # it took the mode, always
+    assert set(gate.interaction_types) == {InteractionType.MODE}
+    assert all((part["action"] == 0).all() for part in gate.parts)  # it always took the mode
 
 
-def test_what_the_learner_does_meanwhile_does_not_change_how_the_background_explores() -> None:
+def test_the_learner_does_not_change_exploration_in_the_background() -> None:
     gate = Gate()
     collector = Collector("Pendulum-v1", actor(gate), frames_per_batch=8, total_frames=64, replay_buffer=gate)
     collector.start()
@@ -81,7 +81,7 @@ def test_what_the_learner_does_meanwhile_does_not_change_how_the_background_expl
         while collector.frames < 64:
             assert interaction_type() is InteractionType.MODE
     collector.async_shutdown(timeout_s=30)
-    assert set(gate.told) == {InteractionType.RANDOM}
+    assert set(gate.interaction_types) == {InteractionType.RANDOM}
     assert all((part["action"] != 0).all() for part in gate.parts)
 
 
@@ -108,4 +108,4 @@ def test_contexts_nest_and_end_on_a_thread_as_on_the_main_one() -> None:
         thread = threading.Thread(target=lambda: seen.append(interaction_type()))
         thread.start()
         thread.join()
-    assert seen[-1] is InteractionType.RANDOM  # a thread that collects nothing sees what it always saw
+    assert seen[-1] is InteractionType.RANDOM  # a thread that does not collect shares the process's interaction type

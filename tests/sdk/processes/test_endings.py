@@ -1,4 +1,4 @@
-"""However a learner ends, nothing of its workers stays: no process, no thread, no descriptor, no memory."""
+"""However a learner ends, its workers leave nothing behind: no process, thread, descriptor or memory."""
 
 import gc
 import os
@@ -31,7 +31,7 @@ CARTPOLE = gymnasium.make("CartPole-v1")
 
 
 class Stuck(gymnasium.Env[Any, Any]):
-    """Never comes back from its second step."""
+    """Never returns from its second step."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -48,8 +48,8 @@ class Stuck(gymnasium.Env[Any, Any]):
         return np.zeros(3, np.float32), 1.0, False, False, {}
 
 
-def what_is_there() -> tuple[int, int, int, list[str]]:
-    """Processes, threads, descriptors, named shared memory."""
+def resources() -> tuple[int, int, int, list[str]]:
+    """Count processes, threads and descriptors, and list named shared memory."""
     gc.collect()
     process = psutil.Process()
     shared = sorted(os.listdir("/dev/shm")) if Path("/dev/shm").exists() else []
@@ -70,49 +70,49 @@ def collector(**options: Any) -> Collector:
 
 @pytest.mark.parametrize("start_method", ["fork", "spawn"])
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_nothing_stays_when_a_collector_is_shut_down(start_method: str, vectorization: str) -> None:
-    import tensordict  # noqa: F401  # what importing it opens is not ours
+def test_shutdown_leaves_nothing_behind(start_method: str, vectorization: str) -> None:
+    import tensordict  # noqa: F401  # its import opens descriptors too
 
-    before = what_is_there()
+    before = resources()
     with collector(start_method=start_method, vectorization=vectorization) as frames:
         for _ in range(5):
             next(frames)
-        assert what_is_there() > before
+        assert resources() > before
         assert threading.active_count() == before[1]
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_nothing_stays_of_many_collectors_in_turn() -> None:
+def test_many_collectors_in_turn_leave_nothing_behind() -> None:
     with collector() as frames:
         next(frames)
-    before = what_is_there()
+    before = resources()
     for _ in range(10):
         with collector(workers=1) as frames:
             next(frames)
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_nothing_stays_of_a_collector_that_nobody_holds() -> None:
-    before = what_is_there()
+def test_garbage_collected_collector_leaves_nothing_behind() -> None:
+    before = resources()
     frames: Collector | None = collector()
     assert frames is not None
     next(frames)
     frames = None
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_nothing_stays_when_the_learner_raises() -> None:
-    before = what_is_there()
+def test_learner_that_raises_leaves_nothing_behind() -> None:
+    before = resources()
     with suppress(ZeroDivisionError), collector() as frames:
         next(frames)
         raise ZeroDivisionError
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_nothing_stays_of_workers_that_were_killed_and_started_again(
+def test_killed_and_restarted_workers_leave_nothing_behind(
     started: Callable[[], list[psutil.Process]],
 ) -> None:
-    before = what_is_there()
+    before = resources()
     with collector(workers=1, max_restarts_per_worker=3) as frames:
         next(frames)
         for _ in range(3):
@@ -120,39 +120,39 @@ def test_nothing_stays_of_workers_that_were_killed_and_started_again(
             worker.kill()
             while worker.is_running():
                 next(frames)
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_nothing_stays_when_the_batches_do() -> None:
+def test_kept_batches_keep_nothing_else() -> None:
     with collector() as frames:
         next(frames)
-    before = what_is_there()
+    before = resources()
     with collector() as frames:
         batches = [next(frames) for _ in range(5)]
-    assert what_is_there() == before
+    assert resources() == before
     assert all(batch["observation"].isfinite().all() for batch in batches)
 
 
-def test_a_worker_that_is_stuck_in_a_step_is_ended() -> None:
-    before = what_is_there()
+def test_shutdown_ends_a_worker_that_hangs_in_a_step() -> None:
+    before = resources()
     frames = Collector(Stuck, workers=1, frames_per_batch=1, start_method="fork")
     next(frames)
     began = time.monotonic()
     frames.shutdown()
     assert time.monotonic() - began < 10
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_a_worker_that_has_not_begun_is_ended_at_once() -> None:
-    before = what_is_there()
+def test_shutdown_ends_a_worker_that_has_not_begun_at_once() -> None:
+    before = resources()
     frames = collector(start_method="spawn")
     began = time.monotonic()
     frames.shutdown()
     assert time.monotonic() - began < 2
-    assert what_is_there() == before
+    assert resources() == before
 
 
-def test_a_fork_of_the_learner_may_end_and_the_workers_go_on() -> None:
+def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
     with collector() as frames:
         next(frames)
         if (child := os.fork()) == 0:
@@ -165,7 +165,7 @@ def test_a_fork_of_the_learner_may_end_and_the_workers_go_on() -> None:
             next(frames)
 
 
-def test_a_transport_may_be_closed_while_its_workers_wait_for_room() -> None:
+def test_transport_closes_while_its_workers_wait_for_capacity() -> None:
     spec = {
         "workers": 2,
         "env": {"id": "CartPole-v1"},
@@ -173,7 +173,7 @@ def test_a_transport_may_be_closed_while_its_workers_wait_for_room() -> None:
         "collect": {"framesPerBatch": 4},
     }
     job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
-    before = what_is_there()
+    before = resources()
     transport = ProcessesTransport(Workload.of(job), start_method="fork")
     transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=0))
     assert transport.receive(timeout_s=PATIENCE_S)
@@ -183,10 +183,10 @@ def test_a_transport_may_be_closed_while_its_workers_wait_for_room() -> None:
     began = time.monotonic()
     transport.close()
     assert time.monotonic() - began < 2
-    assert what_is_there() == before
+    assert resources() == before
 
 
-# Programs of their own. This one has no `if __name__ == "__main__"`, and registers an environment.
+# Separate programs. This one has no `if __name__ == "__main__"`, and registers an environment.
 
 PROGRAM = """
 import gymnasium, os, psutil, signal, sys, threading
@@ -225,7 +225,7 @@ ENDINGS = {
     "is terminated": "os.kill(os.getpid(), signal.SIGTERM)\nnext(collector)",
     "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "exits with a thread inside": "threading.Thread(target=lambda: list(collector), daemon=True).start()",
-    "was made by a thread, and is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "has made it in a thread, and is killed": "os.kill(os.getpid(), signal.SIGKILL)",
 }
 
 
@@ -244,7 +244,7 @@ def gone(pids: list[int]) -> bool:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[str], tuple[list[int], str]]:
-    """Runs a program; the processes that it told of, and what it wrote to standard error."""
+    """Runs a program. Returns the process ids that it printed, and its standard error."""
 
     def run(program: str) -> tuple[list[int], str]:
         script = tmp_path / "script.py"
@@ -262,10 +262,11 @@ def run(tmp_path: Path) -> Callable[[str], tuple[list[int], str]]:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_no_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
     program = PROGRAM.format(start_method="fork", ending=ENDINGS[ending])
-    if "by a thread" in ending:
+    if "in a thread" in ending:
         head, tail = program.split("collector = ")
         make, tail = tail.split("\nfor _ in", 1)
         lines = make.replace("\n", "")
@@ -280,6 +281,7 @@ def test_no_process_outlives_a_program_that(ending: str, run: Callable[[str], tu
         assert ("Traceback" in errors) == (ending in ("raises", "is interrupted")), errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["returns", "is killed"])
 def test_no_spawned_process_outlives_a_program_that(ending: str, run: Callable[[str], tuple[list[int], str]]) -> None:
     pids, errors = run(PROGRAM.format(start_method="spawn", ending=ENDINGS[ending]))

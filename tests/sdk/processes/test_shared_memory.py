@@ -1,4 +1,4 @@
-"""What processes of one machine share: regions, notices, weights, batches; each end on its own."""
+"""Memory that processes on one machine share: regions, instructions and batches. Each end is tested on its own."""
 
 import gc
 import multiprocessing
@@ -16,7 +16,7 @@ import torch
 
 from rollfleet.data.batch import Fragment, Key
 from rollfleet.errors import JobEnded, MessageCorrupt, MessageTooLarge
-from rollfleet.processes.control_block import ControlBlock, Notice
+from rollfleet.processes.control_block import ControlBlock, Instructions
 from rollfleet.processes.messages import BatchReady, MessageReader, encode_message
 from rollfleet.processes.worker_transport import ProcessWorkerTransport
 from rollfleet.system.shared_memory import GRANULARITY, SharedMemory
@@ -32,7 +32,7 @@ FORK = multiprocessing.get_context("fork")
 # Regions.
 
 
-def test_an_arena_grows_by_regions_that_are_zero_and_have_no_name() -> None:
+def test_shared_memory_grows_by_regions_of_zeros_without_a_name() -> None:
     before = sorted(os.listdir("/dev/shm"))
     with closing(SharedMemory.create()) as shared_memory:
         assert shared_memory.grow(10) == (0, GRANULARITY)
@@ -44,31 +44,31 @@ def test_an_arena_grows_by_regions_that_are_zero_and_have_no_name() -> None:
 
 
 @pytest.mark.parametrize(("start", "nbytes"), [(0, GRANULARITY + 1), (GRANULARITY, 1), (8, 1), (1 << 40, 1)])
-def test_a_region_that_is_not_there_is_not_touched(start: int, nbytes: int) -> None:
+def test_missing_region_is_not_touched(start: int, nbytes: int) -> None:
     with closing(SharedMemory.create()) as shared_memory:
         shared_memory.grow(GRANULARITY)
         with pytest.raises(MessageCorrupt, match="no region"):
             shared_memory.map(start, nbytes)
 
 
-# Notices.
+# Instructions.
 
 
-def test_a_notice_is_read_whole_although_it_is_written_over_meanwhile() -> None:
+def test_instructions_are_read_whole_while_they_are_written_over() -> None:
     control_block = ControlBlock.create()
     last = 2000
 
     def write() -> None:
         for number in range(1, last + 1):
             control = Control(session=number, phase=LearnerPhase.RUN, round=number, version=number)
-            control_block.write(Notice(control=control, taken=number))
+            control_block.write(Instructions(control=control, taken=number))
 
     writer = FORK.Process(target=write)
     writer.start()
     reader, seen = ControlBlock(SharedMemory(os.dup(control_block.fileno()))), {0}
     while max(seen) < last:
-        notice = reader.read()
-        numbers = {notice.taken} | ({notice.control.session, notice.control.version} if notice.control else set())
+        given = reader.read()
+        numbers = {given.taken} | ({given.control.session, given.control.version} if given.control else set())
         assert len(numbers) == 1
         assert numbers >= {max(seen)} or min(numbers) > max(seen)
         seen |= numbers
@@ -76,15 +76,15 @@ def test_a_notice_is_read_whole_although_it_is_written_over_meanwhile() -> None:
     assert len(seen) > 2
 
 
-def test_half_a_notice_is_not_believed() -> None:
+def test_half_written_instructions_are_not_read() -> None:
     control_block = ControlBlock.create()
     reader: list[int] = []
     memory = SharedMemory(os.dup(control_block.fileno())).map(0, 4096)
-    control_block.write(Notice(taken=1))
+    control_block.write(Instructions(taken=1))
     first = memory.copy()
-    control_block.write(Notice(taken=2))
+    control_block.write(Instructions(taken=2))
     second = memory.copy()
-    memory[20:] = first[20:]  # as it is seen when what was written last arrives first
+    memory[20:] = first[20:]  # as a reader sees it if the last write arrives first
     seen = threading.Thread(
         target=lambda: reader.append(ControlBlock(SharedMemory(os.dup(control_block.fileno()))).read().taken)
     )
@@ -96,12 +96,12 @@ def test_half_a_notice_is_not_believed() -> None:
     assert reader == [2]
 
 
-def test_a_notice_that_does_not_fit_is_refused() -> None:
+def test_instructions_that_do_not_fit_are_refused() -> None:
     control_block = ControlBlock.create()
-    control_block.write(Notice(taken=1))
+    control_block.write(Instructions(taken=1))
     long = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0, some=tuple((n, n) for n in range(10_000)))
     with pytest.raises(MessageTooLarge):
-        control_block.write(Notice(control=long))
+        control_block.write(Instructions(control=long))
     assert ControlBlock(SharedMemory(os.dup(control_block.fileno()))).read().taken == 1
 
 
@@ -127,41 +127,41 @@ def fragment(value: float, *, steps: int = 3, size: int = 4) -> Fragment:
 
 
 class Learner:
-    """The other end of a port."""
+    """The learner's end of a `ProcessWorkerTransport`."""
 
-    def __init__(self, most_waiting: int) -> None:
-        self.line, theirs = socket.socketpair()
-        self.line.settimeout(5)
-        self.control_block, self.batches, self.frames, self.taken = (
+    def __init__(self, max_batches_ahead: int) -> None:
+        self.connection, theirs = socket.socketpair()
+        self.connection.settimeout(5)
+        self.control_block, self.batches, self.messages, self.taken = (
             ControlBlock.create(),
             SharedMemory.create(),
             MessageReader(),
             0,
         )
-        arenas = [SharedMemory(os.dup(each.fileno())) for each in (self.control_block, self.batches)]
+        shared = [SharedMemory(os.dup(each.fileno())) for each in (self.control_block, self.batches)]
         self.transport = ProcessWorkerTransport(
             theirs,
-            control_block=ControlBlock(arenas[0]),
-            batches=arenas[1],
+            control_block=ControlBlock(shared[0]),
+            batches=shared[1],
             weights=SharedMemory.create(),
             incarnation=0,
-            most_waiting=most_waiting,
+            max_batches_ahead=max_batches_ahead,
         )
 
     def take(self) -> float:
-        """Receive one batch and take it; the value that is in it."""
-        (ready,) = self.frames.add(self.line.recv(1 << 16))
+        """Receive one batch and take it. Returns its value."""
+        (ready,) = self.messages.add(self.connection.recv(1 << 16))
         assert isinstance(ready, BatchReady)
         memory = self.batches.map(ready.start, ready.nbytes)[: ready.nbytes]
         value = float(unpack_fragment(memory, checksum=False)[1].steps["observation",].mean())
         self.taken += 1
-        self.control_block.write(Notice(taken=self.taken))
-        self.line.send(b"\0")
+        self.control_block.write(Instructions(taken=self.taken))
+        self.connection.send(b"\0")
         return value
 
     def close(self) -> None:
         self.transport.close()
-        self.line.close()
+        self.connection.close()
 
 
 @pytest.fixture
@@ -170,32 +170,32 @@ def learner() -> Iterator[Learner]:
         yield learner
 
 
-def test_a_batch_waits_for_room_and_then_goes_out_in_order(learner: Learner) -> None:
+def test_batches_wait_for_capacity_and_go_out_in_order(learner: Learner) -> None:
     sent = [learner.transport.send(fragment(value), META) for value in (0.0, 1.0, 2.0)]
-    assert [sending.admitted.done() for sending in sent] == [True, True, False]
-    assert all(sending.stored.done() for sending in sent)
+    assert [pending.admitted.done() for pending in sent] == [True, True, False]
+    assert all(pending.stored.done() for pending in sent)
     with pytest.raises(FutureTimeout):
         sent[2].admitted.result(0.01)
-    helper = threading.Timer(0.1, learner.line.send, [b"\0" * 100])  # rings that say nothing new
-    helper.start()
+    waker = threading.Timer(0.1, learner.connection.send, [b"\0" * 100])  # wake-ups without new instructions
+    waker.start()
     with pytest.raises(FutureTimeout):
         sent[2].admitted.result(0.3)
-    helper.join()
+    waker.join()
 
 
-def test_places_of_batches_are_used_again_and_grow(learner: Learner) -> None:
+def test_slots_of_batches_are_reused_and_grow(learner: Learner) -> None:
     for number in range(20):
         learner.transport.send(fragment(float(number), size=4 + 400 * (number // 10)), META).admitted.result(5)
         assert learner.take() == number
     assert os.fstat(learner.batches.fileno()).st_size < 10 * 4096 * 4
 
 
-def test_a_place_is_not_used_again_before_its_batch_was_taken(learner: Learner) -> None:
+def test_slot_is_not_reused_before_its_batch_is_taken(learner: Learner) -> None:
     learner.transport.send(fragment(0.0), META)
     learner.transport.send(fragment(1.0), META)
     learner.transport.send(fragment(2.0), META)  # not announced yet, but written
-    data = learner.line.recv(1 << 16)
-    first, second = learner.frames.add(data)
+    data = learner.connection.recv(1 << 16)
+    first, second = learner.messages.add(data)
     assert isinstance(first, BatchReady)
     assert isinstance(second, BatchReady)
     for ready, value in ((first, 0.0), (second, 1.0)):
@@ -203,71 +203,73 @@ def test_a_place_is_not_used_again_before_its_batch_was_taken(learner: Learner) 
         assert float(unpack_fragment(memory, checksum=False)[1].steps["observation",].mean()) == value
 
 
-def test_a_worker_whose_learner_is_gone_is_told_wherever_it_waits(learner: Learner) -> None:
+def test_every_wait_of_a_worker_ends_when_its_learner_is_gone(learner: Learner) -> None:
     sent = [learner.transport.send(fragment(0.0), META) for _ in range(3)]
-    learner.line.close()
+    learner.connection.close()
     with pytest.raises(JobEnded):
         sent[2].admitted.result(5)
     with pytest.raises(JobEnded):
         learner.transport.wait_until(lambda: False)
-    learner.transport.report(WorkerStatus.starting(0, 0))  # nobody hears it, and that is all
+    learner.transport.report(WorkerStatus.starting(0, 0))  # no learner reads it, and no error is raised
 
 
-def test_a_worker_need_not_wait_for_room_when_the_job_is_complete(learner: Learner) -> None:
+def test_worker_stops_waiting_for_capacity_when_the_job_is_complete(learner: Learner) -> None:
     sent = [learner.transport.send(fragment(0.0), META) for _ in range(3)]
-    learner.control_block.write(Notice(control=Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)))
+    learner.control_block.write(
+        Instructions(control=Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0))
+    )
     with pytest.raises(JobEnded, match="complete"):
         sent[2].admitted.result(5)
 
 
 @pytest.mark.parametrize("data", [b"\x09\x00\x00\x00\x00", b"\x01\xff\xff\xff\xff", b"\x02\x02\x00\x00\x00{}"])
-def test_bytes_that_are_no_messages_are_refused(data: bytes) -> None:
+def test_invalid_messages_are_refused(data: bytes) -> None:
     with pytest.raises(MessageCorrupt):
         list(MessageReader().add(data))
 
 
-def test_messages_are_put_together_from_any_pieces() -> None:
+def test_messages_are_decoded_from_any_pieces() -> None:
     messages = [BatchReady(sequence=n, start=n, nbytes=n) for n in range(3)]
-    data, frames = b"".join(map(encode_message, messages)), MessageReader()
-    assert [told for byte in data for told in frames.add(bytes([byte]))] == messages
+    data, reader = b"".join(map(encode_message, messages)), MessageReader()
+    assert [message for byte in data for message in reader.add(bytes([byte]))] == messages
 
 
 # Memory of batches.
 
 
-def test_memory_comes_back_when_the_last_tensor_of_it_is_gone_and_not_before() -> None:
-    recycler = BufferPool(4)
+def test_memory_is_reused_only_after_its_last_tensor_is_gone() -> None:
+    pool = BufferPool(4)
     tensors: dict[Key, torch.Tensor] = {("a",): torch.arange(100_000), ("b",): torch.ones(10)}
     message = b"".join(encode(b"", tensors, checksum=False).parts)
-    own = recycler.take(len(message))
+    own = pool.take(len(message))
     address = own.__array_interface__["data"][0]
     own[:] = np.frombuffer(message, np.uint8)
     _, decoded = decode(own, checksum=False)
     part = decoded["a",][5:7]
     del own, decoded
     gc.collect()
-    other = recycler.take(len(message))
+    other = pool.take(len(message))
     assert other.__array_interface__["data"][0] != address
     assert part.tolist() == [5, 6]
     del part
-    assert recycler.take(len(message)).__array_interface__["data"][0] == address
+    assert pool.take(len(message)).__array_interface__["data"][0] == address
 
 
-def test_tensors_of_such_memory_are_like_any_other() -> None:
-    recycler = BufferPool(4)
+def test_tensors_in_pooled_memory_have_ordinary_layout() -> None:
+    pool = BufferPool(4)
     for dtype in (torch.uint8, torch.bool, torch.bfloat16, torch.float64):
         like = torch.zeros(SMALL_BYTES, 3, dtype=dtype)
-        empty = recycler.empty_like(like)
+        empty = pool.empty_like(like)
         assert (empty.shape, empty.dtype, empty.is_contiguous()) == (like.shape, dtype, True)
         empty.fill_(1)
         address = empty.data_ptr()
         del empty
-        assert recycler.empty_like(like).data_ptr() == address
+        assert pool.empty_like(like).data_ptr() == address
 
 
-def test_only_so_much_idle_memory_is_kept() -> None:
-    recycler = BufferPool(2)
-    lent = [recycler.take(50_000_000) for _ in range(6)]
+def test_pool_bounds_its_idle_memory() -> None:
+    pool = BufferPool(2)
+    lent = [pool.take(50_000_000) for _ in range(6)]
     for each in lent:
         each[:] = 1
     del each

@@ -1,4 +1,4 @@
-"""Workers in processes of this machine: what only they can do, and what only they can suffer."""
+"""Worker processes: their failures, restarts and exits, membership, and start methods."""
 
 import os
 import signal
@@ -17,13 +17,14 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.sdk.transports.rigs import ENVS, PATIENCE_S, STEPS, Marked
 
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.schemes import Whole
-from rollfleet.transports.learner_side import Arrival, Elastic, Lends
+from rollfleet.testing import Marked
+from rollfleet.testing.rig import ENVS, STEPS, TIMEOUT_S
+from rollfleet.transports.learner_side import Arrival
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import POLICY, WeightLayout
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
@@ -34,15 +35,15 @@ Start = Callable[..., ProcessesTransport]
 Started = Callable[..., list[psutil.Process]]
 
 
-class Troubled(gymnasium.Env[Any, Any]):
-    """Does something at its fifth step, and where it is made."""
+class Faulty(gymnasium.Env[Any, Any]):
+    """Calls a function at its fifth step, and another when it is made."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,))
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, trouble: Callable[[], object], at_first: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, fault: Callable[[], object], at_first: Callable[[], object] = lambda: None) -> None:
         at_first()
-        self._trouble, self._steps = trouble, 0
+        self._fault, self._steps = fault, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -51,7 +52,7 @@ class Troubled(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
         if self._steps == 5:
-            self._trouble()
+            self._fault()
         return np.zeros(3, np.float32), 1.0, False, False, {}
 
 
@@ -72,7 +73,7 @@ def of_entrypoint(make: Callable[[], Any]) -> VectorEnv:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts workers with the marked policy, by fork where nothing else is said; they end after the test."""
+    """Starts workers with the marked policy, by fork unless the test chooses; they end after the test."""
     with ExitStack() as stack:
 
         def start(make: Callable[[], Any] | None = None, *, spec: dict[str, Any] | None = None, **more: Any) -> Any:
@@ -99,9 +100,9 @@ def begin(transport: ProcessesTransport) -> None:
 def receive(
     transport: ProcessesTransport, wanted: Callable[[Arrival], bool] = lambda _: True, count: int = 1
 ) -> list[Arrival]:
-    """So many batches of those that are wanted; all are taken."""
+    """Receive `count` batches that are wanted. All batches are taken."""
     arrivals: list[Arrival] = []
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     while len(arrivals) < count:
         assert time.monotonic() < until, f"{len(arrivals)} batches came; workers: {dict(transport.workers())}"
         arrival = transport.receive(timeout_s=0.2)
@@ -123,39 +124,39 @@ def state(transport: ProcessesTransport, worker: int) -> WorkerState | None:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < until, what
         time.sleep(0.01)
 
 
-# What goes wrong.
+# Failures.
 
 
 def raise_in_a_step() -> None:
-    raise ArithmeticError("the pole is in a bad mood")
+    raise ArithmeticError("the simulator broke")
 
 
-def test_an_error_in_a_worker_comes_with_its_own_traceback_and_what_brings_it_about_again(start: Start) -> None:
-    transport = start(partial(Troubled, raise_in_a_step), spec={"collect": {"framesPerBatch": ENVS * STEPS, "seed": 7}})
+def test_error_of_a_worker_has_its_traceback_and_its_seed(start: Start) -> None:
+    transport = start(partial(Faulty, raise_in_a_step), spec={"collect": {"framesPerBatch": ENVS * STEPS, "seed": 7}})
     begin(transport)
     error = failure(transport)
     assert error.worker == 0
-    assert "ArithmeticError: the pole is in a bad mood" in str(error)
+    assert "ArithmeticError: the simulator broke" in str(error)
     assert "in raise_in_a_step" in str(error)
     assert "seed 7, worker 0, incarnation 0" in str(error)
     assert "after 8 frames in 1 batches" in str(error)
 
 
-def test_an_environment_that_cannot_be_made_is_told_in_its_own_words(start: Start) -> None:
+def test_error_of_making_an_environment_keeps_its_text(start: Start) -> None:
     def never() -> None:
         raise FileNotFoundError("no assets")
 
     with pytest.raises(WorkerFailed, match="no assets"):
-        receive(start(partial(Troubled, print, at_first=never)))
+        receive(start(partial(Faulty, print, at_first=never)))
 
 
-def test_a_worker_that_is_killed_is_noticed_at_once(start: Start, started: Started) -> None:
+def test_killed_worker_is_noticed_within_two_seconds(start: Start, started: Started) -> None:
     transport = start(spec={"workers": 2})
     begin(transport)
     receive(transport, count=4)
@@ -167,31 +168,31 @@ def test_a_worker_that_is_killed_is_noticed_at_once(start: Start, started: Start
     assert "killed by SIGKILL" in str(error)
 
 
-def test_a_worker_that_dies_leaves_its_last_words(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+def test_error_of_a_worker_that_exits_has_its_last_output(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     def die() -> None:
         print("out of pole", file=sys.stderr, flush=True)
         os._exit(3)
 
-    transport = start(partial(Troubled, die))
+    transport = start(partial(Faulty, die))
     begin(transport)
     message = str(failure(transport))
     assert "exit code 3" in message
     assert "out of pole" in message
-    assert "out of pole" in capfd.readouterr().err  # it is also shown, as it would be of any program
+    assert "out of pole" in capfd.readouterr().err  # it is also shown, like that of any child
 
 
-def test_where_a_worker_crashed_is_told(start: Start) -> None:
+def test_error_of_a_crashed_worker_names_the_function(start: Start) -> None:
     def crash() -> None:
         signal.raise_signal(signal.SIGSEGV)
 
-    transport = start(partial(Troubled, crash))
+    transport = start(partial(Faulty, crash))
     begin(transport)
     message = str(failure(transport))
     assert "killed by SIGSEGV" in message
     assert "in crash" in message
 
 
-def test_weights_that_do_not_fit_are_told_by_the_parameters_name(start: Start) -> None:
+def test_weights_that_do_not_fit_are_named(start: Start) -> None:
     transport = start(max_restarts_per_worker=5)
     models = {POLICY: {"mark": torch.zeros(2)}}
     transport.send_weights(1, WeightLayout(models).snapshot(models))
@@ -200,11 +201,10 @@ def test_weights_that_do_not_fit_are_told_by_the_parameters_name(start: Start) -
     assert "mark: the learner has float32 [2], the policy here has float32 [1]" in message
 
 
-def test_weights_that_are_made_where_workers_read_are_acted_on_and_not_given_back(start: Start) -> None:
+def test_workers_use_lent_weights_and_they_are_not_spent(start: Start) -> None:
     transport = start()
-    assert isinstance(transport, Lends)
     begin(transport)
-    assert len(transport.spent()) == 1  # made elsewhere: copied
+    assert len(transport.spent()) == 1  # not lent: copied
     for version in range(2, 6):
         models = {POLICY: {"mark": torch.full((1,), float(version))}}
         layout = WeightLayout(models)
@@ -218,7 +218,7 @@ def test_weights_that_are_made_where_workers_read_are_acted_on_and_not_given_bac
     assert transport.spent() == []
 
 
-def test_a_worker_that_is_killed_starts_again_where_that_is_allowed(start: Start, started: Started) -> None:
+def test_killed_worker_restarts_as_often_as_allowed(start: Start, started: Started) -> None:
     transport = start(max_restarts_per_worker=1)
     begin(transport)
     receive(transport, count=3)
@@ -231,22 +231,22 @@ def test_a_worker_that_is_killed_starts_again_where_that_is_allowed(start: Start
     assert "killed by SIGKILL" in str(failure(transport))
 
 
-def test_a_worker_that_raised_starts_again_too_and_with_other_seeds(start: Start) -> None:
-    transport = start(partial(Troubled, raise_in_a_step), max_restarts_per_worker=2)
+def test_worker_that_raised_restarts_with_other_seeds(start: Start) -> None:
+    transport = start(partial(Faulty, raise_in_a_step), max_restarts_per_worker=2)
     begin(transport)
     arrivals = receive(transport, count=3)
     assert [(arrival.incarnation, arrival.sequence) for arrival in arrivals] == [(0, 0), (1, 0), (2, 0)]
     ids = [set(arrival.batch["collector", "traj_ids"].flatten().tolist()) for arrival in arrivals]
     assert len(set.union(*ids)) == 3 * ENVS
-    assert "bad mood" in str(failure(transport))
+    assert "simulator broke" in str(failure(transport))
 
 
-def test_what_a_worker_had_sent_before_it_died_is_still_handed_over(start: Start, started: Started) -> None:
+def test_batches_sent_before_a_workers_death_still_arrive(start: Start, started: Started) -> None:
     transport = start(spec={"delivery": {"maxBatchesAhead": 3}})
     begin(transport)
-    wait_for(lambda: state(transport, 0) is WorkerState.WAITING_FOR_LEARNER, "the worker goes on")
+    wait_for(lambda: state(transport, 0) is WorkerState.WAITING_FOR_LEARNER, "the worker does not wait")
     started()[0].kill()
-    wait_for(lambda: not started(), "it lives")
+    wait_for(lambda: not started(), "the worker still runs")
     arrivals = [transport.receive(timeout_s=1) for _ in range(3)]
     assert [arrival.sequence for arrival in arrivals if arrival] == [0, 1, 2]
     assert all(arrival.batch["mark"].eq(1).all() for arrival in arrivals if arrival)
@@ -254,12 +254,11 @@ def test_what_a_worker_had_sent_before_it_died_is_still_handed_over(start: Start
         transport.receive(timeout_s=1)
 
 
-# Who takes part.
+# Membership.
 
 
-def test_workers_come_and_go_in_mid_run(start: Start, started: Started) -> None:
+def test_workers_are_added_and_removed_during_a_run(start: Start, started: Started) -> None:
     transport = start()
-    assert isinstance(transport, Elastic)
     begin(transport)
     assert transport.add_workers(2) == [1, 2]
     assert transport.members() == {0, 1, 2}
@@ -267,23 +266,23 @@ def test_workers_come_and_go_in_mid_run(start: Start, started: Started) -> None:
     transport.remove_workers([1, 2])
     assert transport.members() == {0}
     receive(transport, lambda _: len(started()) == 1)
-    wait_for(lambda: set(transport.workers()) == {0}, "they are still told of")
+    wait_for(lambda: set(transport.workers()) == {0}, "removed workers still have a status")
     assert transport.add_workers(1) == [3]
     assert receive(transport, lambda arrival: arrival.worker == 3)[0].sequence == 0
 
 
-def test_a_worker_that_is_removed_sends_what_it_has_so_far(start: Start) -> None:
+def test_removed_worker_sends_its_frames_so_far(start: Start) -> None:
     frames = 2_000_000
     transport = start(spec={"workers": 2, "collect": {"framesPerBatch": frames}})
     begin(transport)
-    wait_for(lambda: state(transport, 1) is WorkerState.COLLECTING, "it does not begin")
+    wait_for(lambda: state(transport, 1) is WorkerState.COLLECTING, "the worker does not collect")
     transport.remove_workers({1})
     (arrival,) = receive(transport)
     assert arrival.worker == 1
     assert 0 < arrival.batch.numel() < frames // 2
 
 
-def test_who_is_no_member_cannot_be_removed(start: Start) -> None:
+def test_only_members_can_be_removed(start: Start) -> None:
     transport = start(spec={"workers": 2})
     transport.remove_workers([1])
     with pytest.raises(JobInvalid, match=r"no workers \[1, 7\]; there are \[0\]"):
@@ -291,14 +290,14 @@ def test_who_is_no_member_cannot_be_removed(start: Start) -> None:
     assert transport.members() == {0}
 
 
-def test_weights_for_some_workers_reach_these_alone(start: Start) -> None:
+def test_weights_for_some_workers_reach_only_them(start: Start) -> None:
     transport = start(spec={"workers": 2})
     begin(transport)
     send(transport, 2, workers=frozenset({1}))
     (second,) = receive(transport, lambda arrival: arrival.meta.version == 2)
     assert second.worker == 1
     assert second.batch["mark"].unique().tolist() == [2.0]
-    for version in range(3, 9):  # many more than there are places
+    for version in range(3, 9):  # many more than slots
         send(transport, version, workers=frozenset({1}))
         receive(transport, lambda arrival, version=version: arrival.meta.version == version)  # type: ignore[misc]
     (others,) = receive(transport, lambda arrival: arrival.worker == 0)
@@ -308,10 +307,10 @@ def test_weights_for_some_workers_reach_these_alone(start: Start) -> None:
     assert joined.batch["mark"].unique().tolist() == [1.0]
 
 
-# What a worker is.
+# Processes.
 
 
-def test_environments_may_have_processes_of_their_own(start: Start, started: Started) -> None:
+def test_environments_may_run_in_further_processes(start: Start, started: Started) -> None:
     transport = start(spec={"env": {"id": "CartPole-v1", "numEnvs": 2, "vectorization": "Async"}})
     begin(transport)
     receive(transport, count=3)
@@ -321,7 +320,7 @@ def test_environments_may_have_processes_of_their_own(start: Start, started: Sta
     assert not psutil.wait_procs(everyone, timeout=5)[1]
 
 
-def test_ctrl_c_is_the_learners(start: Start, started: Started) -> None:
+def test_worker_ignores_ctrl_c(start: Start, started: Started) -> None:
     transport = start()
     begin(transport)
     receive(transport)
@@ -331,44 +330,44 @@ def test_ctrl_c_is_the_learners(start: Start, started: Started) -> None:
     receive(transport, count=5)
 
 
-def test_warnings_of_workers_are_quiet_unless_asked_for(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+def test_workers_hide_warnings_unless_quiet_is_false(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
     def warn() -> None:
         warnings.warn("this is odd", stacklevel=1)
         gymnasium.logger.warn("so is this")
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    both = [start(partial(Troubled, warn), quiet=quiet, start_method="spawn") for quiet in (True, False)]
+    both = [start(partial(Faulty, warn), quiet=quiet, start_method="spawn") for quiet in (True, False)]
     for transport, expected in zip(both, (False, True), strict=True):
         begin(transport)
         receive(transport, count=3)
         transport.close()
-        said = capfd.readouterr().err
-        assert ("this is odd" in said, "so is this" in said) == (expected, expected)
+        output = capfd.readouterr().err
+        assert ("this is odd" in output, "so is this" in output) == (expected, expected)
 
 
 def test_workers_share_the_cpus(
     start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def tell() -> None:
+    def print_threads() -> None:
         print(f"{torch.get_num_threads()} threads", file=sys.stderr, flush=True)
 
     monkeypatch.setattr("rollfleet.processes.supervisor.available_cpus", lambda: 6)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    transport = start(partial(Troubled, tell), spec={"workers": 2}, start_method="spawn")
+    transport = start(partial(Faulty, print_threads), spec={"workers": 2}, start_method="spawn")
     begin(transport)
     receive(transport, lambda arrival: arrival.sequence == 3)
     assert "3 threads" in capfd.readouterr().err
 
 
-def test_a_fork_does_without_the_threads_that_it_has_not_got(start: Start) -> None:
+def test_fork_does_not_wait_for_missing_threads_of_torch(start: Start) -> None:
     product = torch.rand(512, 512)
     _ = product @ product  # now torch has threads here
-    transport = start(lambda: Troubled(lambda: product @ product))
+    transport = start(lambda: Faulty(lambda: product @ product))
     begin(transport)
     receive(transport, count=3)
 
 
-def test_batches_are_put_where_they_are_wanted(start: Start) -> None:
+def test_batches_are_on_the_requested_device(start: Start) -> None:
     transport = start(device=torch.device("meta"))
     begin(transport)
     (arrival,) = receive(transport)
@@ -376,23 +375,23 @@ def test_batches_are_put_where_they_are_wanted(start: Start) -> None:
     assert arrival.batch["observation"].is_meta
 
 
-def test_what_cannot_be_pickled_is_told_before_anything_starts(start: Start, started: Started) -> None:
+def test_workload_that_cannot_be_pickled_is_refused_before_any_start(start: Start, started: Started) -> None:
     lock = threading.Lock()
     with pytest.raises(JobInvalid, match=r'cannot pickle.*choose start_method="fork"'):
-        start(partial(Troubled, lock.locked), start_method="spawn")
+        start(partial(Faulty, lock.locked), start_method="spawn")
     assert not started()
-    begin(transport := start(partial(Troubled, lock.locked), start_method="fork"))
+    begin(transport := start(partial(Faulty, lock.locked), start_method="fork"))
     receive(transport, count=2)
 
 
-def test_there_is_no_other_way_to_start(start: Start) -> None:
+def test_unknown_start_method_is_refused(start: Start) -> None:
     with pytest.raises(JobInvalid, match=r"start_method is one of 'spawn', 'fork', not 'thread'"):
         start(start_method="thread")
 
 
-def test_a_spawned_worker_does_the_same(start: Start) -> None:
+def test_spawned_worker_collects_and_reports_errors(start: Start) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as for a script: a worker cannot import a test
-    transport = start(partial(Troubled, raise_in_a_step), start_method="spawn")
+    transport = start(partial(Faulty, raise_in_a_step), start_method="spawn")
     begin(transport)
     (arrival,) = receive(transport)
     assert arrival.batch["mark"].unique().tolist() == [1.0]

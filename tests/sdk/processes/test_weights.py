@@ -1,4 +1,4 @@
-"""Weights in shared memory: where versions lie, and who may write and read there."""
+"""Weights in shared memory: the slots of versions, and the locks that guard them."""
 
 import multiprocessing
 import threading
@@ -25,19 +25,19 @@ def put(
     return shared_weights.put(version, layout.snapshot(models), in_use)
 
 
-def test_places_of_weights_are_used_again() -> None:
+def test_slots_of_weights_are_reused() -> None:
     shared_weights = SharedWeights()
     newest = put(shared_weights, 1, [])
-    places = {newest.data_at}
+    slots = {newest.data_at}
     for version in range(2, 50):
         newest = put(shared_weights, version, [newest])
-        places.add(newest.data_at)
-    assert len(places) == 2
+        slots.add(newest.data_at)
+    assert len(slots) == 2
     other = put(shared_weights, 50, [newest], numbers=5000)
-    assert other.data_at not in places
+    assert other.data_at not in slots
 
 
-def test_a_version_that_a_worker_loads_is_not_written_over() -> None:
+def test_version_is_not_overwritten_while_a_worker_loads_it() -> None:
     shared_weights = SharedWeights()
     first = put(shared_weights, 1, [])
     holds, go_on = FORK.Event(), FORK.Event()
@@ -52,8 +52,8 @@ def test_a_version_that_a_worker_loads_is_not_written_over() -> None:
         holds.set()
         go_on.wait(20)
         theirs.send(held.data.view(np.float32)[:3].tolist())
-        inbox.let_go()
-        theirs.send("let go")
+        inbox.release()
+        theirs.send("released")
         go_on.clear()
         go_on.wait(20)
 
@@ -61,24 +61,24 @@ def test_a_version_that_a_worker_loads_is_not_written_over() -> None:
     worker.start()
     try:
         assert holds.wait(20)
-        newest, places = first, set()
+        newest, slots = first, set()
         for version in range(2, 20):
             newest = put(shared_weights, version, [newest])
-            places.add(newest.data_at)
-        assert first.data_at not in places
+            slots.add(newest.data_at)
+        assert first.data_at not in slots
         go_on.set()
         assert ours.recv() == [1.0, 1.0, 1.0]
-        assert ours.recv() == "let go"
+        assert ours.recv() == "released"
         for version in range(20, 23):
             newest = put(shared_weights, version, [newest])
-            places.add(newest.data_at)
-        assert first.data_at in places
+            slots.add(newest.data_at)
+        assert first.data_at in slots
     finally:
         worker.kill()
         worker.join()
 
 
-def test_a_worker_that_dies_while_it_loads_holds_nothing() -> None:
+def test_worker_that_dies_while_loading_holds_no_lock() -> None:
     shared_weights = SharedWeights()
     first = put(shared_weights, 1, [])
     holds = FORK.Event()
@@ -98,7 +98,7 @@ def test_a_worker_that_dies_while_it_loads_holds_nothing() -> None:
     assert put(shared_weights, 3, [second]).data_at == first.data_at
 
 
-def test_a_version_that_was_overtaken_before_it_was_locked_is_not_loaded() -> None:
+def test_version_that_is_replaced_before_its_lock_is_not_loaded() -> None:
     shared_weights = SharedWeights()
     location = [put(shared_weights, 1, [])]
     layout, _ = layout_of()
@@ -107,7 +107,7 @@ def test_a_version_that_was_overtaken_before_it_was_locked_is_not_loaded() -> No
     def newest() -> WeightsLocation:
         nonlocal asked
         asked += 1
-        if asked == 2:  # between the look and the lock
+        if asked == 2:  # between reading the location and locking it
             location[0] = put(shared_weights, 2, location)
         return location[0]
 
@@ -118,7 +118,7 @@ def test_a_version_that_was_overtaken_before_it_was_locked_is_not_loaded() -> No
 
 
 def lend(shared_weights: SharedWeights, version: int, in_use: list[WeightsLocation]) -> Snapshot:
-    """A version that was made where it is to lie."""
+    """Make a version in a lent snapshot."""
     layout, models = layout_of(float(version))
     lent = shared_weights.lend(layout.parameters, layout.total_bytes, in_use)
     assert lent is not None
@@ -127,14 +127,14 @@ def lend(shared_weights: SharedWeights, version: int, in_use: list[WeightsLocati
 
 
 def read(shared_weights: SharedWeights, location: WeightsLocation) -> list[float]:
-    """As a worker does; it holds the version."""
+    """Read a version as a worker does, which holds its lock."""
     weights = SharedWeightsInbox(shared_weights.shared_memory, layout_of()[0], lambda: location).newest()
     assert weights is not None
     values: list[float] = weights.data.view(np.float32)[:3].tolist()
     return values
 
 
-def test_a_version_that_was_made_in_memory_that_was_lent_is_read_there() -> None:
+def test_workers_read_a_version_in_the_lent_memory_itself() -> None:
     shared_weights, in_use = SharedWeights(), list[WeightsLocation]()
     for version in range(1, 6):
         snapshot = lend(shared_weights, version, in_use)
@@ -142,28 +142,28 @@ def test_a_version_that_was_made_in_memory_that_was_lent_is_read_there() -> None
         location = shared_weights.put(version, snapshot, in_use)
         assert not shared_weights.is_lent(snapshot)
         assert read(shared_weights, location) == [float(version)] * 3
-        snapshot.data[:4].view(torch.float32).fill_(-1.0)  # it is the very memory
+        snapshot.data[:4].view(torch.float32).fill_(-1.0)  # the same memory
         assert read(shared_weights, location) == [-1.0, version, version]
         in_use = [location]
 
 
-def test_what_was_lent_is_nobodys_else_until_it_comes_back() -> None:
+def test_lent_memory_is_not_reused_until_it_is_put() -> None:
     shared_weights = SharedWeights()
     layout, models = layout_of(7.0)
     lent = lend(shared_weights, 1, [])
     assert shared_weights.lend(layout.parameters, layout.total_bytes, []) is None
-    places = {shared_weights.put(version, layout.snapshot(models), []).data_at for version in range(2, 6)}
+    slots = {shared_weights.put(version, layout.snapshot(models), []).data_at for version in range(2, 6)}
     location = shared_weights.put(6, lent, [])
-    assert location.data_at not in places
+    assert location.data_at not in slots
     assert read(shared_weights, location) == [1.0] * 3
     assert shared_weights.lend(layout.parameters, layout.total_bytes, [location]) is not None
 
 
-def test_a_worker_does_not_wait_for_a_place_that_the_learner_writes() -> None:
+def test_worker_does_not_wait_for_a_slot_that_the_learner_writes() -> None:
     shared_weights = SharedWeights()
     first = put(shared_weights, 1, [])
     newest = put(shared_weights, 2, [first])
-    written = lend(shared_weights, 3, [newest])  # where the first lay
+    written = lend(shared_weights, 3, [newest])  # in the slot of the first
     asked = iter([first, first])
     ours, theirs = FORK.Pipe()
 

@@ -1,4 +1,4 @@
-"""An evaluator sees every batch, live; its learner and its workers do not notice it."""
+"""An evaluator receives every batch, live; learner and workers do not notice it."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
+from tests.sdk.wire.joined_chunks import split
 
 import rollfleet
 from rollfleet import Collector, CollectorJob
@@ -16,7 +17,6 @@ from rollfleet.nats.streams import deprovision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.recording import observer
 from rollfleet.recording.observer import Observer
-from rollfleet.wire.batch_chunks import split
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role
@@ -48,9 +48,7 @@ def seen_by(seen: Observer, count: int) -> list[float]:
     return [float(batch["observation"].mean()) for batch in islice(seen, count)]
 
 
-def test_each_of_several_evaluators_sees_what_the_learner_gets(
-    server: "Server", connect: Connect, observe: Observe
-) -> None:
+def test_several_evaluators_receive_the_learners_batches(server: "Server", connect: Connect, observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluators = [observe(), observe()]
     link = server.link(Role.WORKER)
@@ -63,11 +61,11 @@ def test_each_of_several_evaluators_sees_what_the_learner_gets(
     assert collector.stats().missed == 0
     late = observe()
     publish(link, 4.0, of(0, 2))
-    assert seen_by(late, 1) == [4.0]  # from where it came in
+    assert seen_by(late, 1) == [4.0]  # from its connection on
     assert [evaluator.missed for evaluator in (*evaluators, late)] == [0, 0, 0]
 
 
-def test_a_batch_that_is_sent_twice_is_seen_once_and_a_gap_is_counted(server: "Server", observe: Observe) -> None:
+def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: "Server", observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     link = server.link(Role.WORKER)
@@ -77,7 +75,7 @@ def test_a_batch_that_is_sent_twice_is_seen_once_and_a_gap_is_counted(server: "S
     assert evaluator.missed == 2
 
 
-def test_what_waits_for_room_is_seen_once(server: "Server", connect: Connect, observe: Observe) -> None:
+def test_a_batch_that_waits_for_space_is_observed_once(server: "Server", connect: Connect, observe: Observe) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
     evaluator = observe()
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -102,7 +100,7 @@ def test_what_waits_for_room_is_seen_once(server: "Server", connect: Connect, ob
     assert evaluator.missed == 0
 
 
-def test_who_is_slower_than_the_workers_loses_batches_and_knows_how_many(
+def test_an_observer_slower_than_the_workers_counts_lost_batches(
     server: "Server", connect: Connect, observe: Observe
 ) -> None:
     server.provision(**ASYNC)
@@ -129,26 +127,26 @@ def _wait_until_all_have_come(evaluator: Observer) -> None:
         pass
 
 
-def test_one_that_does_not_even_read_its_connection_holds_nobody_up(server: "Server", connect: Connect) -> None:
+def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: "Server", connect: Connect) -> None:
     server.provision(**ASYNC)
     host, transport = server.host_port.split(":")
     with socket.create_connection((host, int(transport))) as deaf:
         user, password = server.url(Role.LEARNER).removeprefix("nats://").split("@")[0].split(":")
         subject = server.subjects.batch_subjects[0]
         deaf.sendall(f'CONNECT {{"user":"{user}","pass":"{password}"}}\r\nSUB {subject} 1\r\nPING\r\n'.encode())
-        said = b""
-        while b"PONG" not in said:
-            said += deaf.recv(4096)
+        answer = b""
+        while b"PONG" not in answer:
+            answer += deaf.recv(4096)
         worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
         collector = connect()
-        for number in range(30):  # twice of what NATS keeps for one who does not read
+        for number in range(30):  # twice what NATS buffers for a slow reader
             sending = worker.send(fragment(float(number), envs=2, steps=8, size=70_000), META)
         assert values(collector, 30) == [float(number) for number in range(30)]
         sending.stored.result(10)
         assert collector.stats().missed == 0
 
 
-def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(server: "Server", observe: Observe) -> None:
+def test_corrupt_batches_are_counted_and_later_ones_arrive(server: "Server", observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     link = server.link(Role.WORKER)
@@ -162,7 +160,7 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(server: "Server", o
     assert evaluator.corrupt == 4
 
 
-def test_nats_may_be_killed_and_started_again(server: "Server", observe: Observe) -> None:
+def test_nats_can_be_killed_and_restarted(server: "Server", observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -176,7 +174,7 @@ def test_nats_may_be_killed_and_started_again(server: "Server", observe: Observe
     assert seen_by(evaluator, 1) == [1.0]
 
 
-def test_it_ends_when_the_job_is_complete_and_not_before_it_has_seen_all(server: "Server", observe: Observe) -> None:
+def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: "Server", observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     link, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
@@ -187,11 +185,13 @@ def test_it_ends_when_the_job_is_complete_and_not_before_it_has_seen_all(server:
     assert seen_by(evaluator, 10) == [0.0, 1.0, 2.0]
     with pytest.raises(JobEnded, match="default/test is complete"):
         evaluator.receive(0.0)
-    assert seen_by(observe(), 10) == []  # who comes too late
+    assert seen_by(observe(), 10) == []  # an observer that connects too late
 
 
-def test_it_ends_when_the_job_is_deleted(server: "Server", observe: Observe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer, "LOOK_EVERY_S", 0.1)
+def test_an_observer_ends_when_the_job_is_deleted(
+    server: "Server", observe: Observe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "POLL_EVERY_S", 0.1)
     monkeypatch.setattr(observer, "GONE_AFTER_S", 0.3)
     server.provision(**ASYNC)
     evaluator = observe()
@@ -206,10 +206,10 @@ def test_a_workers_credentials_are_refused(server: "Server") -> None:
         rollfleet.observe(server.subjects.key, address=server.url(Role.WORKER), timeout_s=10)
 
 
-def test_bounds_that_are_none_are_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     with pytest.raises(JobInvalid, match="`memory_bytes` is 1 or more, not 0"):
         rollfleet.observe("test", address="nats://127.0.0.1:1", memory_bytes=0)
-    with pytest.raises(JobInvalid, match="`device`: 'gpu' is no device of torch"):
+    with pytest.raises(JobInvalid, match="`device`: 'gpu' is not a torch device"):
         rollfleet.observe("test", address="nats://127.0.0.1:1", device="gpu")
     with pytest.raises(JobInvalid, match="`segment_bytes` is 1 or more, not 0"):
         rollfleet.record("test", "x", address="nats://127.0.0.1:1", segment_bytes=0)

@@ -1,4 +1,4 @@
-"""What a recorder writes, and what is read of it when it is whole, cut, or damaged."""
+"""Recordings: written, and read when they are complete, cut or damaged."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -67,7 +67,7 @@ def assert_same(recorded: TensorDict, learned: TensorDict) -> None:
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
-def test_a_recording_is_what_the_learner_got(
+def test_a_recording_equals_the_learners_batches(
     spec: dict[str, Any],
     tmp_path: Path,
     server: "Server",
@@ -88,7 +88,7 @@ def test_a_recording_is_what_the_learner_got(
     assert recording.job == job
     recorded = list(recording)
     assert len(recording) == len(recorded) >= 12
-    # Of one worker they are in its order; in mode Async, a worker that waits for room is seen before it has found some.
+    # Batches of one worker are in its order. In mode Async, a batch is observed while it still waits for space.
     by_content = {batch["observation"].numpy().tobytes(): batch for batch in recorded}
     assert len(by_content) == len(recorded)
     for batch in learned:
@@ -102,7 +102,7 @@ def test_a_recording_is_what_the_learner_got(
     assert max(sizes) <= 20_000
 
 
-def test_a_recorder_that_starts_again_adds_what_is_new(
+def test_a_restarted_recorder_adds_new_batches(
     tmp_path: Path, server: "Server", connect: Connect, start_worker: StartWorker, record: StartRecorder
 ) -> None:
     job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
@@ -110,11 +110,11 @@ def test_a_recorder_that_starts_again_adds_what_is_new(
     worker = start_worker(job, 0)
     collector = connect()
     next(collector)
-    while first.counts().batches < 3:  # one is handed over, one waits in the queue, one waits for room
+    while first.counts().batches < 3:  # one is received, one is in the queue, one waits for space
         assert not first.wait(0.01)
     first.close()
     second = record(tmp_path)
-    while second._before:  # the worker has asked for room again
+    while second._before:  # the worker has sent its batch again
         assert not second.wait(0.01)
     assert second.counts().batches == 0
     list(islice(collector, 5))
@@ -187,7 +187,7 @@ def values(recording: Recording) -> list[float]:
     return [float(batch["observation"].mean()) for batch in recording]
 
 
-def test_every_cut_of_a_file_costs_the_last_record_only(tmp_path: Path) -> None:
+def test_a_cut_file_loses_its_last_record_only(tmp_path: Path) -> None:
     last = write(tmp_path)[-1]
     (file,) = segments_in(tmp_path)
     whole = file.read_bytes()
@@ -196,12 +196,12 @@ def test_every_cut_of_a_file_costs_the_last_record_only(tmp_path: Path) -> None:
         recording = Recording(tmp_path)
         assert values(recording) == [0.0, 1.0, 2.0]
         assert len(recording) == 3
-    write(tmp_path)  # whoever goes on begins a file of its own
+    write(tmp_path)  # the next writer begins another file
     assert values(Recording(tmp_path)) == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("at", [0, 5, 30, 52, 56, 200, -1])
-def test_what_is_damaged_is_told_by_file_and_offset_and_the_rest_can_be_had(at: int, tmp_path: Path) -> None:
+def test_damage_is_reported_by_file_and_offset_and_the_rest_can_be_read(at: int, tmp_path: Path) -> None:
     record = write(tmp_path)[1]
     (file,) = segments_in(tmp_path)
     flipped = bytearray(file.read_bytes())
@@ -232,8 +232,8 @@ def test_a_damaged_beginning_costs_no_record(tmp_path: Path) -> None:
     assert [(each.file, each.offset) for each in recording.damaged] == [(first, 0), (second, 0)]
 
 
-def test_a_round_is_put_together_as_the_learner_does(tmp_path: Path) -> None:
-    # worker 1 comes first; worker 0 collects its share twice; of round 1 one comes late; round 3 has one share
+def test_a_round_is_joined_as_in_the_learner(tmp_path: Path) -> None:
+    # worker 1 comes first; worker 0 collects twice; one fragment of round 1 comes late; round 3 has one fragment
     rounds = [(1, 1), (0, 1), (0, 1), (1, 2), (0, 2), (2, 1), (0, 3)]
     write(tmp_path, batches=len(rounds), rounds=rounds)
     recording = Recording(tmp_path)
@@ -243,7 +243,7 @@ def test_a_round_is_put_together_as_the_learner_does(tmp_path: Path) -> None:
     assert len(list(recording.arrivals())) == 7
 
 
-def test_rounds_of_a_job_that_was_made_anew_begin_anew(tmp_path: Path) -> None:
+def test_rounds_of_a_recreated_job_start_again(tmp_path: Path) -> None:
     rounds = [(0, 1), (0, 2)]
     write(tmp_path, ["test", "test"], batches=2, rounds=rounds)
     assert values(Recording(tmp_path)) == [0.0, 1.0, 0.0, 1.0]
@@ -261,7 +261,7 @@ def test_batches_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_recording_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JobInvalid, match="`device`: 'gpu' is no device of torch"):
+    with pytest.raises(JobInvalid, match="`device`: 'gpu' is not a torch device"):
         Recording(tmp_path, device="gpu")
-    with pytest.raises(JobInvalid, match=r"there is no recording in .*nothing: `rollfleet record JOB --to FOLDER`"):
+    with pytest.raises(JobInvalid, match=r"no recording in .*nothing: create one with `rollfleet record JOB"):
         Recording(tmp_path / "nothing")

@@ -9,7 +9,7 @@ LANES, HIDDEN = 3, 6
 
 
 class Recurrent(nn.Module):
-    """A GRU in double precision, so that a replay in another batch size finds the same actions."""
+    """A GRU in double precision, so that a replay in another batch size gives the same actions."""
 
     def __init__(self, *, names: bool = False) -> None:
         super().__init__()
@@ -31,5 +31,5 @@ class Recurrent(nn.Module):
         output = {"action": logits.argmax(-1), "logits": logits}
         if not self._names:
             return output, following
-        state["age"].add_(1)  # in place: what is recorded is what went in all the same
+        state["age"].add_(1)  # in place: the recorded state must still be the input
         return output, {"memory": following, "age": state["age"]}

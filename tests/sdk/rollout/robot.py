@@ -19,7 +19,7 @@ ACTIONS = Dict({"move": Box(-1, 1, (2,)), "keys": Tuple((Discrete(3, start=5), M
 
 
 class Robot(gymnasium.Env[Any, Any]):
-    """Every leaf of what it observes counts the frames of an episode, which has `length` of them."""
+    """Every leaf of its observation counts the frames of an episode of `length` frames."""
 
     observation_space = OBSERVATIONS
     action_space = ACTIONS
@@ -47,7 +47,7 @@ class Robot(gymnasium.Env[Any, Any]):
 
 
 def counted(batch: TensorDict) -> dict[tuple[str, ...], Tensor]:
-    """The frame that each leaf tells."""
+    """Return the frame that each leaf shows."""
     bits = batch["arm", "touch"].long()
     return {
         ("image",): batch["image"][..., 0, 0].long(),

@@ -31,7 +31,7 @@ Maker = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class Wanderer(gymnasium.Env[Any, Any]):
-    """A walk that its own generator disturbs: ends by leaving, or after a number of steps that differs."""
+    """A random walk: an episode ends when it leaves the bounds, or after a random number of steps."""
 
     observation_space = Dict(
         {
@@ -92,7 +92,7 @@ MODES: dict[str, Callable[[list[Maker]], VectorEnv]] = {
 
 
 def plain_loop(make: Maker, acts: Callable[[Any], Any], seed: int) -> Iterator[list[Any]]:
-    """What each step of a single environment gives, as the batch has it: keys of now, of next, reward, two flags."""
+    """Return each step of one environment under the batch's keys: current and next values, reward, two flags."""
     env = make()
     seen, acted = SpaceTree(env.observation_space), SpaceTree(env.action_space)
     observation, _ = env.reset(seed=seed)
@@ -111,7 +111,7 @@ LOOPS: dict[tuple[str, int], list[Tensor]] = {}
 
 
 def columns(environment: str, seed: int) -> list[Tensor]:
-    """The loop of one environment, once for all modes."""
+    """Return the loop of one environment, cached for all modes."""
     if (environment, seed) not in LOOPS:
         make, acts, _ = ENVIRONMENTS[environment]
         rows = plain_loop(make, acts, seed)
@@ -119,11 +119,14 @@ def columns(environment: str, seed: int) -> list[Tensor]:
     return LOOPS[environment, seed]
 
 
+IN_PROCESSES = ("processes", "async")
+
+
 @pytest.mark.parametrize(
-    "mode", [pytest.param(mode, marks=[pytest.mark.slow] if mode.startswith("async") else []) for mode in MODES]
+    "mode", [pytest.param(mode, marks=[pytest.mark.slow] if mode.startswith(IN_PROCESSES) else []) for mode in MODES]
 )
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_a_rollout_gives_the_numbers_of_a_plain_loop(environment: str, mode: str) -> None:
+def test_a_rollout_records_the_numbers_of_a_plain_loop(environment: str, mode: str) -> None:
     make, acts, episodes = ENVIRONMENTS[environment]
     seeds, steps = Seeds.derive(3, 1, 0, LANES), 500
     env = MODES[mode]([make] * LANES)
@@ -138,9 +141,9 @@ def test_a_rollout_gives_the_numbers_of_a_plain_loop(environment: str, mode: str
             got[key].append(batch[key].clone())
     rollout.close()
     ended = 0
-    for lane, seed in enumerate(seeds.envs):
+    for env_index, seed in enumerate(seeds.envs):
         for key, expected in zip(keys, columns(environment, seed), strict=True):
-            value = torch.cat([part[lane] for part in got[key]])
+            value = torch.cat([part[env_index] for part in got[key]])
             assert value.dtype == expected.dtype, key
             assert torch.equal(value.reshape(expected.shape), expected), key
         ended += int((columns(environment, seed)[-1] | columns(environment, seed)[-2]).sum())

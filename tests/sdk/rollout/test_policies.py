@@ -1,4 +1,4 @@
-"""What a rollout takes as a policy, and what it says of what it cannot take."""
+"""Policies that a rollout accepts, and its errors for those that it refuses."""
 
 from collections.abc import Callable
 
@@ -18,18 +18,18 @@ from rollfleet.envs.factory import make_env
 from rollfleet.errors import PolicyInvalid
 from rollfleet.exploration import Exploration
 from rollfleet.policies.factory import ActorCritic, Policy
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec
+from rollfleet_api.job import CollectSpec, EnvSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
 
 
-def rollout_of(spec: EnvSpec, policy: Policy, *, settings: RolloutSettings | None = None) -> Rollout:
+def rollout_of(spec: EnvSpec, policy: Policy, *, collect: CollectSpec | None = None) -> Rollout:
     seeds, ids = Seeds.derive(0, 0, 0, spec.num_envs), TrajectoryIds(0, 0)
-    return Rollout(make_env(spec), policy, steps=8, seeds=seeds, trajectories=ids, settings=settings)
+    return Rollout(make_env(spec), policy, steps=8, seeds=seeds, trajectories=ids, collect=collect)
 
 
 def mlp(spec: EnvSpec) -> ActorCritic:
@@ -50,7 +50,7 @@ def test_a_tensor_of_actions_is_enough() -> None:
     assert (batch["collector", "policy_version"] == 4).all()
 
 
-def test_everything_that_a_policy_returns_lands_in_the_batch() -> None:
+def test_all_outputs_of_a_policy_are_in_the_batch() -> None:
     def policy(observation: Tensor) -> dict[object, object]:
         return {
             "nested": {"half": observation.half()},
@@ -66,7 +66,7 @@ def test_everything_that_a_policy_returns_lands_in_the_batch() -> None:
     assert torch.equal(batch["flag"], batch["observation"] > 0)
 
 
-def test_a_tensordict_that_the_policy_filled_in_is_read() -> None:
+def test_a_tensordict_that_the_policy_filled_is_read() -> None:
     def policy(observation: Tensor) -> TensorDict:
         return TensorDict({"observation": observation, "action": zeros(observation)}, batch_size=[len(observation)])
 
@@ -97,9 +97,9 @@ def test_a_tensordict_module_is_read_by_its_keys() -> None:
 
 
 @pytest.mark.parametrize("how", [Exploration.MODE, Exploration.MEAN])
-def test_a_tensordict_module_is_told_the_exploration(how: Exploration) -> None:
-    settings = RolloutSettings(exploration=how)
-    batch = to_batch(rollout_of(PENDULUM, normal_module(), settings=settings).collect(version=0))
+def test_exploration_applies_to_a_tensordict_module(how: Exploration) -> None:
+    collect = CollectSpec(frames_per_batch=1, exploration=how)
+    batch = to_batch(rollout_of(PENDULUM, normal_module(), collect=collect).collect(version=0))
     assert torch.equal(batch["action"], batch["params", "loc"])
 
 
@@ -129,27 +129,27 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
             r"...\]",
         ),
         (lambda o: {"action": zeros(o), "x": 1}, r"'x' of the policy is a int; expected a tensor"),
-        (lambda o: {"action": zeros(o), "next": {"a": o}}, "returned 'next', which the batch has for itself"),
+        (lambda o: {"action": zeros(o), "next": {"a": o}}, "returned 'next', which is reserved in a batch"),
         (lambda o: {"action": zeros(o), "action_log_prob": o[:, :1]}, r"shape \[3, 1\]; expected \[3\]: one number"),
         (lambda o: {"action": zeros(o), 3: o}, r"returned key 3; keys are strings"),
         (lambda o: o.numpy(), r"returned a ndarray; return a tensor of actions"),
     ],
 )
-def test_what_a_policy_must_not_return_is_told(policy: Callable[[Tensor], object], message: str) -> None:
+def test_invalid_outputs_of_a_policy_are_refused(policy: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(PolicyInvalid, match=message):
         rollout_of(CARTPOLE, policy).collect(version=0)
 
 
-def test_a_policy_that_fails_at_its_first_call_is_told_with_what_it_was_called_with() -> None:
+def test_a_failed_first_call_is_reported_with_the_policys_input() -> None:
     policy = nn.Linear(5, 2)  # CartPole's observations have 4 numbers
     rollout = rollout_of(CARTPOLE, policy)
-    with pytest.raises(PolicyInvalid, match=r"an observation torch.float32 \[3, 4\]:\nTraceback") as told:
+    with pytest.raises(PolicyInvalid, match=r"an observation torch.float32 \[3, 4\]:\nTraceback") as raised:
         rollout.collect(version=1)
-    assert isinstance(told.value.__cause__, RuntimeError)
+    assert isinstance(raised.value.__cause__, RuntimeError)
     rollout.close()
 
 
-def test_what_a_policy_raises_later_is_left_as_it_is() -> None:
+def test_later_errors_of_a_policy_pass_through_unchanged() -> None:
     calls = []
 
     def policy(observation: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def test_what_a_policy_raises_later_is_left_as_it_is() -> None:
     rollout.close()
 
 
-def test_a_policy_that_changes_what_it_returns_is_told() -> None:
+def test_a_policy_that_changes_its_outputs_is_refused() -> None:
     size = [2]
     rollout = rollout_of(CARTPOLE, lambda o: {"action": zeros(o), "x": torch.zeros(3, size[0])})
     rollout.collect(version=0)
@@ -175,6 +175,6 @@ def test_a_policy_that_changes_what_it_returns_is_told() -> None:
         rollout.collect(version=1)
 
 
-def test_what_is_no_callable_is_no_policy() -> None:
+def test_a_policy_must_be_callable() -> None:
     with pytest.raises(PolicyInvalid, match="must be callable"):
         rollout_of(CARTPOLE, "mlp")  # type: ignore[arg-type]

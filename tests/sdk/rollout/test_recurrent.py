@@ -1,4 +1,4 @@
-"""Policies with a hidden state: carried from step to step, recorded, and initial again where an episode starts."""
+"""Policies with a hidden state: carried from step to step, recorded, and reset where an episode starts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.errors import PolicyInvalid
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec
+from rollfleet_api.job import CollectSpec, EnvSpec
 
 
 def poles() -> gymnasium.Env[Any, Any]:
@@ -32,26 +32,26 @@ MODES: dict[str, Callable[[], VectorEnv]] = {
 }
 
 
-def rollout_of(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **settings: Any) -> Rollout:
+def rollout_of(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **options: Any) -> Rollout:
     return Rollout(
         env,
         policy,
         steps=steps,
         seeds=Seeds.derive(0, 0, 0, LANES),
         trajectories=TrajectoryIds(0, 0),
-        settings=RolloutSettings(**settings),
+        collect=CollectSpec(frames_per_batch=1, **options),
     )
 
 
-def collected(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **settings: Any) -> TensorDict:
-    rollout = rollout_of(env, policy, **settings)
+def collected(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **options: Any) -> TensorDict:
+    rollout = rollout_of(env, policy, **options)
     batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(fragments)], dim=1)
     rollout.close()
     return batch
 
 
 def assert_replayed(policy: Recurrent, batch: TensorDict, state: Tensor) -> None:
-    """From the first state on, `is_init` and observations alone give the states and actions of the batch."""
+    """From the first state, `is_init` and observations alone reproduce the states and actions of the batch."""
     for t in range(batch.shape[1]):
         state = torch.where(batch["is_init"][:, t], policy.start, state)
         torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
@@ -61,7 +61,7 @@ def assert_replayed(policy: Recurrent, batch: TensorDict, state: Tensor) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_actions_of_a_batch_are_reproduced_when_its_sequence_is_replayed(mode: str) -> None:
+def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> None:
     policy = Recurrent()
     batch = collected(MODES[mode](), policy, is_init=True)
     assert batch["next", "done"].sum() > 8
@@ -70,7 +70,7 @@ def test_the_actions_of_a_batch_are_reproduced_when_its_sequence_is_replayed(mod
         assert_replayed(policy, batch, torch.zeros(LANES, HIDDEN).double())
 
 
-def test_a_fragment_alone_is_replayed_from_the_state_that_it_begins_with() -> None:
+def test_a_single_fragment_can_be_replayed_from_its_first_state() -> None:
     policy = Recurrent()
     rollout = rollout_of(MODES["built"](), policy, steps=10, is_init=True)
     rollout.collect(version=0)
@@ -87,7 +87,7 @@ def test_whole_trajectories_begin_with_the_initial_state() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_state_of_several_tensors_is_recorded_by_name_as_it_went_in(mode: str) -> None:
+def test_a_state_of_several_tensors_is_recorded_by_name_before_each_step(mode: str) -> None:
     batch = collected(MODES[mode](), Recurrent(names=True), step_count=True)
     assert set(batch["recurrent"].keys()) == set(batch["next", "recurrent"].keys()) == {"memory", "age"}
     assert batch["recurrent", "age"].dtype == torch.bfloat16
@@ -95,7 +95,7 @@ def test_a_state_of_several_tensors_is_recorded_by_name_as_it_went_in(mode: str)
     assert torch.equal(batch["next", "recurrent", "age"].long(), batch["step_count"].squeeze(-1) + 1)
 
 
-def test_random_actions_leave_the_hidden_state_its_way() -> None:
+def test_random_actions_do_not_change_the_hidden_state() -> None:
     rollout = rollout_of(MODES["built"](), Recurrent(), is_init=True)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
     policy, state = Recurrent(), batch["recurrent", "state"]
@@ -135,11 +135,11 @@ STATE = torch.zeros(LANES, 2)
         (
             STATE,
             lambda a, s: ({"action": a, "recurrent": s}, s),
-            "returned 'recurrent', which the batch has for itself",
+            "returned 'recurrent', which is reserved in a batch",
         ),
     ],
 )
-def test_what_is_wrong_with_a_hidden_state_is_told(
+def test_an_invalid_hidden_state_is_refused(
     initial: object, returned: Callable[[Any, Any], object], message: str
 ) -> None:
     with pytest.raises(PolicyInvalid, match=message):
@@ -147,7 +147,7 @@ def test_what_is_wrong_with_a_hidden_state_is_told(
 
 
 class Remembering(TensorDictModule):  # type: ignore[misc]
-    """Counts the frames of an episode in a key of its own, and reads `is_init`."""
+    """Counts the frames of an episode in its own key, and reads `is_init`."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -170,13 +170,13 @@ def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(m
     batch = collected(MODES[mode](), Remembering(), step_count=True)
     assert torch.equal(batch["memory", "age"], 7 + batch["step_count"])
     assert torch.equal(batch["next", "memory", "age"], 8 + batch["step_count"])
-    assert torch.equal(batch["started"], batch["is_init"])  # which it read, and which is so recorded
+    assert torch.equal(batch["started"], batch["is_init"])  # the module read it, and the batch records it
     assert torch.equal(batch["is_init"], batch["step_count"] == 0)
 
 
-def test_a_hidden_key_of_unknown_start_is_told() -> None:
+def test_a_hidden_key_without_initial_value_is_refused() -> None:
     module = TensorDictModule(lambda o, h: (o, h), in_keys=["observation", "h"], out_keys=["action", ("next", "h")])
-    with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*give it initial_state"):
+    with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*add initial_state"):
         rollout_of(MODES["built"](), module).collect(version=0)
 
 

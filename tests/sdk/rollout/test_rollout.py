@@ -1,4 +1,4 @@
-"""What a rollout does with seeds, spaces, settings and its memory. (Policies, and sequences of frames: elsewhere.)"""
+"""Seeds, spaces, options and memory of a rollout. (Other files test policies and sequences of frames.)"""
 
 import signal
 import time
@@ -17,11 +17,11 @@ from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import Exploration
 from rollfleet.policies.factory import ActorCritic, Policy, RandomPolicy
-from rollfleet.policies.uniform import UniformActions
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.policies.random_policy import UniformActions
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.job import CollectSpec, EnvSpec, Vectorization, WrapperSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
@@ -35,11 +35,11 @@ def rollout_of(
     seed: int = 0,
     worker: int = 0,
     incarnation: int = 0,
-    settings: RolloutSettings | None = None,
+    collect: CollectSpec | None = None,
 ) -> Rollout:
     seeds = Seeds.derive(seed, worker, incarnation, spec.num_envs)
     ids = TrajectoryIds(worker, incarnation)
-    return Rollout(make_env(spec), policy, steps=steps, seeds=seeds, trajectories=ids, settings=settings)
+    return Rollout(make_env(spec), policy, steps=steps, seeds=seeds, trajectories=ids, collect=collect)
 
 
 def mlp(spec: EnvSpec) -> ActorCritic:
@@ -76,7 +76,7 @@ def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vec
     assert all(value.data_ptr() != third.steps[key].data_ptr() for key, value in second.steps.items())
 
 
-def test_an_episode_goes_on_over_the_boundary_of_fragments() -> None:
+def test_an_episode_continues_across_fragments() -> None:
     rollout = rollout_of(PENDULUM, RandomPolicy(gymnasium.spaces.Box(-2, 2, (1,))), steps=150)
     one, two = (to_batch(rollout.collect(version=0)).clone() for _ in range(2))
     assert torch.equal(one["next", "observation"][:, -1], two["observation"][:, 0])
@@ -103,7 +103,7 @@ def test_returns_and_lengths_are_of_whole_episodes() -> None:
 def test_the_same_seed_worker_and_incarnation_give_the_same_bits(spec: EnvSpec, random_actions: bool) -> None:
     runs = []
     for noise in range(2):
-        torch.manual_seed(noise)  # of the process: must not matter
+        torch.manual_seed(noise)  # the process's generator must not matter
         rollout = rollout_of(spec, mlp(spec), seed=5, worker=1, incarnation=2, steps=20)
         rollout.collect(version=0, random_actions=random_actions)
         torch.rand(noise)
@@ -129,7 +129,7 @@ def test_environments_of_one_worker_differ() -> None:
     assert not torch.isclose(steps["action",][0], steps["action",][1]).any()
 
 
-def test_the_processes_own_generator_is_left_alone() -> None:
+def test_the_processs_own_generator_does_not_change() -> None:
     rollout = rollout_of(CARTPOLE, mlp(CARTPOLE))
     torch.manual_seed(3)
     rollout.collect(version=0)
@@ -157,7 +157,7 @@ def test_random_box_actions_fill_the_box_with_their_uniform_density() -> None:
     assert steps["action",].max() > 1.8
 
 
-def test_random_actions_of_a_box_without_bounds_have_the_density_they_were_drawn_with() -> None:
+def test_random_actions_of_an_unbounded_box_have_the_density_of_their_distribution() -> None:
     low, high = np.array([-np.inf, 1, -np.inf, -1]), np.array([np.inf, np.inf, 2, 1])
     (actions,), log_prob = UniformActions(gymnasium.spaces.Box(low, high, dtype=np.float64)).sample(20_000)
     free, above, below, between = actions.unbind(1)
@@ -177,7 +177,7 @@ def test_random_actions_of_a_box_without_bounds_have_the_density_they_were_drawn
 
 
 class Corridor(gymnasium.Env[np.int64, np.int64]):
-    """Observations 5 to 9, actions 3 and 4: both spaces start elsewhere than at 0."""
+    """Observations 5 to 9, actions 3 and 4: neither space starts at 0."""
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Discrete(5, start=5)
@@ -210,7 +210,7 @@ class Pixels(gymnasium.Env[np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, object]]:
         super().reset(seed=seed)
         self._image[...] = 0
-        return self._image, {}  # always the same array: who keeps it sees it change
+        return self._image, {}  # always the same array, which changes later
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, object]]:
         assert self.action_space.contains(action)
@@ -219,7 +219,7 @@ class Pixels(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 @pytest.mark.parametrize("random_actions", [False, True])
-def test_discrete_spaces_that_start_elsewhere_work(random_actions: bool) -> None:
+def test_discrete_spaces_that_do_not_start_at_0_work(random_actions: bool) -> None:
     spec = EnvSpec(entrypoint=f"{__name__}:Corridor", num_envs=2)
     policy = ActorCritic(gymnasium.spaces.Discrete(5, start=5), gymnasium.spaces.Discrete(2, start=3))
     batch = to_batch(rollout_of(spec, policy, steps=200).collect(version=0, random_actions=random_actions))
@@ -231,7 +231,7 @@ def test_discrete_spaces_that_start_elsewhere_work(random_actions: bool) -> None
         torch.testing.assert_close(batch["action_log_prob"], log_prob)
 
 
-def test_images_stay_uint8_also_where_the_environment_reuses_its_array() -> None:
+def test_images_stay_uint8_when_the_environment_reuses_its_array() -> None:
     spec = EnvSpec(entrypoint=f"{__name__}:Pixels", num_envs=2)
     env = make_env(spec)
     policy = ActorCritic(env.single_observation_space, env.single_action_space)
@@ -244,12 +244,12 @@ def test_images_stay_uint8_also_where_the_environment_reuses_its_array() -> None
     assert batch["action_log_prob"].shape == (2, 12)
 
 
-# --- Settings --------------------------------------------------------------------------------------------------------
+# --- Options ---------------------------------------------------------------------------------------------------------
 
 
 def test_exploration_reaches_the_policy() -> None:
     fragments = [
-        rollout_of(PENDULUM, mlp(PENDULUM), settings=RolloutSettings(exploration=how)).collect(version=0)
+        rollout_of(PENDULUM, mlp(PENDULUM), collect=CollectSpec(frames_per_batch=1, exploration=how)).collect(version=0)
         for how in Exploration
     ]
     random, mode, mean, deterministic = fragments
@@ -261,7 +261,7 @@ def test_exploration_reaches_the_policy() -> None:
 def test_a_frame_limit_on_an_environment_that_resets_by_itself_is_refused() -> None:
     spec = EnvSpec(id="CartPole-v1", num_envs=2, vectorization=Vectorization.NATIVE)
     with pytest.raises(EnvironmentInvalid, match=r"resets by itself \(NextStep\).*TimeLimit\(env, 9\)"):
-        rollout_of(spec, zeros, settings=RolloutSettings(max_frames_per_traj=9))
+        rollout_of(spec, zeros, collect=CollectSpec(frames_per_batch=1, max_frames_per_traj=9))
 
 
 def test_wrappers_apply_to_each_environment() -> None:
@@ -272,14 +272,14 @@ def test_wrappers_apply_to_each_environment() -> None:
 
 
 class Forgetful(gymnasium.vector.VectorWrapper):
-    """A vector environment that says SameStep and does not tell the final observations."""
+    """A vector environment that declares SameStep but omits final observations."""
 
     def step(self, actions):  # type: ignore[no-untyped-def]
         *rest, info = self.env.step(actions)
         return *rest, {key: value for key, value in info.items() if key != "final_obs"}
 
 
-def test_an_environment_that_hides_final_observations_is_told() -> None:
+def test_an_environment_without_final_observations_is_refused() -> None:
     env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     seeds, ids = Seeds.derive(0, 0, 0, 2), TrajectoryIds(0, 0)
     rollout = Rollout(Forgetful(env), zeros, steps=50, seeds=seeds, trajectories=ids)
@@ -295,7 +295,7 @@ class Stop(Exception):
 
 
 class Sleeper(Corridor):
-    """An environment whose step takes longer than anybody waits."""
+    """An environment whose step never ends within the test."""
 
     def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, object]]:
         time.sleep(60)

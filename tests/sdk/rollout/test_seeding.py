@@ -1,4 +1,4 @@
-"""Seeds of workers, and the random numbers they draw."""
+"""Seeds of workers, and their streams of random numbers."""
 
 import torch
 
@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 def test_no_two_environments_of_a_big_job_share_a_seed() -> None:
     seeds = [seed for worker in range(1000) for seed in Seeds.derive(0, worker, 0, 64).envs]
     assert len(set(seeds)) == 64_000
-    assert all(0 <= seed < 1 << 32 for seed in seeds)  # what numpy.random.seed takes
+    assert all(0 <= seed < 1 << 32 for seed in seeds)  # the range of numpy.random.seed
 
 
 def test_seeds_differ_by_job_worker_and_incarnation_and_are_reproducible() -> None:
@@ -20,11 +20,11 @@ def test_seeds_differ_by_job_worker_and_incarnation_and_are_reproducible() -> No
     assert Seeds.derive(1, 1, 1, 2) == derived[-1]
 
 
-def test_an_environments_seed_does_not_depend_on_how_many_there_are() -> None:
+def test_an_environments_seed_does_not_depend_on_their_number() -> None:
     assert Seeds.derive(5, 2, 0, 8).envs[:3] == Seeds.derive(5, 2, 0, 3).envs
 
 
-def test_a_stream_goes_on_where_it_was_and_leaves_the_outer_one_alone() -> None:
+def test_a_stream_continues_and_does_not_change_the_outer_generator() -> None:
     torch.manual_seed(1)
     undisturbed = torch.rand(4)
     torch.manual_seed(1)
@@ -37,7 +37,7 @@ def test_a_stream_goes_on_where_it_was_and_leaves_the_outer_one_alone() -> None:
     assert torch.equal(torch.cat(parts), torch.rand(4, generator=torch.Generator().manual_seed(9)))
 
 
-def test_seeds_after_a_restore_are_as_far_apart_as_the_first_ones() -> None:
+def test_seeds_after_a_restore_all_differ_too() -> None:
     first = [Seeds.derive(0, worker, 0, 64) for worker in range(300)]
     for times in (1, 2):
         again = [seed for seeds in first for seed in seeds.again(times).envs]

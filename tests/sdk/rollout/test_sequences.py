@@ -1,4 +1,4 @@
-"""What a rollout records is what a plain Gymnasium loop sees: frame by frame, in every autoreset mode."""
+"""A rollout records the frames of a plain Gymnasium loop, one by one, in every autoreset mode."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,17 +15,17 @@ from torch import Tensor
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv, make_env
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec, Vectorization
+from rollfleet_api.job import CollectSpec, EnvSpec, Vectorization
 
 LIMIT = 35  # so that episodes end both ways: they fall after 25 to 60 frames
 
 
 @dataclass
-class Lane:
-    """Frames of one environment, as a plain loop sees them."""
+class PlainFrames:
+    """Frames of one environment in a plain loop."""
 
     observation: list[NDArray[np.float32]] = field(default_factory=list)
     reward: list[float] = field(default_factory=list)
@@ -48,55 +48,54 @@ def towards_fall(observation: Tensor) -> Tensor:
     return (observation[:, 2] > 0).long()
 
 
-def plain_loop(seed: int, frames: int) -> Lane:
-    env, lane = gymnasium.make("CartPole-v1", max_episode_steps=LIMIT), Lane()
+def plain_loop(seed: int, frames: int) -> PlainFrames:
+    env, plain = gymnasium.make("CartPole-v1", max_episode_steps=LIMIT), PlainFrames()
     observation, _ = env.reset(seed=seed)
     start = 0
     for frame in range(frames):
         following, reward, terminated, truncated, _ = env.step(int(observation[2] > 0))
-        lane.add(observation, float(reward), following, (terminated, truncated))
+        plain.add(observation, float(reward), following, (terminated, truncated))
         observation = following
         if terminated or truncated:
-            lane.lengths.append(frame + 1 - start)
-            lane.returns.append(sum(lane.reward[start:]))
+            plain.lengths.append(frame + 1 - start)
+            plain.returns.append(sum(plain.reward[start:]))
             start = frame + 1
             observation, _ = env.reset()
-    return lane
+    return plain
 
 
-def plain_native_loop(seed: int, lanes: int, frames: int) -> list[Lane]:
-    """The same over Gymnasium's own vector CartPole, whose lanes share one generator; each lane without its reset
-    steps."""
-    env = gymnasium.make_vec("CartPole-v1", lanes, "vector_entry_point", max_episode_steps=LIMIT)
-    result = [Lane() for _ in range(lanes)]
+def plain_native_loop(seed: int, num_envs: int, frames: int) -> list[PlainFrames]:
+    """The same for Gymnasium's own vector CartPole, whose environments share one generator, without reset steps."""
+    env = gymnasium.make_vec("CartPole-v1", num_envs, "vector_entry_point", max_episode_steps=LIMIT)
+    result = [PlainFrames() for _ in range(num_envs)]
     observation, _ = env.reset(seed=seed)
-    ended = [False] * lanes
-    while min(len(lane.reward) for lane in result) < frames:
+    ended = [False] * num_envs
+    while min(len(plain.reward) for plain in result) < frames:
         action = (observation[:, 2] > 0).astype(np.int64)
         following, reward, terminated, truncated, _ = env.step(action)
-        for i, lane in enumerate(result):
+        for i, plain in enumerate(result):
             if not ended[i]:
                 flags = (bool(terminated[i]), bool(truncated[i]))
-                lane.add(observation[i], float(reward[i]), following[i], flags)
+                plain.add(observation[i], float(reward[i]), following[i], flags)
             ended[i] = bool(terminated[i] or truncated[i])
         observation = following
     return result
 
 
-def assert_same_frames(batch: TensorDict, lanes: list[Lane]) -> None:
-    for i, lane in enumerate(lanes):
+def assert_same_frames(batch: TensorDict, expected: list[PlainFrames]) -> None:
+    for i, plain in enumerate(expected):
         frames = batch.shape[1]
-        torch.testing.assert_close(batch["observation"][i], tensor(lane.observation, frames), rtol=0, atol=0)
-        torch.testing.assert_close(batch["next", "observation"][i], tensor(lane.following, frames), rtol=0, atol=0)
-        assert batch["next", "reward"][i, :, 0].tolist() == lane.reward[:frames]
-        assert batch["next", "terminated"][i, :, 0].tolist() == lane.terminated[:frames]
-        assert batch["next", "truncated"][i, :, 0].tolist() == lane.truncated[:frames]
+        torch.testing.assert_close(batch["observation"][i], tensor(plain.observation, frames), rtol=0, atol=0)
+        torch.testing.assert_close(batch["next", "observation"][i], tensor(plain.following, frames), rtol=0, atol=0)
+        assert batch["next", "reward"][i, :, 0].tolist() == plain.reward[:frames]
+        assert batch["next", "terminated"][i, :, 0].tolist() == plain.terminated[:frames]
+        assert batch["next", "truncated"][i, :, 0].tolist() == plain.truncated[:frames]
     assert (batch["next", "done"] == (batch["next", "terminated"] | batch["next", "truncated"])).all()
     assert not (batch["done"] | batch["terminated"] | batch["truncated"]).any()
 
 
 def assert_ids_follow_episodes(batch: TensorDict) -> None:
-    """One id from an episode's first frame to its last, and never again."""
+    """Check that each episode has one id, which no other episode has."""
     ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
     assert ((ids[:, 1:] != ids[:, :-1]) == done[:, :-1]).all()
     episodes = int(done[:, :-1].sum()) + len(ids)
@@ -148,31 +147,33 @@ MODES: dict[str, Callable[[int], VectorEnv]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_lane_equals_a_plain_loop_over_hundreds_of_episodes(mode: str) -> None:
-    lanes, steps, fragments = (2, 250, 8) if "async" in mode else (5, 37, 60)
-    seeds = Seeds.derive(7, 3, 1, lanes)
-    batch, returns, lengths = collected(MODES[mode](lanes), seeds, steps=steps, fragments=fragments)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[pytest.mark.slow] if "async" in mode else []) for mode in MODES]
+)
+def test_every_environment_equals_a_plain_loop_over_hundreds_of_episodes(mode: str) -> None:
+    num_envs, steps, fragments = (2, 250, 8) if "async" in mode else (5, 37, 60)
+    seeds = Seeds.derive(7, 3, 1, num_envs)
+    batch, returns, lengths = collected(MODES[mode](num_envs), seeds, steps=steps, fragments=fragments)
     plain = [plain_loop(seed, steps * fragments) for seed in seeds.envs]
     assert_same_frames(batch, plain)
     assert_ids_follow_episodes(batch)
-    assert sum(len(lane.lengths) for lane in plain) > 100
+    assert sum(len(one.lengths) for one in plain) > 100
     assert batch["next", "truncated"].any()
     assert batch["next", "terminated"].any()
-    if "next-step" not in mode:  # there, lanes that are ahead have ended episodes of the next fragment
-        assert sorted(returns) == sorted(value for lane in plain for value in lane.returns)
-        assert sorted(lengths) == sorted(value for lane in plain for value in lane.lengths)
+    if "next-step" not in mode:  # there, faster environments have ended episodes of the next fragment
+        assert sorted(returns) == sorted(value for one in plain for value in one.returns)
+        assert sorted(lengths) == sorted(value for one in plain for value in one.lengths)
     else:
         assert set(lengths) <= {
-            value for lane in [plain_loop(s, steps * fragments * 2) for s in seeds.envs] for value in lane.lengths
+            value for one in [plain_loop(s, steps * fragments * 2) for s in seeds.envs] for value in one.lengths
         }
 
 
 def test_gymnasiums_native_vector_environment_equals_its_plain_loop() -> None:
-    lanes, steps, fragments = 6, 50, 40
-    seeds = Seeds.derive(1, 0, 0, lanes)
-    batch, _, _ = collected(built(Vectorization.NATIVE)(lanes), seeds, steps=steps, fragments=fragments)
-    assert_same_frames(batch, plain_native_loop(seeds.envs[0], lanes, steps * fragments))
+    num_envs, steps, fragments = 6, 50, 40
+    seeds = Seeds.derive(1, 0, 0, num_envs)
+    batch, _, _ = collected(built(Vectorization.NATIVE)(num_envs), seeds, steps=steps, fragments=fragments)
+    assert_same_frames(batch, plain_native_loop(seeds.envs[0], num_envs, steps * fragments))
     assert_ids_follow_episodes(batch)
     assert batch["next", "done"].sum() > 300
 
@@ -210,7 +211,7 @@ def always_0(observation: Tensor) -> Tensor:
     return torch.zeros(len(observation), dtype=torch.int64)
 
 
-def test_a_lane_far_ahead_is_cut_with_its_true_next_observation_and_a_new_id() -> None:
+def test_an_environment_far_ahead_is_cut_with_its_true_next_observation_and_a_new_id() -> None:
     steps = 10
     rollout = Rollout(
         countdowns(1, 1000), always_0, steps=steps, seeds=Seeds.derive(0, 0, 0, 2), trajectories=TrajectoryIds(0, 0)
@@ -218,7 +219,7 @@ def test_a_lane_far_ahead_is_cut_with_its_true_next_observation_and_a_new_id() -
     batches = [to_batch(rollout.collect(version=version)).clone() for version in range(8)]
     batch = along_time(batches)
     slow, fast = batch[0], batch[1]
-    # Half of the steps of the lane with episodes of one frame are resets: nothing of it is lost.
+    # Half of the slow environment's steps are resets, because its episodes have one frame: it loses nothing.
     assert slow["next", "reward"].squeeze(-1).tolist() == list(range(1, 81))
     assert slow["next", "terminated"].all()
     reward = fast["next", "reward"].squeeze(-1)
@@ -232,7 +233,7 @@ def test_a_lane_far_ahead_is_cut_with_its_true_next_observation_and_a_new_id() -
     assert ((ids[1:] != ids[:-1]) == jumps).all()
 
 
-def test_a_frame_that_waited_for_slower_lanes_keeps_the_version_that_acted() -> None:
+def test_a_frame_that_waited_for_slower_environments_keeps_the_version_that_acted() -> None:
     acted: list[int] = []
 
     def policy(observation: Tensor) -> dict[str, Tensor]:
@@ -258,7 +259,7 @@ class Generous(gymnasium.vector.VectorWrapper):
         return observation, np.ones_like(reward), *rest
 
 
-def test_what_a_reset_step_is_rewarded_with_counts_for_no_episode() -> None:
+def test_the_reward_of_a_reset_step_counts_for_no_episode() -> None:
     seeds, ids = Seeds.derive(0, 0, 0, 2), TrajectoryIds(0, 0)
     fragment = Rollout(Generous(countdowns(3, 4)), always_0, steps=20, seeds=seeds, trajectories=ids).collect(version=0)
     assert set(fragment.episode_lengths.tolist()) == {3, 4}
@@ -274,7 +275,7 @@ def test_max_frames_per_traj_truncates_like_gymnasiums_time_limit() -> None:
         steps=50,
         seeds=seeds,
         trajectories=TrajectoryIds(0, 0),
-        settings=RolloutSettings(max_frames_per_traj=LIMIT),
+        collect=CollectSpec(frames_per_batch=1, max_frames_per_traj=LIMIT),
     )
     batch = along_time([to_batch(rollout.collect(version=0)).clone() for _ in range(10)])
     assert_same_frames(batch, [plain_loop(seed, 500) for seed in seeds.envs])

@@ -1,4 +1,4 @@
-"""What the settings of a rollout do to its fragments, and which of them contradict each other."""
+"""The effect of `collect` options on a rollout's fragments."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +15,11 @@ from torch import Tensor
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
-from rollfleet.errors import EnvironmentInvalid, JobInvalid
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import CollectSpec
 
 
 class Countdown(gymnasium.Env[Any, Any]):
@@ -55,14 +56,14 @@ def always_0(observation: Tensor) -> Tensor:
     return torch.zeros(len(observation), dtype=torch.int64)
 
 
-def rollout_of(env: VectorEnv, *, steps: int, policy: Callable[..., object] = always_0, **settings: Any) -> Rollout:
+def rollout_of(env: VectorEnv, *, steps: int, policy: Callable[..., object] = always_0, **options: Any) -> Rollout:
     return Rollout(
         env,
         policy,
         steps=steps,
         seeds=Seeds.derive(0, 0, 0, env.num_envs),
         trajectories=TrajectoryIds(0, 0),
-        settings=RolloutSettings(**settings),
+        collect=CollectSpec(frames_per_batch=1, **options),
     )
 
 
@@ -79,7 +80,7 @@ def along_time(batches: list[TensorDict]) -> TensorDict:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_set_truncated_ends_the_trajectories_that_go_on_and_no_others(mode: str) -> None:
+def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
     rollout = rollout_of(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
     lengths: set[int] = set()
     batches: list[TensorDict] = []
@@ -98,8 +99,8 @@ def test_set_truncated_ends_the_trajectories_that_go_on_and_no_others(mode: str)
     assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
     assert len(ids.unique()) == int(done.sum())
     assert torch.equal(whole["observation"][..., 1].long(), whole["step_count"].squeeze(-1))
-    if mode != "NextStep":  # there, a lane that is far ahead of the others leaves frames out
-        assert torch.equal(whole["observation"][2, 1:], whole["next", "observation"][2, :-1])  # nothing was reset
+    if mode != "NextStep":  # there, an environment that is far ahead of the others drops frames
+        assert torch.equal(whole["observation"][2, 1:], whole["next", "observation"][2, :-1])  # no reset
 
 
 # --- resetAtEachIter -------------------------------------------------------------------------------------------------
@@ -118,13 +119,13 @@ def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_id
         ids = set(batch["collector", "traj_ids"].unique().tolist())
         assert not ids & seen
         seen |= ids
-        assert set(fragment.episode_lengths.tolist()) == {4, 7}  # none is longer for having been cut
+        assert set(fragment.episode_lengths.tolist()) == {4, 7}  # cut episodes are not counted
         assert not batch["next", "truncated"].any()
-    assert batches[0]["observation"][:, 0, 0].tolist() == [1, 1]  # the first reset is not done twice
+    assert batches[0]["observation"][:, 0, 0].tolist() == [1, 1]  # only one reset before the first fragment
     assert torch.equal(batches[0]["next", "observation"][0, -1], torch.tensor([3.0, 2.0]))
 
 
-def test_what_reset_at_each_iter_cuts_is_truncated_where_set_truncated_says_so() -> None:
+def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
     batches = batches_of(rollout_of(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
     assert batches[1]["next", "truncated"][:, -1].squeeze(-1).tolist() == [True, False]
     assert batches[1]["next", "done"][:, -1].all()
@@ -157,7 +158,7 @@ def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragmen
     assert second["is_init"].squeeze(-1).nonzero().tolist() == [[0, 0], [2, 0]]
 
 
-def test_a_fragment_ends_early_where_all_environments_wait() -> None:
+def test_a_fragment_ends_early_when_all_environments_wait() -> None:
     steps: list[int] = []
 
     def policy(observation: Tensor) -> Tensor:
@@ -172,7 +173,7 @@ def test_a_fragment_ends_early_where_all_environments_wait() -> None:
     assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [4, 2]
 
 
-def test_stop_cuts_a_fragment_in_which_some_wait() -> None:
+def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
     rollout = rollout_of(vector("serial", 2, 100), steps=50, reset_when_done=False)
     answers = iter([False, False, False, True])
     batch = to_batch(rollout.collect(version=0, stop=lambda: next(answers)))
@@ -185,7 +186,7 @@ def test_stop_cuts_a_fragment_in_which_some_wait() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_step_count_and_is_init_tell_where_in_an_episode_a_frame_is(mode: str) -> None:
+def test_step_count_and_is_init_give_a_frames_position_in_its_episode(mode: str) -> None:
     batch = along_time(batches_of(rollout_of(vector(mode, 5, 3, 100), steps=7, step_count=True, is_init=True), 4))
     frame = batch["observation"][..., 1:].long()
     assert torch.equal(batch["step_count"], frame)
@@ -196,9 +197,9 @@ def test_step_count_and_is_init_tell_where_in_an_episode_a_frame_is(mode: str) -
 
 
 @pytest.mark.parametrize("asked", ["step_count", "is_init"])
-def test_only_what_was_asked_for_is_in_the_batch(asked: str) -> None:
-    settings: dict[str, Any] = {asked: True}
-    batch = batches_of(rollout_of(vector("serial", 5), steps=7, **settings), 1)[0]
+def test_a_batch_has_only_the_requested_keys(asked: str) -> None:
+    options: dict[str, Any] = {asked: True}
+    batch = batches_of(rollout_of(vector("serial", 5), steps=7, **options), 1)[0]
     assert {"step_count", "is_init"} & set(batch.keys()) == {asked}
     assert {"step_count", "is_init"} & set(batch["next"].keys()) == {asked}
 
@@ -208,7 +209,7 @@ def test_only_what_was_asked_for_is_in_the_batch(asked: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("steps", [1, 4, 50])
-def test_whole_trajectories_alone_are_returned_each_once_and_none_is_cut(mode: str, steps: int) -> None:
+def test_each_whole_trajectory_is_returned_once_and_none_is_cut(mode: str, steps: int) -> None:
     lengths = (5, 3, 11)
     rollout = rollout_of(vector(mode, *lengths), steps=steps, trajs_per_batch=4, step_count=True, is_init=True)
     seen: list[tuple[int, int, int]] = []
@@ -260,7 +261,7 @@ def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_stopped_holds_the_trajectories_that_ended_or_else_those_that_began(mode: str) -> None:
+def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mode: str) -> None:
     rollout = rollout_of(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
     asked: list[int] = []
 
@@ -287,30 +288,17 @@ def test_a_stop_while_all_environments_reset_waits_for_the_first_frame() -> None
     assert stopped["collector", "mask"].sum(1).tolist() == [1, 1]
 
 
-def test_trajectories_that_a_reset_cut_off_are_never_seen() -> None:
+def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
     rollout = rollout_of(vector("serial", 5, 3), steps=10, trajs_per_batch=2, reset_at_each_iter=True)
     for batch in batches_of(rollout, 5):
         assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
         assert not batch["observation"][:, 0, 1].any()
 
 
-# --- What contradicts what -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"trajs_per_batch": 2, "set_truncated": True}, "setTruncated has nothing to mark"),
-        ({"trajs_per_batch": 2, "reset_when_done": False}, "could wait for ever"),
-        ({"reset_at_each_iter": True, "reset_when_done": False}, "remove one of them"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_told(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobInvalid, match=message):
-        RolloutSettings(**settings)
+# --- Autoreset modes -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
-def test_an_environment_that_resets_by_itself_cannot_be_kept_from_it(mode: str) -> None:
+def test_reset_when_done_false_is_refused_for_environments_that_reset_by_themselves(mode: str) -> None:
     with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so resetWhenDone: false cannot"):
         rollout_of(vector(mode, 3), steps=5, reset_when_done=False)

@@ -1,4 +1,4 @@
-"""Spaces that are trees, and leaves of every kind: what the policy sees, what the environment gets, what is kept."""
+"""Nested spaces, and leaves of every kind: in the policy's input, the environment's actions, and the batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.spaces import supported
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.policies.factory import ActorCritic, RandomPolicy
-from rollfleet.policies.uniform import UniformActions
+from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -93,7 +93,7 @@ def test_a_tensordict_module_reads_and_writes_nested_keys() -> None:
     assert torch.equal(batch["arm", "more"], batch["pair", "0"] + 1)
 
 
-def test_random_actions_of_a_tree_are_in_it_with_their_log_probability() -> None:
+def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probability() -> None:
     def policy(observation: Any) -> dict[str, Any]:
         return {**RandomPolicy(ACTIONS)(observation), "action_log_prob": torch.zeros(2)}
 
@@ -104,7 +104,7 @@ def test_random_actions_of_a_tree_are_in_it_with_their_log_probability() -> None
     assert torch.allclose(batch["action_log_prob"], torch.tensor(expected).float())
 
 
-def test_a_tree_survives_the_wire() -> None:
+def test_a_nested_space_survives_the_wire() -> None:
     fragment = rollout_of(SerialVectorEnv([Robot] * 2), RandomPolicy(ACTIONS)).collect(version=3)
     assert all(value.is_contiguous() for value in (*fragment.steps.values(), *fragment.final.values()))
     meta = BatchMeta(session=1, round=0, version=3, frames=fragment.frames)
@@ -115,7 +115,7 @@ def test_a_tree_survives_the_wire() -> None:
 
 
 class Plain(gymnasium.Env[Any, Any]):
-    """Any two spaces, sampled."""
+    """An environment of any two spaces, with random observations."""
 
     def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
         self.observation_space, self.action_space = observations, actions
@@ -145,7 +145,7 @@ def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None
 
 
 @pytest.mark.parametrize("actions", [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2))])
-def test_the_mlp_acts_where_there_are_several_choices_on_a_dict(actions: Any) -> None:
+def test_the_mlp_takes_multidimensional_actions_on_a_dict(actions: Any) -> None:
     policy = ActorCritic(OBSERVATIONS, actions)
     batch = to_batch(rollout_of(vector(OBSERVATIONS, actions), policy, steps=30).collect(version=0))
     log_prob, _, value = policy.evaluate(batch, batch["action"])
@@ -167,7 +167,7 @@ def test_a_tuple_nests_under_observation() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
-def test_a_dict_or_tuple_of_one_thing_is_a_tree_all_the_same(mode: AutoresetMode) -> None:
+def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode) -> None:
     space = Dict({"only": Box(0, 1, (2,))})
     actions = Tuple((Discrete(2),))
     env = SyncVectorEnv([lambda: Plain(space, actions)] * 3, autoreset_mode=mode)
@@ -182,15 +182,15 @@ def test_a_dict_or_tuple_of_one_thing_is_a_tree_all_the_same(mode: AutoresetMode
         (Text(4), r"robot: observation space Text.* is not supported; Box, Discrete, MultiDiscrete"),
         (Dict({"a": Dict({"b": Text(4)})}), r"at \['a', 'b'\] is not supported"),
         (gymnasium.spaces.Sequence(Discrete(2)), "is not supported"),
-        (Dict({}), "has nothing in it"),
-        (Dict({"next": Discrete(2)}), "'next' is a key that the batch has for itself"),
-        (Dict({"step_count": Discrete(2)}), "'step_count' is a key that the batch has for itself"),
+        (Dict({}), "observation space .* is empty"),
+        (Dict({"next": Discrete(2)}), "'next' is reserved in a batch"),
+        (Dict({"step_count": Discrete(2)}), "'step_count' is reserved in a batch"),
         (Dict({1: Discrete(2)}), "names in a Dict must be strings"),  # type: ignore[dict-item]
-        (Box(0, 1, (1,), np.float128), "float128, which has no tensors"),
+        (Box(0, 1, (1,), np.float128), "float128, which torch does not support"),
         ("Box", "'Box' is not a gymnasium.Space"),
     ],
 )
-def test_what_is_no_tree_of_arrays_is_refused(space: object, message: str) -> None:
+def test_unsupported_spaces_are_refused(space: object, message: str) -> None:
     with pytest.raises(EnvironmentInvalid, match=message):
         supported(space, "observation", "robot")
 
@@ -210,11 +210,11 @@ def test_what_is_no_tree_of_arrays_is_refused(space: object, message: str) -> No
         ),
         (
             lambda action: {"action": action, "image": torch.zeros(2)},
-            "returned 'image', which the batch has for itself",
+            "returned 'image', which is reserved in a batch",
         ),
     ],
 )
-def test_what_a_policy_must_not_return_for_a_tree_is_told(change: Callable[[Any], object], message: str) -> None:
+def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], object], message: str) -> None:
     def policy(observation: Any) -> object:
         return change(RandomPolicy(ACTIONS)(observation)["action"])
 
@@ -232,7 +232,7 @@ def test_splitting_and_joining_are_inverse() -> None:
     assert [path for path in tree.leaves if path[0] == "pair"] == [("pair", "0"), ("pair", "1")]
 
 
-def test_each_element_is_drawn_as_often_as_any_other() -> None:
+def test_all_elements_are_drawn_equally_often() -> None:
     torch.manual_seed(0)
     space = Tuple((Discrete(3, start=-1), MultiDiscrete([2, 4]), MultiBinary(2), Box(-1, 1, (1,), np.int8)))
     actions, _ = UniformActions(space).sample(30_000)

@@ -1,4 +1,4 @@
-"""A rollout that is restored goes on: with ids that were not used, and with its random numbers."""
+"""A restored rollout continues with unused ids and with its random numbers."""
 
 import io
 from typing import Any
@@ -11,18 +11,18 @@ from torch import Tensor
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.policies.factory import RandomPolicy
-from rollfleet.rollout.rollout import Rollout, RolloutSettings
+from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import EnvSpec
+from rollfleet_api.job import CollectSpec, EnvSpec
 
 
 def coin(observation: Tensor) -> Tensor:
-    """Random actions from torch that do not look at the observation."""
+    """Random actions from torch that ignore the observation."""
     return torch.randint(2, (len(observation),))
 
 
-def rollout(policy_of: Any = lambda env: coin, *, seed: int = 1, **settings: Any) -> Rollout:
+def rollout(policy_of: Any = lambda env: coin, *, seed: int = 1, **options: Any) -> Rollout:
     env = make_env(EnvSpec(id="CartPole-v1", num_envs=3))
     return Rollout(
         env,
@@ -30,7 +30,7 @@ def rollout(policy_of: Any = lambda env: coin, *, seed: int = 1, **settings: Any
         steps=30,
         seeds=Seeds.derive(seed, 2, 0, 3),
         trajectories=TrajectoryIds(2, 0),
-        settings=RolloutSettings(**settings),
+        collect=CollectSpec(frames_per_batch=1, **options),
     )
 
 
@@ -42,8 +42,8 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def restored(state: dict[str, Any], **settings: Any) -> Rollout:
-    again = rollout(**settings)
+def restored(state: dict[str, Any], **options: Any) -> Rollout:
+    again = rollout(**options)
     again.load_state_dict(saved_and_loaded(state))
     return again
 
@@ -53,7 +53,7 @@ def ids(fragment: Fragment) -> set[int]:
 
 
 @pytest.mark.parametrize("random_actions", [False, True])
-def test_the_random_numbers_go_on_where_they_were(random_actions: bool) -> None:
+def test_random_numbers_continue_after_a_restore(random_actions: bool) -> None:
     whole = rollout()
     whole.collect(version=0, random_actions=random_actions)
     state = whole.state_dict()
@@ -62,7 +62,7 @@ def test_the_random_numbers_go_on_where_they_were(random_actions: bool) -> None:
     assert torch.equal(again, expected)
 
 
-def test_no_id_is_used_twice_and_new_episodes_begin_with_other_seeds() -> None:
+def test_ids_are_not_reused_and_new_episodes_have_other_seeds() -> None:
     first = rollout()
     fragments = [first.collect(version=0) for _ in range(2)]
     begun = fragments[0].steps["observation",][:, 0].clone()
@@ -73,18 +73,18 @@ def test_no_id_is_used_twice_and_new_episodes_begin_with_other_seeds() -> None:
     assert not ids(fragment) & used
     assert not ids(third) & (used | ids(fragment))
     starts = torch.cat([begun, fragment.steps["observation",][:, 0], third.steps["observation",][:, 0]])
-    assert starts.abs().max() < 0.05  # where CartPole's episodes begin
+    assert starts.abs().max() < 0.05  # the range of CartPole's first observations
     assert len(starts.unique(dim=0)) == 9
 
 
-def test_what_is_restored_twice_is_the_same_bit_for_bit() -> None:
+def test_two_restores_are_the_same_bit_for_bit() -> None:
     first = rollout()
     first.collect(version=0)
     one, two = (to_batch(restored(first.state_dict()).collect(version=0)) for _ in range(2))
     assert (one == two).all()
 
 
-def test_a_rollout_that_runs_can_be_restored_in_place() -> None:
+def test_a_running_rollout_can_be_restored_in_place() -> None:
     first = rollout(trajs_per_batch=2, step_count=True)
     first.collect(version=0)
     state = first.state_dict()
@@ -98,22 +98,22 @@ def test_a_state_before_the_first_fragment_changes_nothing() -> None:
     assert (to_batch(restored(rollout().state_dict()).collect(version=0)) == expected).all()
 
 
-def test_a_state_of_fewer_ids_than_were_given_out_is_refused() -> None:
+def test_a_state_with_fewer_ids_than_were_taken_is_refused() -> None:
     running = rollout()
     state = running.state_dict()
     running.collect(version=0)
-    with pytest.raises(ValueError, match=r"[0-9]+ trajectory ids were given out already; cannot go on at 0"):
+    with pytest.raises(ValueError, match=r"[0-9]+ trajectory ids were taken already; cannot continue at 0"):
         running.load_state_dict(state)
     assert running.state_dict()["trajectories"] > 0
 
 
-def test_a_rollout_that_begins_anew_is_as_a_new_one_and_goes_on_with_its_policy() -> None:
+def test_a_reseeded_rollout_equals_a_new_one_with_the_same_policy() -> None:
     def policy_of(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> RandomPolicy:
         return RandomPolicy(env.single_action_space)
 
     running, fresh = rollout(policy_of), rollout(policy_of, seed=9)
     running.collect(version=0)
-    running.begin_anew(Seeds.derive(9, 2, 0, 3), TrajectoryIds(2, 0))
+    running.reseed(Seeds.derive(9, 2, 0, 3), TrajectoryIds(2, 0))
     for random_actions in (False, True):
         one, two = (to_batch(each.collect(version=0, random_actions=random_actions)) for each in (running, fresh))
         assert (one == two).all()

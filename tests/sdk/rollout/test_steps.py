@@ -1,4 +1,4 @@
-"""A rollout whose fragments get longer and shorter records the same frames as one that does not stop."""
+"""Fragments of changing lengths record the same frames as one long fragment."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def rollout(vectorization: Vectorization, steps: int) -> Rollout:
 
 
 @pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])
-def test_other_lengths_leave_no_gap_and_no_seam(vectorization: Vectorization) -> None:
+def test_changed_lengths_leave_no_gap_and_no_seam(vectorization: Vectorization) -> None:
     whole = to_batch(rollout(vectorization, sum(LENGTHS)).collect(version=0))
     changing = rollout(vectorization, LENGTHS[0])
     parts = [to_batch(changing.collect(version=0, steps=steps)).clone() for steps in LENGTHS]
@@ -34,7 +34,7 @@ def test_other_lengths_leave_no_gap_and_no_seam(vectorization: Vectorization) ->
         assert torch.equal(torch.cat([part[key] for part in parts], dim=1), whole[key]), key
 
 
-def test_length_stays_until_another_is_asked_for() -> None:
+def test_a_length_stays_until_it_is_changed() -> None:
     changing = rollout(Vectorization.SYNC, 8)
 
     def frames(fragment: Fragment) -> int:

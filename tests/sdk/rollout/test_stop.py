@@ -1,4 +1,4 @@
-"""A fragment that is cut between two steps, and what comes after it."""
+"""A fragment that is cut between two steps, and the next one."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -58,13 +58,13 @@ def rollout_of(env: VectorEnv, *, steps: int) -> Rollout:
 
 
 def after(questions: int) -> Callable[[], bool]:
-    """True from the `questions`-th time that it is asked."""
+    """Return a `stop` that is true from its `questions`-th call on."""
     answers: Iterator[bool] = iter([False] * (questions - 1))
     return lambda: next(answers, True)
 
 
 def assert_without_a_gap(batch: TensorDict) -> None:
-    """Every frame of each environment, once, with its true next observation."""
+    """Check that each environment has every frame once, with its true next observation."""
     rewards, frames = batch["next", "reward"].squeeze(-1), batch.shape[1]
     assert torch.equal(rewards, torch.arange(1.0, frames + 1).expand(3, frames))
     assert torch.equal(batch["observation"].squeeze(-1), rewards - 1)
@@ -75,7 +75,7 @@ def assert_without_a_gap(batch: TensorDict) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("asked", [1, 2, 4, 9])
-def test_a_fragment_is_cut_where_stop_turns_true_and_the_next_goes_on(mode: str, asked: int) -> None:
+def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str, asked: int) -> None:
     rollout = rollout_of(MODES[mode](), steps=20)
     fragments: list[Fragment] = []
     batches: list[TensorDict] = []
@@ -97,7 +97,7 @@ def test_a_fragment_is_cut_where_stop_turns_true_and_the_next_goes_on(mode: str,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_stop_is_asked_once_between_two_steps(mode: str) -> None:
+def test_stop_is_called_once_between_two_steps(mode: str) -> None:
     asked: list[bool] = []
     rollout = rollout_of(MODES[mode](), steps=7)
     rollout.collect(version=0, stop=lambda: bool(asked.append(False)))  # type: ignore[func-returns-value]
@@ -105,6 +105,6 @@ def test_stop_is_asked_once_between_two_steps(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_stopped_can_be_trained_on(mode: str) -> None:
+def test_a_stopped_fragment_can_be_trained_on(mode: str) -> None:
     fragment = rollout_of(MODES[mode](), steps=9).collect(version=0, stop=after(3))
     assert not any(value.is_inference() for value in (*fragment.steps.values(), *fragment.final.values()))

@@ -6,7 +6,7 @@ import pytest
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, MAX_WORKERS, TrajectoryIds, split
 
 
-def test_an_id_tells_its_worker_incarnation_and_counter() -> None:
+def test_an_id_contains_its_worker_incarnation_and_counter() -> None:
     ids = TrajectoryIds(MAX_WORKERS - 1, MAX_INCARNATIONS - 1)
     ids.take(5)
     last = ids.take(2)
@@ -15,7 +15,7 @@ def test_an_id_tells_its_worker_incarnation_and_counter() -> None:
     assert (last >= 0).all()
 
 
-def test_ids_of_workers_and_incarnations_never_meet() -> None:
+def test_ids_of_workers_and_incarnations_never_collide() -> None:
     taken = [TrajectoryIds(worker, incarnation).take(3) for worker in range(3) for incarnation in range(3)]
     assert len(np.unique(np.concatenate(taken))) == 27
 
@@ -26,9 +26,9 @@ def test_a_worker_or_incarnation_that_does_not_fit_is_refused(worker: int, incar
         TrajectoryIds(worker, incarnation)
 
 
-def test_a_counter_that_runs_out_is_an_error_and_not_another_incarnations_id() -> None:
+def test_an_exhausted_counter_is_an_error_not_another_incarnations_id() -> None:
     ids = TrajectoryIds(0, 0)
-    ids._taken = (1 << 32) - 1  # four billion episodes are more than a test has time for
+    ids._taken = (1 << 32) - 1  # a test has no time for four billion episodes
     assert ids.take(1)[0] == (1 << 32) - 1
     with pytest.raises(OverflowError, match="restart"):
         ids.take(1)

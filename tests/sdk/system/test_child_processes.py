@@ -1,4 +1,4 @@
-"""Child processes: their last words are kept, and neither they nor what they start outlive us."""
+"""Child processes: their last output is kept, and neither they nor their children outlive us."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ ENVIRON = dict(os.environ)
 
 
 async def python(program: str, *arguments: object, lines: "asyncio.Queue[str] | None" = None) -> Child:
-    """A child that runs a Python program; each line that it writes goes to `lines`."""
+    """Start a child that runs a Python program. Each line that it writes goes to `lines`."""
     command = [sys.executable, "-u", "-c", program, *map(str, arguments)]
     return await spawn("child", command, environ=ENVIRON, on_line=lines.put_nowait if lines else None)
 
@@ -27,7 +27,7 @@ async def next_line(lines: "asyncio.Queue[str]") -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs: a zombie that nobody has waited for yet does not."""
+    """Whether it runs: a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -41,7 +41,7 @@ def ends(pid: int, within_s: float = 10.0) -> bool:
     return not alive(pid)
 
 
-# What they say.
+# Output.
 
 
 def test_last_lines_of_both_outputs_are_kept() -> None:
@@ -49,8 +49,8 @@ def test_last_lines_of_both_outputs_are_kept() -> None:
         program = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); print('the end', file=sys.stderr)"
         child = await python(program)
         assert await child.wait() == 0
-        said = child.last_words().splitlines()
-        assert said == [*map(str, range(101 - LAST_LINES, 100)), "the end"]
+        lines = child.last_output().splitlines()
+        assert lines == [*map(str, range(101 - LAST_LINES, 100)), "the end"]
 
     asyncio.run(go())
 
@@ -64,7 +64,7 @@ def test_last_line_that_is_not_blank_is_the_cause() -> None:
     asyncio.run(go())
 
 
-def test_each_line_is_told_as_it_is_written() -> None:
+def test_each_line_is_reported_when_it_is_written() -> None:
     async def go() -> None:
         lines: asyncio.Queue[str] = asyncio.Queue()
         child = await python("import time; print('one'); time.sleep(600)", lines=lines)
@@ -76,7 +76,7 @@ def test_each_line_is_told_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "line"),
     [
         (r"import sys; sys.stdout.buffer.write(b'caf\xe9\r\n')", "caf�"),
         ("import sys; sys.stdout.write('no end of line')", "no end of line"),
@@ -85,30 +85,30 @@ def test_each_line_is_told_as_it_is_written() -> None:
     ],
     ids=["not UTF-8", "no newline", "a line of 3 MiB", "nothing"],
 )
-def test_odd_output_is_read_to_its_end(program: str, said: str) -> None:
+def test_odd_output_is_read_to_its_end(program: str, line: str) -> None:
     async def go() -> None:
         child = await python(program)
         assert await child.wait() == 0
-        assert child.last_line() == said
+        assert child.last_line() == line
 
     asyncio.run(go())
 
 
-# How they end.
+# Exits.
 
 
-def test_program_that_is_not_there_is_an_error() -> None:
+def test_missing_program_is_an_error() -> None:
     async def go() -> None:
         before = psutil.Process().num_fds()
         with pytest.raises(FileNotFoundError, match="no-such-program"):
             await spawn("child", ["/no-such-program"], environ=ENVIRON)
-        await asyncio.sleep(0)  # what was closed is closed at the loop's next turn
+        await asyncio.sleep(0)  # asyncio closes descriptors in the loop's next turn
         assert psutil.Process().num_fds() == before
 
     asyncio.run(go())
 
 
-def test_exit_code_or_signal_is_told() -> None:
+def test_exit_code_or_signal_is_returned() -> None:
     async def go() -> None:
         assert await (await python("raise SystemExit(3)")).wait() == 3
         child = await python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
@@ -136,7 +136,7 @@ POLITE = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); p
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(600)"
 
 
-def test_child_that_is_told_to_stop_ends_in_its_own_way() -> None:
+def test_stopped_child_chooses_its_exit_code() -> None:
     async def go() -> None:
         lines: asyncio.Queue[str] = asyncio.Queue()
         child = await python(POLITE, lines=lines)
@@ -147,7 +147,7 @@ def test_child_that_is_told_to_stop_ends_in_its_own_way() -> None:
     asyncio.run(go())
 
 
-def test_child_that_ignores_it_is_killed_when_its_grace_is_over() -> None:
+def test_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     async def go() -> None:
         lines: asyncio.Queue[str] = asyncio.Queue()
         child = await python(STUBBORN, lines=lines)
@@ -160,7 +160,7 @@ def test_child_that_ignores_it_is_killed_when_its_grace_is_over() -> None:
     asyncio.run(go())
 
 
-def test_stopping_a_child_that_has_ended_is_nothing() -> None:
+def test_stopping_a_child_that_has_ended_is_harmless() -> None:
     async def go() -> None:
         child = await python("pass")
         await child.wait()
@@ -180,9 +180,9 @@ WITH_GRANDCHILD = (
 
 async def grandchild_of(lines: "asyncio.Queue[str]") -> int:
     """The grandchild's process id, once it ignores SIGTERM."""
-    said = {await next_line(lines), await next_line(lines)}
-    assert "ready" in said
-    (pid,) = said - {"ready"}
+    written = {await next_line(lines), await next_line(lines)}
+    assert "ready" in written
+    (pid,) = written - {"ready"}
     return int(pid.removeprefix("grandchild "))
 
 
@@ -198,7 +198,7 @@ def test_grandchildren_end_with_their_group() -> None:
     assert ends(asyncio.run(go()))
 
 
-def test_grandchild_that_holds_the_output_open_does_not_hold_us_up() -> None:
+def test_grandchild_that_holds_the_output_open_does_not_delay_wait() -> None:
     async def go() -> int:
         lines: asyncio.Queue[str] = asyncio.Queue()
         child = await python(WITH_GRANDCHILD, 0.5, lines=lines)
@@ -211,7 +211,7 @@ def test_grandchild_that_holds_the_output_open_does_not_hold_us_up() -> None:
     assert ends(asyncio.run(go()))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent is gone")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child when its parent ends")
 def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent_program = (
         "import asyncio, os, sys\n"

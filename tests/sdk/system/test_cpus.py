@@ -1,4 +1,4 @@
-"""How many CPUs a process may use, told by a cgroup's files."""
+"""The CPUs that a process may use, by the scheduler and the files of a cgroup."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from rollfleet.system.cpus import available_cpus
 
 @pytest.fixture(autouse=True)
 def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine whose scheduler lets us have eight."""
+    """A machine whose scheduler allows eight CPUs."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
@@ -46,7 +46,7 @@ def test_without_a_cgroup_the_scheduler_decides(tmp_path: Path) -> None:
     assert available_cpus(tmp_path / "absent") == 8
 
 
-def test_where_the_scheduler_tells_nothing_the_machine_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_scheduler_limit_the_machine_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert available_cpus(tmp_path) == 3

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and who is in trouble: told by heartbeats alone, and by no clock."""
+"""Members and problems of a job follow from heartbeats alone, without a clock."""
 
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ def heartbeat(worker: int, state: WorkerState = WorkerState.COLLECTING, incarnat
 
 
 def roster(workers: int = 3) -> Roster:
-    all_there = Roster(workers, suspect_after_s=SUSPECT_AFTER_S)
+    complete = Roster(workers, suspect_after_s=SUSPECT_AFTER_S)
     for worker in range(workers):
-        all_there.hear(heartbeat(worker))
-    return all_there
+        complete.hear(heartbeat(worker))
+    return complete
 
 
 def pass_by(roster: Roster, seconds: int, *, heard: tuple[int, ...] = ()) -> None:
@@ -28,29 +28,29 @@ def pass_by(roster: Roster, seconds: int, *, heard: tuple[int, ...] = ()) -> Non
             roster.hear(heartbeat(worker))
 
 
-def test_workers_that_were_never_heard_of_are_waited_for() -> None:
+def test_worker_without_a_first_heartbeat_is_a_member() -> None:
     waiting = Roster(2, suspect_after_s=SUSPECT_AFTER_S)
     pass_by(waiting, 1000)
     assert waiting.members() == {0, 1}
-    assert waiting.troubles() == {}
+    assert waiting.problems() == {}
 
 
-def test_a_worker_that_falls_silent_is_not_waited_for_and_is_named_until_it_is_back() -> None:
+def test_silent_worker_is_no_member_and_a_problem_until_its_next_heartbeat() -> None:
     three = roster()
     pass_by(three, SUSPECT_AFTER_S - 1, heard=(0, 1))
     assert three.members() == {0, 1, 2}
     pass_by(three, 1, heard=(0, 1))
     assert three.members() == {0, 1}
-    assert three.troubles() == {2: "worker 2 has not been heard of for 4 s; it was Collecting"}
+    assert three.problems() == {2: "worker 2 has sent no heartbeat for 4 s; its last state was Collecting"}
     three.hear(heartbeat(2, incarnation=1))
     assert three.members() == {0, 1, 2}
-    assert three.troubles() == {}
+    assert three.problems() == {}
 
 
-def test_whoever_could_hear_nothing_takes_nobody_for_dead() -> None:
+def test_seconds_without_a_connection_do_not_count_as_silence() -> None:
     three = roster()
     pass_by(three, SUSPECT_AFTER_S - 1)
-    three.begin_anew()  # after a cut
+    three.forget_missed()  # after a lost connection
     pass_by(three, SUSPECT_AFTER_S - 1)
     assert three.members() == {0, 1, 2}
 
@@ -60,19 +60,19 @@ def test_whoever_could_hear_nothing_takes_nobody_for_dead() -> None:
     [
         (heartbeat(1, WorkerState.LEFT), False),
         (replace(heartbeat(1, WorkerState.FAILED), fatal=True, error="x"), False),
-        (replace(heartbeat(1, WorkerState.FAILED), error="x"), True),  # it is started again
+        (replace(heartbeat(1, WorkerState.FAILED), error="x"), True),  # it restarts
         (heartbeat(1, WorkerState.STARTING), True),
         (heartbeat(1, WorkerState.WAITING_FOR_LEARNER), True),
     ],
     ids=lambda value: str(getattr(value, "state", value)),
 )
-def test_who_left_or_failed_for_good_is_not_waited_for(status: WorkerStatus, takes_part: bool) -> None:
+def test_worker_that_left_or_failed_for_good_is_no_member(status: WorkerStatus, takes_part: bool) -> None:
     three = roster()
     three.hear(status)
     assert (1 in three.members()) is takes_part
 
 
-def test_a_job_that_grows_waits_for_new_workers_once_they_are_heard_of() -> None:
+def test_added_worker_is_a_member_from_its_first_heartbeat() -> None:
     three = roster()
     three.resize(5)
     assert three.members() == {0, 1, 2}
@@ -80,36 +80,36 @@ def test_a_job_that_grows_waits_for_new_workers_once_they_are_heard_of() -> None
     assert three.members() == {0, 1, 2, 4}
 
 
-def test_a_worker_that_the_job_never_had_is_not_remembered() -> None:
+def test_heartbeat_of_an_unknown_worker_is_ignored() -> None:
     three = roster()
     assert not three.hear(heartbeat(3))
     assert set(three.statuses()) == {0, 1, 2}
 
 
-def test_a_job_that_shrinks_waits_no_longer_for_those_it_gave_up() -> None:
+def test_worker_that_a_smaller_job_gave_up_is_no_member() -> None:
     three = roster()
     three.resize(1)
     assert three.members() == {0}
     pass_by(three, 100, heard=(0,))
-    assert three.troubles() == {}
+    assert three.problems() == {}
     three.resize(3)
-    assert three.members() == {0}  # until they are heard of
+    assert three.members() == {0}  # until their first heartbeat
 
 
-def test_a_step_that_hangs_is_told_with_the_worker_and_the_seconds() -> None:
+def test_long_step_is_a_problem_with_worker_and_seconds() -> None:
     three = roster()
     three.hear(replace(heartbeat(2), in_step_s=42.3))
-    assert three.troubles() == {2: "worker 2 has been in one environment step for 42 s"}
+    assert three.problems() == {2: "worker 2 has been in one environment step for 42 s"}
     assert three.members() == {0, 1, 2}
 
 
-def test_the_last_line_of_a_failure_is_told() -> None:
+def test_last_line_of_a_failure_is_a_problem() -> None:
     three = roster()
     three.hear(replace(heartbeat(0, WorkerState.FAILED), error="Traceback ...\n  x\nValueError: broken\n"))
-    assert three.troubles() == {0: "worker 0 failed: ValueError: broken"}
+    assert three.problems() == {0: "worker 0 failed: ValueError: broken"}
 
 
-def test_a_life_that_is_new_is_told() -> None:
+def test_first_heartbeat_of_an_incarnation_is_reported() -> None:
     fresh = Roster(1, suspect_after_s=SUSPECT_AFTER_S)
     assert fresh.hear(heartbeat(0))
     assert not fresh.hear(heartbeat(0))

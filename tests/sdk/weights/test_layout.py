@@ -1,4 +1,4 @@
-"""Weights as bytes: what a learner's module holds is, in one copy each way, what a worker's module holds."""
+"""Weights as bytes: a worker's module gets the values of the learner's module, with one copy each way."""
 
 import math
 
@@ -21,7 +21,7 @@ OTHERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
-    """Any bits, dtype and shape: no dimensions, no elements, transposed."""
+    """Generate tensors of any bits, dtype and shape: also without dimensions, without elements, transposed."""
     dtype = draw(st.sampled_from(FLOATS + OTHERS))
     shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
     nbytes = math.prod(shape) * dtype.itemsize
@@ -38,7 +38,7 @@ names = st.lists(st.text("abcxyz", min_size=1, max_size=5), max_size=6, unique=T
 
 @st.composite
 def modules(draw: st.DrawFn) -> nn.Module:
-    """Parameters and buffers of every kind, in any order, some of them nested."""
+    """Generate modules of parameters and buffers of every kind, in any order, some nested."""
     module = nn.Module()
     child = nn.Module()
     for name in draw(names):
@@ -60,7 +60,7 @@ def bits(tensor: Tensor) -> bytes:
 
 
 def copy_of(state: State) -> State:
-    """Tensors of the same dtypes, shapes and strides, of other values."""
+    """Return a module with the same dtypes, shapes and strides, but other values."""
     return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
 
 
@@ -69,18 +69,18 @@ def network() -> nn.Sequential:
 
 
 def moved(module: nn.Module) -> nn.Module:
-    """The same module after a batch: its running mean, variance and count are not those that it began with."""
+    """Return a module after one batch, which changed its running mean, variance and count."""
     module(torch.randn(64, 4) * 5 + 3)
     return module
 
 
 def sent(source: nn.Module, target: nn.Module, precision: Precision = Precision.FLOAT32) -> None:
-    """What a broadcast does, without the wire."""
+    """Copy weights as a broadcast does, without the wire."""
     data = WeightLayout(states(source), precision).snapshot(states(source)).data
     WeightLayout(states(target), precision).load(data, states(target))
 
 
-# What is loaded is what was taken.
+# Loaded weights equal the snapshot.
 
 
 @given(modules())
@@ -95,7 +95,7 @@ def test_any_module_arrives_bit_for_bit(module: nn.Module) -> None:
 
 
 @given(modules(), st.sampled_from(Precision))
-def test_layout_tells_what_lies_in_its_bytes(module: nn.Module, precision: Precision) -> None:
+def test_a_layout_describes_its_bytes(module: nn.Module, precision: Precision) -> None:
     layout = WeightLayout(states(module), precision)
     snapshot = layout.snapshot(states(module))
     assert [parameter.name for parameter in snapshot.parameters] == list(module.state_dict())
@@ -125,7 +125,7 @@ def test_module_without_weights_has_no_bytes() -> None:
     assert (layout.parameters, layout.total_bytes) == ((), 0)
 
 
-def test_bfloat16_narrows_float32_and_float64_and_nothing_else() -> None:
+def test_bfloat16_narrows_only_float32_and_float64() -> None:
     module = nn.Module()
     for dtype in FLOATS + OTHERS:
         module.register_buffer("a_" + str(dtype).removeprefix("torch."), torch.tensor([1.0 + 2**-12, 3.0]).to(dtype))
@@ -140,7 +140,7 @@ def test_bfloat16_narrows_float32_and_float64_and_nothing_else() -> None:
         assert torch.equal(target[name], expected)
 
 
-def test_bfloat16_halves_what_is_sent() -> None:
+def test_bfloat16_halves_the_bytes() -> None:
     full, narrow = (WeightLayout({POLICY: {"w": torch.zeros(1024)}}, p).total_bytes for p in Precision)
     assert full == 2 * narrow
 
@@ -163,10 +163,10 @@ def test_models_of_one_version_keep_their_own_values() -> None:
     assert targets["critic"]["w"].tolist() == [2, 2, 2]
 
 
-# Where it is loaded to, and when it was taken.
+# Targets of a load, and times of a snapshot.
 
 
-def test_load_writes_in_place_so_that_whoever_holds_a_parameter_sees_it() -> None:
+def test_load_writes_in_place_so_that_all_holders_of_a_parameter_see_it() -> None:
     learner, worker = network(), network()
     held = dict(worker.named_parameters())
     before = {name: tensor.data_ptr() for name, tensor in worker.state_dict().items()}
@@ -196,7 +196,7 @@ def test_snapshot_is_not_touched_by_later_training() -> None:
     assert not torch.equal(layout.snapshot(states(module)).data, before)
 
 
-def test_buffer_is_used_again_only_after_it_was_released() -> None:
+def test_a_buffer_is_reused_only_after_its_release() -> None:
     module = network()
     layout = WeightLayout(states(module))
     first = layout.snapshot(states(module))
@@ -207,7 +207,7 @@ def test_buffer_is_used_again_only_after_it_was_released() -> None:
     assert first.data.data_ptr() == third.data.data_ptr()
 
 
-# Where weights come from.
+# Sources of weights.
 
 
 def test_module_its_state_dict_and_its_tensordict_name_the_same_weights() -> None:
@@ -222,14 +222,14 @@ def test_module_its_state_dict_and_its_tensordict_name_the_same_weights() -> Non
 
 
 class WithExtraState(nn.Linear):
-    """A module that keeps more than tensors."""
+    """A module whose state has more than tensors."""
 
     def get_extra_state(self) -> object:
         return {"calls": 3}
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (3, "from a module, a dict or a TensorDict, not from a int"),
         ([torch.zeros(1)], "not from a list"),
@@ -240,12 +240,12 @@ class WithExtraState(nn.Linear):
     ],
     ids=["number", "list", "list in a dict", "sparse", "meta", "extra state"],
 )
-def test_what_cannot_be_sent_is_named(source: object, said: str) -> None:
-    with pytest.raises(WeightMismatch, match=said):
+def test_weights_that_cannot_be_sent_are_named(source: object, message: str) -> None:
+    with pytest.raises(WeightMismatch, match=message):
         state_of(source)
 
 
-# What does not fit is named.
+# Mismatches are named.
 
 
 def parameters_of(state: State, precision: Precision = Precision.FLOAT32) -> tuple[Parameter, ...]:
@@ -256,7 +256,7 @@ HERE = {"a": torch.zeros(2, 3), "b": torch.zeros(3)}
 
 
 @pytest.mark.parametrize(
-    ("theirs", "said"),
+    ("theirs", "message"),
     [
         (HERE | {"c": torch.zeros(1)}, "c: the learner has it, the policy here does not"),
         ({"a": HERE["a"]}, "b: the policy here has it, the learner does not"),
@@ -268,12 +268,12 @@ HERE = {"a": torch.zeros(2, 3), "b": torch.zeros(3)}
     ],
     ids=["more", "less", "size", "dimensions", "dtype", "order", "nothing"],
 )
-def test_parameter_that_differs_is_named_with_what_both_sides_have(theirs: State, said: str) -> None:
+def test_a_different_parameter_is_named_with_both_sides_forms(theirs: State, message: str) -> None:
     layout = WeightLayout({POLICY: HERE})
     layout.check(layout.parameters, theirs="the learner")
     with pytest.raises(WeightMismatch) as error:
         layout.check(parameters_of(theirs), theirs="the learner")
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(message)
 
 
 def test_other_precision_is_named() -> None:
@@ -286,28 +286,28 @@ def test_parameter_of_another_model_is_named_with_its_model() -> None:
         WeightLayout({POLICY: HERE}).check(WeightLayout({"critic": HERE}).parameters, theirs="the learner")
 
 
-def test_parameter_that_comes_twice_is_named() -> None:
+def test_a_repeated_parameter_is_named() -> None:
     layout = WeightLayout({POLICY: HERE})
     with pytest.raises(WeightMismatch, match=r"^a: .* twice"):
         layout.check((*layout.parameters, layout.parameters[0]), theirs="the learner")
 
 
 @pytest.mark.parametrize(
-    ("later", "said"),
+    ("later", "message"),
     [
-        ({"a": HERE["a"]}, "b: it was there in an earlier version and is missing now"),
-        (HERE | {"c": torch.zeros(1)}, "c: it was not there in an earlier version"),
+        ({"a": HERE["a"]}, "b: it was in an earlier version and is missing now"),
+        (HERE | {"c": torch.zeros(1)}, "c: it was not in an earlier version"),
         (HERE | {"b": torch.zeros(4)}, "b: it was float32 [3] in an earlier version, now float32 [4]"),
         (HERE | {"b": torch.zeros(3).double()}, "b: it was float32 [3] in an earlier version, now float64 [3]"),
     ],
     ids=["missing", "new", "shape", "dtype"],
 )
-def test_module_that_changed_since_its_first_version_is_named(later: State, said: str) -> None:
+def test_a_module_that_changed_after_its_first_version_is_refused(later: State, message: str) -> None:
     layout = WeightLayout({POLICY: HERE})
     for use in (layout.snapshot, lambda models: layout.load(torch.zeros(layout.total_bytes), models)):
         with pytest.raises(WeightMismatch) as error:
             use({POLICY: later})
-        assert str(error.value).startswith(said)
+        assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("change", [-1, 1])

@@ -10,9 +10,10 @@ import torch
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sdk.wire.joined_chunks import split
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek, split
+from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek
 from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ def message(*parts: bytes) -> Encoded:
     return Encoded(parts=tuple(memoryview(part) for part in parts), nbytes=sum(map(len, parts)))
 
 
-def chunks(data: bytes, identity: Identity, *, share: int) -> list[bytes]:
-    return list(split(message(data), identity, max_chunk_bytes=PREFIX_BYTES + share))
+def chunks(data: bytes, identity: Identity, *, piece: int) -> list[bytes]:
+    return list(split(message(data), identity, max_chunk_bytes=PREFIX_BYTES + piece))
 
 
-def forged(identity: Identity, *, index: int, count: int, total_bytes: int, share: bytes = b"") -> bytes:
-    """A chunk that says whatever is wanted, with the right checksum."""
+def forged(identity: Identity, *, index: int, count: int, total_bytes: int, piece: bytes = b"") -> bytes:
+    """Make a chunk with any fields and the right checksum."""
     fields = FIELDS.pack(identity.worker, identity.incarnation, identity.sequence, index, count, total_bytes)
-    return struct.pack("<4sI", b"RLFC", xxhash.xxh32_intdigest(fields)) + fields + share
+    return struct.pack("<4sI", b"RLFC", xxhash.xxh32_intdigest(fields)) + fields + piece
 
 
 # Splitting.
@@ -53,18 +54,18 @@ def forged(identity: Identity, *, index: int, count: int, total_bytes: int, shar
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5).filter(any), identities, st.integers(1, 80))
 @relaxed
 def test_chunks_joined_are_the_message_and_all_but_the_last_have_one_size(
-    parts: list[bytes], identity: Identity, share: int
+    parts: list[bytes], identity: Identity, piece: int
 ) -> None:
-    whole = b"".join(parts)
-    cut = list(split(message(*parts), identity, max_chunk_bytes=PREFIX_BYTES + share))
-    assert b"".join(chunk[PREFIX_BYTES:] for chunk in cut) == whole
+    joined = b"".join(parts)
+    cut = list(split(message(*parts), identity, max_chunk_bytes=PREFIX_BYTES + piece))
+    assert b"".join(chunk[PREFIX_BYTES:] for chunk in cut) == joined
     sizes = [len(chunk) for chunk in cut]
-    assert max(sizes) <= PREFIX_BYTES + share
-    assert len(cut) == -(-len(whole) // share)
+    assert max(sizes) <= PREFIX_BYTES + piece
+    assert len(cut) == -(-len(joined) // piece)
     assert len(set(sizes[:-1])) <= 1
     assert PREFIX_BYTES < sizes[-1] <= sizes[0]
     for index, chunk in enumerate(cut):
-        header = ChunkHeader(identity=identity, index=index, count=len(cut), total_bytes=len(whole))
+        header = ChunkHeader(identity=identity, index=index, count=len(cut), total_bytes=len(joined))
         assert peek(chunk) == header
         assert header.offset == sum(sizes[:index]) - index * PREFIX_BYTES
         assert header.nbytes == sizes[index] - PREFIX_BYTES
@@ -78,7 +79,7 @@ def test_chunks_are_made_one_at_a_time(allocates_at_most: "AllocatesAtMost") -> 
 
 
 @pytest.mark.parametrize("max_chunk_bytes", [-1, 0, PREFIX_BYTES])
-def test_chunk_without_room_for_a_byte_is_refused_at_once(max_chunk_bytes: int) -> None:
+def test_chunk_without_space_for_a_byte_is_refused_at_once(max_chunk_bytes: int) -> None:
     with pytest.raises(ValueError, match=f"max_chunk_bytes={max_chunk_bytes} is too small.* {PREFIX_BYTES} bytes"):
         split(message(b"data"), sent_by(), max_chunk_bytes=max_chunk_bytes)
 
@@ -101,10 +102,10 @@ def test_identity_that_does_not_fit_its_fields_is_refused(identity: Identity) ->
 )
 @relaxed
 def test_chunks_of_many_workers_in_any_order_and_repeated_make_all_messages(
-    sent: dict[Identity, bytes], share: int, shuffler: random.Random
+    sent: dict[Identity, bytes], piece: int, shuffler: random.Random
 ) -> None:
     by_worker = {identity.worker: identity for identity in sent}  # one message a worker: older ones are given up
-    everything = [chunk for identity in by_worker.values() for chunk in chunks(sent[identity], identity, share=share)]
+    everything = [chunk for identity in by_worker.values() for chunk in chunks(sent[identity], identity, piece=piece)]
     everything += [chunk for chunk in everything if shuffler.random() < 0.5]
     shuffler.shuffle(everything)
     assembler = Assembler(max_message_bytes=10_000)
@@ -118,7 +119,7 @@ def test_chunks_of_many_workers_in_any_order_and_repeated_make_all_messages(
 
 
 def test_repeated_chunks_of_a_pending_message_change_nothing() -> None:
-    first, second = chunks(b"abcdef", sent_by(), share=3)
+    first, second = chunks(b"abcdef", sent_by(), piece=3)
     assembler = Assembler(max_message_bytes=100)
     assert [assembler.add(first) for _ in range(3)] == [None] * 3
     assembled = assembler.add(second)
@@ -128,7 +129,7 @@ def test_repeated_chunks_of_a_pending_message_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_what_was_assembled_is_decoded_in_place(kind: type) -> None:
+def test_assembled_message_is_decoded_in_place(kind: type) -> None:
     sent = {("observation",): torch.rand(100, 7), ("next", "done"): torch.zeros(100, dtype=torch.bool)}
     assembler = Assembler(max_message_bytes=10_000)
     results = [assembler.add(kind(c)) for c in split(encode(b"m", sent), sent_by(3), max_chunk_bytes=1000)]
@@ -144,7 +145,7 @@ def test_what_was_assembled_is_decoded_in_place(kind: type) -> None:
     assert address < got[("observation",)].data_ptr() < address + assembled.buffer.nbytes
 
 
-def test_changed_share_of_a_chunk_is_found_by_the_message_s_checksum() -> None:
+def test_changed_piece_of_a_chunk_is_found_by_the_checksum_of_the_message() -> None:
     cut = list(split(encode(b"", {("a",): torch.zeros(100)}), sent_by(), max_chunk_bytes=200))
     cut[1] = cut[1][:-1] + b"\1"
     assembler = Assembler(max_message_bytes=10_000)
@@ -162,23 +163,23 @@ def test_incomplete_messages_before_a_complete_one_of_the_worker_are_given_up() 
     kept = [sent_by(1, sequence=9), sent_by(2, sequence=1), sent_by(1, incarnation=1)]
     given_up = [sent_by(1, sequence=6), sent_by(1, sequence=7)]
     for identity in kept + given_up:
-        assembler.add(chunks(b"abcdef", identity, share=3)[0])
-    assert assembler.add(chunks(b"abc", sent_by(1, sequence=8), share=3)[0]) is not None
+        assembler.add(chunks(b"abcdef", identity, piece=3)[0])
+    assert assembler.add(chunks(b"abc", sent_by(1, sequence=8), piece=3)[0]) is not None
     assert (assembler.dropped, len(assembler)) == (2, 3)
     for identity in kept[:2]:
-        assert assembler.add(chunks(b"abcdef", identity, share=3)[1]) is not None
+        assert assembler.add(chunks(b"abcdef", identity, piece=3)[1]) is not None
 
 
 def test_incomplete_message_of_an_earlier_incarnation_is_given_up() -> None:
     assembler = Assembler(max_message_bytes=100)
-    assembler.add(chunks(b"abcdef", sent_by(1, incarnation=3, sequence=50), share=3)[0])
-    assert assembler.add(chunks(b"abc", sent_by(1, incarnation=4, sequence=0), share=3)[0]) is not None
+    assembler.add(chunks(b"abcdef", sent_by(1, incarnation=3, sequence=50), piece=3)[0])
+    assert assembler.add(chunks(b"abc", sent_by(1, incarnation=4, sequence=0), piece=3)[0]) is not None
     assert (assembler.dropped, len(assembler), assembler.pending_bytes) == (1, 0, 0)
 
 
 def test_oldest_incomplete_message_goes_when_there_are_too_many() -> None:
     assembler = Assembler(max_message_bytes=100, max_pending=3)
-    cut = {worker: chunks(b"abcdef", sent_by(worker), share=3) for worker in range(5)}
+    cut = {worker: chunks(b"abcdef", sent_by(worker), piece=3) for worker in range(5)}
     for first, _ in cut.values():
         assembler.add(first)
     assert (assembler.dropped, len(assembler)) == (2, 3)
@@ -188,20 +189,20 @@ def test_oldest_incomplete_message_goes_when_there_are_too_many() -> None:
 def test_oldest_incomplete_message_goes_when_pending_bytes_are_too_many() -> None:
     assembler = Assembler(max_message_bytes=1000)
     for worker in range(10):
-        assembler.add(chunks(bytes(700), sent_by(worker), share=350)[0])
+        assembler.add(chunks(bytes(700), sent_by(worker), piece=350)[0])
         assert assembler.pending_bytes <= 2000
     assert (assembler.dropped, len(assembler)) == (8, 2)
-    assert assembler.add(chunks(bytes(700), sent_by(9), share=350)[1]) is not None
+    assert assembler.add(chunks(bytes(700), sent_by(9), piece=350)[1]) is not None
 
 
 @pytest.mark.parametrize(("total_bytes", "count"), [(7, 2), (6, 3)])
 def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int) -> None:
     assembler = Assembler(max_message_bytes=100)
-    first, second = chunks(b"abcdef", sent_by(), share=3)
+    first, second = chunks(b"abcdef", sent_by(), piece=3)
     assembler.add(first)
     size = -(-total_bytes // count)
     with pytest.raises(MessageCorrupt, match="6 bytes in 2 chunks, or"):
-        assembler.add(forged(sent_by(), index=0, count=count, total_bytes=total_bytes, share=bytes(size)))
+        assembler.add(forged(sent_by(), index=0, count=count, total_bytes=total_bytes, piece=bytes(size)))
     assert (len(assembler), assembler.pending_bytes, assembler.dropped) == (0, 0, 1)
     assert assembler.add(second) is None  # nothing of the first attempt is left
     assert assembler.add(first) is not None
@@ -212,12 +213,12 @@ def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int
 
 def test_chunk_of_a_worker_that_no_job_can_have_is_corrupt() -> None:
     with pytest.raises(MessageCorrupt, match="worker 65536: a job has at most 65,536 workers"):
-        peek(forged(sent_by(2**16), index=0, count=1, total_bytes=1, share=b"x"))
+        peek(forged(sent_by(2**16), index=0, count=1, total_bytes=1, piece=b"x"))
 
 
 def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocates_at_most: "AllocatesAtMost") -> None:
-    share = bytes(64)
-    chunk = forged(sent_by(), index=0, count=1 << 30, total_bytes=64 << 30, share=share)
+    piece = bytes(64)
+    chunk = forged(sent_by(), index=0, count=1 << 30, total_bytes=64 << 30, piece=piece)
     assembler = Assembler(max_message_bytes=1 << 20)
     with allocates_at_most(50_000), pytest.raises(MessageTooLarge) as error:
         assembler.add(chunk)
@@ -225,7 +226,7 @@ def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocat
     assert len(assembler) == 0
 
 
-def test_beginnings_of_many_messages_never_take_more_than_two_messages_memory(
+def test_first_chunks_of_many_messages_never_take_more_memory_than_two_messages(
     allocates_at_most: "AllocatesAtMost",
 ) -> None:
     limit = 1 << 20
@@ -234,9 +235,9 @@ def test_beginnings_of_many_messages_never_take_more_than_two_messages_memory(
     for worker in range(200):
         total = limit >> worker % 5
         count = (2, 1000, total)[worker % 3]
-        share = bytes(-(-total // count))
-        if (count - 1) * len(share) < total:
-            beginnings.append(forged(sent_by(worker), index=0, count=count, total_bytes=total, share=share))
+        piece = bytes(-(-total // count))
+        if (count - 1) * len(piece) < total:
+            beginnings.append(forged(sent_by(worker), index=0, count=count, total_bytes=total, piece=piece))
     assert len(beginnings) > 100
     with allocates_at_most(2 * limit + 100_000):
         for chunk in beginnings:
@@ -246,13 +247,13 @@ def test_beginnings_of_many_messages_never_take_more_than_two_messages_memory(
 
 def test_largest_message_in_the_smallest_chunks_fits() -> None:
     assembler = Assembler(max_message_bytes=500)
-    *_, last = [assembler.add(chunk) for chunk in chunks(bytes(range(250)) * 2, sent_by(), share=1)]
+    *_, last = [assembler.add(chunk) for chunk in chunks(bytes(range(250)) * 2, sent_by(), piece=1)]
     assert last is not None
     assert bytes(last.buffer) == bytes(range(250)) * 2
 
 
 def test_chunk_cut_anywhere_or_lengthened_is_corrupt_and_leaves_the_message_pending() -> None:
-    first, second = chunks(bytes(60), sent_by(), share=30)
+    first, second = chunks(bytes(60), sent_by(), piece=30)
     assembler = Assembler(max_message_bytes=100)
     assembler.add(first)
     for wrong in [second[:length] for length in range(len(second))] + [second + b"\0"]:
@@ -262,7 +263,7 @@ def test_chunk_cut_anywhere_or_lengthened_is_corrupt_and_leaves_the_message_pend
 
 
 def test_any_flipped_bit_of_the_prefix_is_noticed() -> None:
-    chunk = bytearray(chunks(bytes(60), sent_by(1, incarnation=2, sequence=3), share=30)[1])
+    chunk = bytearray(chunks(bytes(60), sent_by(1, incarnation=2, sequence=3), piece=30)[1])
     for bit in range(PREFIX_BYTES * 8):
         chunk[bit // 8] ^= 1 << bit % 8
         with pytest.raises(MessageCorrupt):
@@ -272,7 +273,7 @@ def test_any_flipped_bit_of_the_prefix_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "count", "total_bytes", "share"),
+    ("index", "count", "total_bytes", "piece"),
     [
         (0, 0, 10, 10),
         (1, 1, 10, 10),
@@ -288,9 +289,9 @@ def test_any_flipped_bit_of_the_prefix_is_noticed() -> None:
     ],
 )
 def test_chunk_whose_numbers_do_not_fit_together_is_corrupt(
-    index: int, count: int, total_bytes: int, share: int
+    index: int, count: int, total_bytes: int, piece: int
 ) -> None:
-    chunk = forged(sent_by(), index=index, count=count, total_bytes=total_bytes, share=bytes(share))
+    chunk = forged(sent_by(), index=index, count=count, total_bytes=total_bytes, piece=bytes(piece))
     assembler = Assembler(max_message_bytes=1000)
     with pytest.raises(MessageCorrupt):
         assembler.add(chunk)
@@ -311,12 +312,12 @@ small = st.integers(0, 5)
 
 @given(st.lists(st.tuples(small, small, small, small, st.integers(0, 40), st.booleans()), max_size=60))
 @settings(deadline=None, max_examples=300)
-def test_whatever_a_liar_sends_the_bounds_hold(sent: list[tuple[int, int, int, int, int, bool]]) -> None:
+def test_bounds_hold_for_hostile_chunks(sent: list[tuple[int, int, int, int, int, bool]]) -> None:
     assembler = Assembler(max_message_bytes=30, max_pending=3)
     for worker, sequence, index, count, total, shorter in sent:
         size = -(-total // max(count, 1))
-        share = bytes(max(min(size, total - index * size) - shorter, 0))
-        chunk = forged(sent_by(worker, sequence=sequence), index=index, count=count, total_bytes=total, share=share)
+        piece = bytes(max(min(size, total - index * size) - shorter, 0))
+        chunk = forged(sent_by(worker, sequence=sequence), index=index, count=count, total_bytes=total, piece=piece)
         try:
             assembled = assembler.add(chunk)
         except (MessageCorrupt, MessageTooLarge):
@@ -328,6 +329,6 @@ def test_whatever_a_liar_sends_the_bounds_hold(sent: list[tuple[int, int, int, i
 
 
 @pytest.mark.parametrize(("max_message_bytes", "max_pending"), [(0, 1), (1, 0), (-5, 64)])
-def test_bounds_that_leave_no_room_are_refused(max_message_bytes: int, max_pending: int) -> None:
+def test_bounds_below_one_are_refused(max_message_bytes: int, max_pending: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Assembler(max_message_bytes=max_message_bytes, max_pending=max_pending)

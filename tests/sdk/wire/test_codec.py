@@ -1,4 +1,4 @@
-"""What the codec promises of its own messages: tensors arrive bit for bit, without copies, and aligned."""
+"""Round trips of the codec: tensors arrive bit for bit, without copies, and aligned."""
 
 import gc
 import math

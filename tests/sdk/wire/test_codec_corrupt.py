@@ -29,13 +29,13 @@ def joined(encoded: Encoded) -> bytearray:
 
 
 def sealed(frame: bytearray) -> bytearray:
-    """The frame with the checksum made right: what a liar, not an accident, would send."""
+    """Correct the checksum: bytes of a hostile peer, not of an accident."""
     checksum = xxhash.xxh3_64_intdigest(bytes(frame[:24] + frame[32:]))
     return frame[:24] + struct.pack("<Q", checksum) + frame[32:]
 
 
 def forged(header: bytes, payload: bytes = b"", meta: bytes = b"") -> bytearray:
-    """A frame whose lengths and checksum are right, whatever its header says."""
+    """Make a message with right lengths and checksum around any header."""
     body = header + meta
     padding = bytes(-(32 + len(body)) % ALIGNMENT)
     fields = FIELDS.pack(b"RLFT", 1, len(header), len(meta), len(payload))
@@ -50,7 +50,7 @@ def tensor_header(**changes: object) -> bytes:
 def grows_by_at_most(nbytes: int) -> Iterator[None]:
     """Bounds the process's peak of resident memory: pydantic's parser allocates where tracemalloc does not see it."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to what is resident now
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the resident size
     except OSError:
         pytest.skip("this system does not let a process reset its peak of resident memory")
     before = resident_peak_bytes()
@@ -101,23 +101,23 @@ def test_any_flipped_bit_is_noticed() -> None:
     decode(frame)
 
 
-def test_any_bit_flipped_by_a_liar_is_noticed_or_harmless() -> None:
+def test_any_bit_flipped_under_a_right_checksum_is_noticed_or_harmless() -> None:
     frame = sample()
     expected = {key: (tensor.dtype, tensor.shape) for key, tensor in decode(bytearray(frame))[1].items()}
     payload_at = len(frame) - 136  # 24, 3, 0 and 8 bytes, each at a multiple of 64
-    lies = 0
+    changed = 0
     for bit in range(len(frame) * 8):
-        lie = bytearray(frame)
-        lie[bit // 8] ^= 1 << bit % 8
+        forged = bytearray(frame)
+        forged[bit // 8] ^= 1 << bit % 8
         try:
-            _, got = decode(sealed(lie))
+            _, got = decode(sealed(forged))
         except (MessageCorrupt, MessageTooLarge):
-            lies += 1
+            changed += 1
             continue
         assert sum(tensor.nbytes for tensor in got.values()) < len(frame)
         if bit // 8 >= payload_at:
             assert {key: (tensor.dtype, tensor.shape) for key, tensor in got.items()} == expected
-    assert lies > 1000
+    assert changed > 1000
 
 
 @given(messages, st.data())
@@ -152,7 +152,7 @@ def test_arbitrary_header_in_a_right_frame_is_corrupt(header: bytes, meta: bytes
 
 @given(*[st.integers(0, limit) for limit in (2**32 - 1, 2**32 - 1, 2**32 - 1, 2**64 - 1)])
 @relaxed
-def test_lying_lengths_are_refused(version: int, header: int, meta: int, payload: int) -> None:
+def test_false_lengths_are_refused(version: int, header: int, meta: int, payload: int) -> None:
     frame = sample()
     frame[:24] = FIELDS.pack(b"RLFT", version % 2, header, meta, payload)
     with pytest.raises((MessageCorrupt, MessageTooLarge)):
@@ -160,7 +160,7 @@ def test_lying_lengths_are_refused(version: int, header: int, meta: int, payload
 
 
 @pytest.mark.parametrize("change", [-136, -1, 1, 64, 2**62])
-def test_lying_payload_length_is_refused(change: int) -> None:
+def test_false_payload_length_is_refused(change: int) -> None:
     frame = sample()
     (payload_bytes,) = struct.unpack_from("<Q", frame, 16)
     frame[16:24] = struct.pack("<Q", payload_bytes + change)
@@ -192,7 +192,7 @@ def test_header_with_an_odd_value_is_corrupt_or_means_the_payload(field: str, va
 
 @given(st.lists(st.one_of(st.integers(0, 3), odd_integers), max_size=34), st.sampled_from(DTYPES))
 @relaxed
-def test_lying_shape_never_costs_memory(
+def test_false_shape_never_costs_memory(
     allocates_at_most: "AllocatesAtMost", shape: list[int], dtype: torch.dtype
 ) -> None:
     frame = forged(tensor_header(shape=shape, dtype=str(dtype).removeprefix("torch.")), bytes(64))
@@ -228,7 +228,7 @@ def test_lying_shape_never_costs_memory(
     ],
     ids=str,
 )
-def test_lie_in_the_header_is_named(changes: dict[str, object], reason: str) -> None:
+def test_contradiction_in_the_header_is_named(changes: dict[str, object], reason: str) -> None:
     assert list(decode(forged(tensor_header(), bytes(64)))[1]) == [("a",)]
     with pytest.raises(MessageCorrupt, match=reason):
         decode(forged(tensor_header(**changes), bytes(64)))
@@ -282,7 +282,7 @@ def test_header_and_meta_that_claim_more_than_a_mebibyte_are_too_large(
     ],
     ids=lambda header: f"{header[:12]!r}-{len(header)}",
 )
-def test_long_hostile_header_costs_little_memory_and_says_little(header: bytes) -> None:
+def test_long_hostile_header_costs_little_memory_and_has_a_short_error(header: bytes) -> None:
     frame = forged(header, bytes(64))
     with grows_by_at_most(64 << 20), pytest.raises(MessageCorrupt) as error:
         decode(frame)

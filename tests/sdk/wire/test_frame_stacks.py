@@ -33,7 +33,7 @@ META = BatchMeta(session=1, round=1, version=1, frames=6)
 def stacked(
     *, count: int, last: bool, begins: set[tuple[int, int]], dtype: torch.dtype = torch.uint8, time: int = 12
 ) -> Tensor:
-    """Observations [2, T, ...] of `count` images each, which begin anew where it is said."""
+    """Observations [2, T, ...] of `count` images each, which begin with new images in the given frames."""
     generator = torch.Generator().manual_seed(0)
 
     def image() -> Tensor:
@@ -61,7 +61,7 @@ def bits(tensor: Tensor) -> bytes:
     begins=st.sets(st.tuples(st.integers(0, 1), st.integers(1, 11)), max_size=2),
     dtype=st.sampled_from([torch.uint8, torch.float32, torch.bfloat16, torch.float64]),
 )
-def test_stacks_come_out_as_they_went_in_and_each_image_was_there_once(
+def test_unfolded_stacks_equal_the_originals_and_each_image_is_sent_once(
     count: int, last: bool, begins: set[tuple[int, int]], dtype: torch.dtype
 ) -> None:
     observations = stacked(count=count, last=last, begins=begins, dtype=dtype)
@@ -79,7 +79,7 @@ def test_stacks_come_out_as_they_went_in_and_each_image_was_there_once(
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_numbers_that_are_equal_and_have_other_bits_are_not_taken_for_each_other(last: bool) -> None:
+def test_equal_numbers_with_different_bits_are_different_images(last: bool) -> None:
     observations = stacked(count=4, last=last, begins=set(), dtype=torch.float32)
     one = (0, 5, ..., 1) if last else (0, 5, 1)
     observations[one] = 0.0
@@ -104,7 +104,7 @@ def test_numbers_that_are_equal_and_have_other_bits_are_not_taken_for_each_other
     ],
     ids=["noise", "colours", "vectors", "tiny", "one frame", "always another", "wide"],
 )
-def test_what_is_no_stack_stays_as_it_is(observations: Tensor) -> None:
+def test_observations_that_are_no_stacks_are_not_folded(observations: Tensor) -> None:
     assert fold(observations) is None
 
 
@@ -169,7 +169,7 @@ assert FOLDED is not None
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "forged",
     [
         FOLDED._replace(images=FOLDED.images[:-1]),
         FOLDED._replace(images=FOLDED.images[:, 0, 0]),
@@ -186,24 +186,24 @@ assert FOLDED is not None
         FOLDED._replace(images=torch.zeros(FOLDED.images.shape, dtype=torch.complex128)),
     ],
 )
-def test_parts_that_do_not_fit_together_are_refused(lie: Folded, allocates_at_most: "AllocatesAtMost") -> None:
+def test_parts_that_do_not_fit_together_are_refused(forged: Folded, allocates_at_most: "AllocatesAtMost") -> None:
     with pytest.raises(MessageCorrupt, match="folded observations"), allocates_at_most(1 << 20):
-        unfold(lie)
+        unfold(forged)
 
 
 @pytest.mark.parametrize("missing", ["folded images", "folded begins", "folded form"])
-def test_a_message_without_all_parts_of_what_was_folded_is_refused(missing: str) -> None:
+def test_a_message_that_lacks_a_part_of_folded_observations_is_refused(missing: str) -> None:
     assert FOLDED is not None
     parts = {"folded images": FOLDED.images, "folded begins": FOLDED.begins, "folded form": FOLDED.form}
     tensors: dict[Key, Tensor] = {(part, "observation"): value for part, value in parts.items() if part != missing}
-    with pytest.raises(MessageCorrupt, match="parts of what was folded"):
+    with pytest.raises(MessageCorrupt, match="parts of folded observations are missing"):
         unpack_fragment(message(tensors))
 
 
-def test_a_message_with_observations_that_are_folded_and_also_not_is_refused() -> None:
+def test_a_message_with_folded_and_unfolded_observations_of_one_key_is_refused() -> None:
     assert FOLDED is not None
     tensors: dict[Key, Tensor] = {(f"folded {name}", "observation"): value for name, value in FOLDED._asdict().items()}
-    with pytest.raises(MessageCorrupt, match="twice"):
+    with pytest.raises(MessageCorrupt, match="a key occurs twice"):
         unpack_fragment(message({**tensors, ("steps", "observation"): torch.zeros(2, 12)}))
 
 

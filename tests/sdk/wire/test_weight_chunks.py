@@ -1,4 +1,4 @@
-"""A version's bytes in chunks: whatever arrives in whatever order, only a version that is whole and right comes out."""
+"""A version in chunks: whatever arrives, in any order, only a complete and correct version is returned."""
 
 import struct
 from contextlib import suppress
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from rollfleet.errors import MessageCorrupt
 from rollfleet.wire.buffer_pool import BufferPool
-from rollfleet.wire.weight_chunks import CHUNK_BYTES, MAX_CHUNKS, MAX_PENDING, WeightAssembler, manifest_of, split
+from rollfleet.wire.chunks import CHUNK_BYTES
+from rollfleet.wire.weight_chunks import MAX_CHUNKS, MAX_PENDING, WeightAssembler, cut, manifest_of
 from rollfleet_api.messages import Manifest
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int 
     """A manifest, its bytes, its chunks."""
     data = np.random.default_rng((session, number)).integers(0, 256, nbytes, np.uint8).tobytes()
     manifest = manifest_of(session, number, (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX.size)
-    return manifest, data, list(split(manifest, memoryview(data)))
+    return manifest, data, [b"".join(pieces) for pieces in cut(manifest, memoryview(data))]
 
 
 def forged(*, index: int = 0, number: int = 1, total: int = 100, each: int = 16, body: bytes = bytes(16)) -> bytes:
@@ -49,7 +50,7 @@ def test_chunks_in_any_order_and_repeated_make_the_version(nbytes: int, each: in
     assert assembler.finish(manifest).tobytes() == data
 
 
-def test_memory_is_used_again_but_not_while_a_version_in_it_is_being_loaded() -> None:
+def test_memory_is_reused_but_not_while_its_version_is_being_loaded() -> None:
     assembler = WeightAssembler(100, BufferPool(MAX_PENDING).take)
 
     def came(number: int) -> NDArray[np.uint8]:
@@ -58,20 +59,20 @@ def test_memory_is_used_again_but_not_while_a_version_in_it_is_being_loaded() ->
             assembler.add(chunk)
         return assembler.finish(manifest)
 
-    held, newest, places = came(1), came(2), set()
+    held, newest, addresses = came(1), came(2), set()
     loaded = held[:50].view(np.int16)  # as a worker does, of an earlier version than the newest
     del held
     for number in range(3, 10):
         newest = came(number)
         assert newest.tobytes() == version(number)[1]
-        places.add(newest.ctypes.data)
+        addresses.add(newest.ctypes.data)
     assert loaded.tobytes() == version(1)[1][:50]
-    assert len(places) == 2
+    assert len(addresses) == 2
     at = loaded.ctypes.data
-    assert at not in places
+    assert at not in addresses
     del loaded
     newest = came(10)
-    assert newest.ctypes.data in {at} | places
+    assert newest.ctypes.data in {at} | addresses
     assert newest.tobytes() == version(10)[1]
 
 
@@ -99,7 +100,7 @@ def test_chunks_of_two_learners_with_the_same_number_never_mix(order: object) ->
     assert assembler.finish(manifest).tobytes() == data
 
 
-def test_what_a_replaced_learner_still_sends_takes_no_place() -> None:
+def test_chunks_of_a_replaced_learner_displace_no_version() -> None:
     manifest, data, chunks = version(1, session=2)
     assembler = WeightAssembler(100)
     for chunk in chunks[:3]:
@@ -116,19 +117,19 @@ def test_chunks_fit_the_servers_largest_message_and_are_a_mebibyte_at_most() -> 
     for max_chunk_bytes, longest in ((100, 100), (1 << 23, CHUNK_BYTES + PREFIX.size)):
         data = memoryview(bytes(CHUNK_BYTES + 50))
         manifest = manifest_of(1, 1, (), data, max_chunk_bytes=max_chunk_bytes)
-        chunks = list(split(manifest, data))
+        chunks = [b"".join(pieces) for pieces in cut(manifest, data)]
         assert len(chunks) == manifest.chunks
         assert max(map(len, chunks)) == longest
 
 
-def test_missing_names_what_did_not_come() -> None:
+def test_missing_lists_the_chunks_that_did_not_arrive() -> None:
     manifest, data, chunks = version(1)
     assembler = WeightAssembler(100)
     assert assembler.missing(manifest) == list(range(7))
     for index in (0, 3, 6):
         assembler.add(chunks[index])
     assert assembler.missing(manifest) == [1, 2, 4, 5]
-    with pytest.raises(MessageCorrupt, match="version 1: not all of its chunks have come"):
+    with pytest.raises(MessageCorrupt, match="version 1: chunks are missing"):
         assembler.finish(manifest)
     for index in assembler.missing(manifest):
         assembler.add(chunks[index])
@@ -152,7 +153,7 @@ def test_chunk_of_a_newer_version_in_the_same_slot_does_not_count_for_the_older(
     for chunk in [*old_chunks[:3], new_chunks[3], *old_chunks[4:]]:
         assembler.add(chunk)
     assert assembler.missing(older) == [3]
-    with pytest.raises(MessageCorrupt, match="version 1: not all"):
+    with pytest.raises(MessageCorrupt, match="version 1: chunks are missing"):
         assembler.finish(older)
 
 
@@ -167,22 +168,22 @@ def test_only_the_two_newest_versions_are_held() -> None:
     for number in (3, 4):
         assembler.finish(manifests[number])
     for number in (1, 2):
-        with pytest.raises(MessageCorrupt, match="not all"):
+        with pytest.raises(MessageCorrupt, match="chunks are missing"):
             assembler.finish(manifests[number])
 
 
-def test_older_version_is_forgotten_once_a_newer_one_is_whole() -> None:
+def test_older_version_is_forgotten_once_a_newer_one_is_complete() -> None:
     older, _, old_chunks = version(1)
     newer, _, new_chunks = version(2)
     assembler = WeightAssembler(100)
     for chunk in old_chunks + new_chunks:
         assembler.add(chunk)
     assembler.finish(newer)
-    with pytest.raises(MessageCorrupt, match="version 1: not all"):
+    with pytest.raises(MessageCorrupt, match="version 1: chunks are missing"):
         assembler.finish(older)
 
 
-def test_what_was_handed_out_is_not_written_again() -> None:
+def test_memory_of_a_finished_version_is_not_written_again() -> None:
     manifest, data, chunks = version(1)
     assembler = WeightAssembler(100)
     for chunk in chunks:
@@ -194,7 +195,7 @@ def test_what_was_handed_out_is_not_written_again() -> None:
     assert got.tobytes() == data
 
 
-def test_versions_that_never_become_whole_do_not_keep_out_the_one_that_is_asked_for() -> None:
+def test_incomplete_versions_do_not_displace_the_requested_one() -> None:
     manifest, data, chunks = version(5)
     assembler = WeightAssembler(100)
     for number in (2**63, 2**63 + 1):
@@ -215,7 +216,7 @@ def test_manifest_overrules_chunks_of_another_size() -> None:
     assert assembler.finish(manifest).tobytes() == data
 
 
-# What is wrong.
+# Invalid chunks.
 
 
 @given(st.integers(0, 6), st.data())
@@ -249,22 +250,22 @@ def test_version_whose_checksum_is_wrong_can_be_fetched_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunk", "said"),
+    ("chunk", "error"),
     [
         (b"", "at least 32 bytes, this has 0"),
         (forged()[:31], "at least 32 bytes, this has 31"),
         (b"RFW2" + forged()[4:], "begins with b'RFW2'"),
-        (forged(body=bytes(15)), "chunk 0 of version 1: 15 bytes do not fit its place"),
-        (forged(body=bytes(17)), "chunk 0 of version 1: 17 bytes do not fit its place"),
-        (forged(index=6), "chunk 6 of version 1: 16 bytes do not fit its place"),
-        (forged(index=7, body=b""), "chunk 7 of version 1: 0 bytes do not fit its place"),
+        (forged(body=bytes(15)), "chunk 0 of version 1: 15 bytes do not fit its offset"),
+        (forged(body=bytes(17)), "chunk 0 of version 1: 17 bytes do not fit its offset"),
+        (forged(index=6), "chunk 6 of version 1: 16 bytes do not fit its offset"),
+        (forged(index=7, body=b""), "chunk 7 of version 1: 0 bytes do not fit its offset"),
         (forged(index=2**32 - 1), "chunk 4294967295 of version 1"),
-        (forged(each=0, body=b""), "chunk 0 of version 1: 0 bytes do not fit its place"),
-        (forged(each=2**32 - 1), "chunk 0 of version 1: 16 bytes do not fit its place"),
+        (forged(each=0, body=b""), "chunk 0 of version 1: 0 bytes do not fit its offset"),
+        (forged(each=2**32 - 1), "chunk 0 of version 1: 16 bytes do not fit its offset"),
     ],
 )
-def test_chunk_that_is_cut_or_lies_about_its_place_is_corrupt(chunk: bytes, said: str) -> None:
-    with pytest.raises(MessageCorrupt, match=said):
+def test_chunk_that_is_cut_or_has_a_false_offset_is_corrupt(chunk: bytes, error: str) -> None:
+    with pytest.raises(MessageCorrupt, match=error):
         WeightAssembler(100).add(chunk)
 
 
@@ -275,7 +276,7 @@ def test_chunk_that_is_cut_or_lies_about_its_place_is_corrupt(chunk: bytes, said
     st.integers(0, 2**32 - 1) | st.integers(0, 200),
     st.binary(max_size=120),
 )
-def test_no_chunk_does_worse_than_be_corrupt(
+def test_arbitrary_chunks_end_in_an_error_or_are_ignored(
     allocates_at_most: "AllocatesAtMost", index: int, number: int, total: int, each: int, body: bytes
 ) -> None:
     assembler = WeightAssembler(100)
@@ -295,11 +296,11 @@ def test_chunks_of_a_policy_of_another_size_cost_nothing(allocates_at_most: "All
 def test_chunks_of_one_byte_each_do_not_cost_memory_for_each(allocates_at_most: "AllocatesAtMost") -> None:
     total = 64 * MAX_CHUNKS
     assembler = WeightAssembler(total)
-    lie = forged(total=total, each=1, body=b"a")
+    forged_chunk = forged(total=total, each=1, body=b"a")
     manifest = replace(version(1)[0], total_bytes=total, chunk_bytes=1)
     with allocates_at_most(20_000):
         with pytest.raises(MessageCorrupt, match=f"{total} chunks of 1 bytes are over {MAX_CHUNKS}"):
-            assembler.add(lie)
+            assembler.add(forged_chunk)
         with pytest.raises(MessageCorrupt, match=f"{total} chunks of 1 bytes are over {MAX_CHUNKS}"):
             assembler.missing(manifest)
 

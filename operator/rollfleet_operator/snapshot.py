@@ -1,0 +1,87 @@
+"""A job at one moment: the one value from which status and conditions follow."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import WorkerState, WorkerStatus
+from rollfleet_api.permissions import Role
+from rollfleet_operator.nats_port import Heartbeats
+from rollfleet_operator.observed import Observed, Pod
+from rollfleet_operator.problems import Problem
+from rollfleet_operator.verdict import Stage, Verdict, current_run
+
+FRESH_S: Final = 30.0
+"""A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All that the operator knows of a job at one moment.
+
+    Attributes:
+        job: The job.
+        observed: Its children.
+        heartbeats: Its last heartbeats.
+        verdict: Its stage.
+        problem: The error of the last attempt to create its children; None: no error.
+        frames_per_second: Frames per second over the last 30 s.
+        now_s: The time, seconds since the epoch.
+
+    Example:
+        >>> status(Snapshot(job=job, observed=observed, heartbeats=heartbeats, verdict=verdict, problem=None,
+        ...                 frames_per_second=0.0, now_s=time.time()))
+    """
+
+    job: CollectorJob
+    observed: Observed
+    heartbeats: Heartbeats
+    verdict: Verdict
+    problem: Problem | None
+    frames_per_second: float
+    now_s: float
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no worker should run."""
+        return self.job.spec.suspend or self.verdict.stage is not Stage.LIVE
+
+    @property
+    def wanted(self) -> int:
+        """Number of workers that should run."""
+        return 0 if self.stopped else self.job.spec.workers
+
+    @cached_property
+    def pods(self) -> list[Pod]:
+        """Pods of the workers' current revision. A pod that is being deleted does not count."""
+        pods = self.observed.pods_of(current_run(self.job, self.observed, Role.WORKER))
+        return [pod for pod in pods if not pod.deleting and not pod.finished]
+
+    @property
+    def running(self) -> bool:
+        """Whether a worker's container runs."""
+        return any(pod.running for pod in self.pods)
+
+    @cached_property
+    def reporting(self) -> list[WorkerStatus]:
+        """Heartbeats of the workers that run and report. A worker that is still importing its libraries does not."""
+        beats = [(pod, self.heartbeats.workers.get(pod.index)) for pod in self.pods if pod.running]
+        return [beat for pod, beat in beats if beat and self._is_current(pod, beat)]
+
+    @property
+    def ready(self) -> int:
+        """Number of workers that run and report."""
+        return 0 if self.stopped else len(self.reporting)
+
+    @property
+    def states(self) -> frozenset[WorkerState]:
+        """States of the workers that run and report."""
+        return frozenset(beat.state for beat in self.reporting)
+
+    def _is_current(self, pod: Pod, beat: WorkerStatus) -> bool:
+        return (
+            beat.state not in (WorkerState.STARTING, WorkerState.FAILED)
+            and beat.time_s >= pod.created_s  # an older one is of an earlier pod
+            and self.now_s - beat.time_s < FRESH_S
+        )

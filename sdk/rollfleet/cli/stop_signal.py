@@ -1,0 +1,50 @@
+"""A program's reaction to Ctrl-C and SIGTERM: stop in order at the first, at once at a later one."""
+
+import signal
+from collections.abc import Callable, Iterable
+from types import FrameType
+
+EXIT_OF_SIGNALS = 128  # added to a signal's number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM
+
+
+class StopSignal:
+    """Handlers for the signals that stop a program. Install them in the main thread.
+
+    Args:
+        on_first: Called once, at the first signal: begin to stop.
+        on_later: Called at each later signal. Default: ignore it.
+        numbers: The signals to handle.
+
+    Attributes:
+        number: The signal that came first. None: no signal has come.
+
+    Example:
+        >>> stop = StopSignal(lambda: None)
+        >>> signal.raise_signal(signal.SIGTERM)
+        >>> stop.exit_code
+        143
+    """
+
+    def __init__(
+        self,
+        on_first: Callable[[], None],
+        on_later: Callable[[], None] = lambda: None,
+        *,
+        numbers: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
+    ) -> None:
+        self.number: int | None = None
+        self._on_first, self._on_later = on_first, on_later
+        for number in numbers:
+            signal.signal(number, self._handle)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a program that the signal stopped. 0: no signal has come."""
+        return 0 if self.number is None else EXIT_OF_SIGNALS + self.number
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            self._on_first()
+        else:
+            self._on_later()

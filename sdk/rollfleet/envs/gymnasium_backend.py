@@ -1,0 +1,156 @@
+"""The backend `Gymnasium`: registered environments, and those of an entrypoint or a factory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, TypeAlias
+
+import gymnasium
+
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.subprocesses import ProcessVectorEnv
+from rollfleet.envs.tensor_env import TensorEnv
+from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
+from rollfleet.system.entrypoints import load
+from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+
+Env: TypeAlias = gymnasium.Env[Any, Any]
+VectorEnv: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
+
+
+def build_gymnasium(
+    spec: EnvSpec, source: str, factory: Callable[..., object] | None, on_device: Mapping[str, object]
+) -> VectorEnv:
+    """Build environments in this thread, in processes, or in their native vector form. See `factory.Build`.
+
+    Raises:
+        EnvironmentInvalid: They could not be built.
+        EnvironmentFailed: A process of theirs failed.
+    """
+    if spec.vectorization is Vectorization.NATIVE and spec.id is not None:
+        return _native(spec.id, spec, source)
+    return _vectorized(spec, source, factory, on_device)
+
+
+def _native(env_id: str, spec: EnvSpec, source: str) -> VectorEnv:
+    mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+    kwargs: dict[str, Any] = dict(spec.kwargs)
+    try:
+        return gymnasium.make_vec(env_id, num_envs=spec.num_envs, vectorization_mode=mode, **kwargs)
+    except Exception as exc:
+        if "vector entry point" in str(exc):
+            raise EnvironmentInvalid(
+                f"{source} has no native vector form; write vectorization: Sync (or Async)"
+            ) from exc
+        raise _failed(source, exc, spec) from exc
+
+
+def _vectorized(
+    spec: EnvSpec, source: str, factory: Callable[..., object] | None, on_device: Mapping[str, object]
+) -> VectorEnv:
+    if spec.id is not None:
+        build: Callable[[], Env] = partial(_registered, spec.id, spec.kwargs)
+        first: Env | VectorEnv | None = None
+    else:
+        build, first = _from_factory(spec, source, factory or _entrypoint(spec, source))
+        if isinstance(first, gymnasium.vector.VectorEnv):
+            return _ready(first, spec, source)
+    wrappers: list[tuple[Callable[..., object], Mapping[str, object]]] = [
+        (_loaded(wrapper, source), wrapper.kwargs) for wrapper in spec.wrappers
+    ]
+    if on_device:
+        wrappers.append((TensorEnv, on_device))
+    single = partial(_single, build, wrappers)
+    # An environment that is built already becomes the first one, or gives the spaces.
+    here = single
+    if isinstance(first, gymnasium.Env):
+        given: Env = first
+        here = partial(_single, lambda: given, wrappers)
+    try:
+        if spec.vectorization is Vectorization.ASYNC:
+            return ProcessVectorEnv([single] * spec.num_envs, spec.processes or spec.num_envs, sample=here)
+        return SerialVectorEnv([here, *[single] * (spec.num_envs - 1)])
+    except EnvironmentFailed:
+        raise
+    except Exception as exc:
+        raise _failed(source, exc, spec) from exc
+
+
+def _registered(env_id: str, kwargs: Mapping[str, object]) -> Env:
+    return gymnasium.make(env_id, disable_env_checker=True, **dict(kwargs))  # type: ignore[arg-type]
+
+
+def _single(build: Callable[[], Env], wrappers: Sequence[tuple[Callable[..., object], Mapping[str, object]]]) -> Env:
+    env = build()
+    for wrapper, kwargs in wrappers:
+        wrapped = wrapper(env, **kwargs)
+        if not isinstance(wrapped, gymnasium.Env):
+            raise TypeError(f"wrapper {wrapper} returned a {type(wrapped).__name__}, not a gymnasium.Env")
+        env = wrapped
+    return env
+
+
+def _entrypoint(spec: EnvSpec, source: str) -> Callable[..., object]:
+    try:
+        return load(spec.entrypoint or "")
+    except ValueError as exc:
+        raise EnvironmentInvalid(f"{source}: {exc}") from exc
+
+
+def _from_factory(
+    spec: EnvSpec, source: str, factory: Callable[..., object]
+) -> tuple[Callable[[], Env], Env | VectorEnv]:
+    """Return the factory, and its first environment, which shows whether it makes single or vector ones."""
+    kwargs: dict[str, object] = dict(spec.kwargs)
+    if spec.vectorization is Vectorization.NATIVE:
+        kwargs.setdefault("num_envs", spec.num_envs)
+    build = partial(factory, **kwargs)
+    try:
+        first = build()
+    except Exception as exc:
+        raise _failed(source, exc, spec) from exc
+    if not isinstance(first, gymnasium.Env | gymnasium.vector.VectorEnv):
+        raise EnvironmentInvalid(
+            f"{source} returned a {type(first).__name__}; return a gymnasium.Env, or a gymnasium.vector.VectorEnv "
+            f"with num_envs={spec.num_envs}"
+        )
+    if spec.vectorization is Vectorization.NATIVE and not isinstance(first, gymnasium.vector.VectorEnv):
+        first.close()
+        raise EnvironmentInvalid(
+            f"{source} returned a single environment, but the job says vectorization: Native; return a "
+            "gymnasium.vector.VectorEnv, or write vectorization: Sync"
+        )
+    return build, first  # type: ignore[return-value]
+
+
+def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
+    if env.num_envs != spec.num_envs:
+        env.close()
+        raise EnvironmentInvalid(
+            f"{source} returned a VectorEnv of {env.num_envs} environments, but the job says {spec.num_envs}; "
+            f"write numEnvs: {env.num_envs}, or pass the number to the factory in env.kwargs"
+        )
+    if spec.wrappers:
+        env.close()
+        raise EnvironmentInvalid(
+            f"{source} returned a VectorEnv, but wrappers take single environments; apply them inside the factory"
+        )
+    return env
+
+
+def _loaded(wrapper: WrapperSpec, source: str) -> Callable[..., object]:
+    try:
+        return load(wrapper.entrypoint)
+    except ValueError as exc:
+        raise EnvironmentInvalid(f"{source}, wrapper: {exc}") from exc
+
+
+def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
+    if spec.id is not None and isinstance(exc, gymnasium.error.UnregisteredEnv):
+        near = get_close_matches(spec.id, gymnasium.registry, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
+        return EnvironmentInvalid(f"{source}: {exc} ({hint})")
+    return EnvironmentInvalid(
+        f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. "
+        "Check env.kwargs and env.wrappers, and that its dependencies are installed on the worker"
+    )

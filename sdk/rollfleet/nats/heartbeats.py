@@ -1,0 +1,86 @@
+"""The heartbeats of a job as its learner exchanges them: it receives its workers' and its ranks', and sends its own."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from rollfleet.nats.link import Link, now_s
+from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
+from rollfleet.transports.roster import Roster
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Control, LearnerStatus, RankStatus, WorkerStatus, pack
+from rollfleet_api.ranks import ALONE, Rank
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0
+
+
+class LearnerHeartbeats:
+    """A learner's view of its workers and ranks, and its own heartbeat, once a second.
+
+    Args:
+        link: The learner's connection.
+        job: The job.
+        rank: The rank of this process.
+        process: Unique id of this process.
+
+    Attributes:
+        roster: The workers.
+        peers: The other ranks; on rank 0.
+        leader: Rank 0; on other ranks.
+        status: The content of the heartbeat; None: none is sent.
+
+    Example:
+        >>> heartbeats = LearnerHeartbeats(link, job, ALONE, process="a")  # doctest: +SKIP
+        >>> await heartbeats.subscribe()  # doctest: +SKIP
+        >>> await heartbeats.run()  # doctest: +SKIP
+    """
+
+    def __init__(self, link: Link, job: CollectorJob, rank: Rank, process: str) -> None:
+        self._link, self._key, self._rank = link, job.key, rank
+        self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
+        self.peers = PeerRanks(rank)
+        self.leader = LeaderView(link, rank, process)
+        self.status: LearnerStatus | None = None
+        self._reported: set[int] = set()  # workers whose problem was logged
+
+    async def subscribe(self) -> None:
+        """Receive heartbeats from now on; on ranks other than 0 also control."""
+        link, subjects = self._link, self._link.subjects
+        await link.listen(subjects.workers, WorkerStatus, self.roster.hear)
+        if not self._rank.leads:
+            await link.listen(subjects.control, Control, self.leader.hear)
+        elif self._rank != ALONE:
+            await link.listen(subjects.ranks, RankStatus, self.peers.hear)
+
+    async def run(self) -> None:
+        """Count and send heartbeats until cancelled."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            if self._link.client.is_connected:
+                self.roster.tick()
+                self.peers.tick()
+                if self._rank.leads:
+                    self._log_problems()
+            await self.send()
+
+    async def send(self) -> None:
+        """Send this process's heartbeat now."""
+        if not self._rank.leads:
+            self.leader.send()
+        elif self.status:
+            await self._link.publish(self._link.subjects.learner, pack(replace(self.status, time_s=now_s())))
+
+    def forget_missed(self) -> None:
+        """Forget missed heartbeats: none could arrive for a while."""
+        self.roster.forget_missed()
+        self.peers.forget_missed()
+
+    def _log_problems(self) -> None:
+        """Log each worker's problem once, until the worker recovers."""
+        problems = self.roster.problems()
+        for worker, problem in problems.items():
+            if worker not in self._reported:
+                log.warning("%s: %s", self._key, problem)
+        self._reported = set(problems)

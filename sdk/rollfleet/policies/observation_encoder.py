@@ -1,0 +1,67 @@
+"""Observations of any supported space, encoded for a linear layer: float32 [..., inputs]."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from gymnasium.spaces import Discrete, MultiDiscrete
+from torch import Tensor
+
+from rollfleet.envs.space_tree import ArraySpace, Space, SpaceTree, array_shape
+
+
+class ObservationEncoder:
+    """Flattens observations and concatenates their leaves.
+
+    uint8 (images) is divided by 255; Discrete and MultiDiscrete become one-hot.
+
+    Attributes:
+        inputs: The number of values for one observation.
+    """
+
+    def __init__(self, space: Space) -> None:
+        """Take a `supported` space."""
+        self._tree = SpaceTree(space)
+        leaves = list(self._tree.leaves.values())
+        self._encoders: list[Callable[[Tensor, int], Tensor]] = [_encoder(leaf) for leaf in leaves]
+        self.inputs = sum(_width(leaf) for leaf in leaves)
+
+    def __call__(self, observation: Any, leading: int) -> Tensor:
+        """Encode an observation with `leading` dimensions before its own; a Dict may be a larger TensorDict."""
+        if self._tree.plain:
+            return self._encoders[0](observation, leading)
+        leaves = self._tree.split(observation)
+        parts = [encode(leaf, leading) for encode, leaf in zip(self._encoders, leaves, strict=True)]
+        return torch.cat(parts, -1)
+
+
+def _width(space: ArraySpace) -> int:
+    if isinstance(space, Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, MultiDiscrete) else prod(array_shape(space))
+
+
+def _encoder(space: ArraySpace) -> Callable[[Tensor, int], Tensor]:
+    if isinstance(space, Discrete):
+        start, n = int(space.start), int(space.n)
+        return lambda observation, leading: F.one_hot(observation - start, n).float()
+    if isinstance(space, MultiDiscrete):
+        sizes, starts = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
+
+        def encode(observation: Tensor, leading: int) -> Tensor:
+            columns = observation.long().reshape(*observation.shape[:leading], -1).unbind(-1)
+            each = zip(columns, starts, sizes, strict=True)
+            return torch.cat([F.one_hot(column - start, n) for column, start, n in each], -1).float()
+
+        return encode
+    return _flattened
+
+
+def _flattened(observation: Tensor, leading: int) -> Tensor:
+    if observation.ndim != leading + 1:
+        observation = observation.reshape(*observation.shape[:leading], -1)
+    if observation.dtype is torch.float32:
+        return observation
+    return observation.float() / 255.0 if observation.dtype is torch.uint8 else observation.float()

@@ -1,0 +1,80 @@
+"""The seam between a rollout and the ways in which it steps environments."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollfleet.data.storage import Storage
+from rollfleet.data.tensor_memory import Array
+from rollfleet.envs.factory import VectorEnv
+from rollfleet.policies.actor import Actor
+from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.collection import CollectSpec
+
+
+class StepContext(NamedTuple):
+    """The parts of a rollout that its stepper works with."""
+
+    env: VectorEnv
+    actor: Actor
+    episodes: EpisodeCounts
+    trajectories: TrajectoryIds
+    spec: CollectSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """The frames that a stepper wrote into a storage.
+
+    Attributes:
+        frames: int64 [envs], the number of frames of each environment.
+        finals: One array [n, ...] per carried leaf: the observations after frames that ended an episode. Without
+            `trajs_per_batch` also those after the last frame of each row. Sorted by environment, then frame.
+    """
+
+    frames: NDArray[np.int64]
+    finals: list[Array]
+
+
+class Stepper(Protocol):
+    """Steps a vector of environments and writes their frames. A rollout has one and owns it.
+
+    A new stepper expects all environments at the first observation of an episode, in `actor.carried`. The order of
+    calls is `resume` or `restart`, then `collect`; `resize` comes before either.
+    """
+
+    def restart(self) -> None:
+        """Start over: all environments were reset, and frames that were kept back are dropped."""
+        ...
+
+    def resume(self) -> None:
+        """Start the next fragment: reset environments that waited for it."""
+        ...
+
+    def resize(self, steps: int) -> None:
+        """Prepare for fragments of T = `steps`."""
+        ...
+
+    def collect(
+        self,
+        into: Storage,
+        act: Callable[[], list[Array]],
+        values: list[Array],
+        *,
+        version: int,
+        stop: Callable[[], bool] | None = None,
+    ) -> Collected:
+        """Fill a storage [envs, T]; when `stop` is true, fill as much as every environment has.
+
+        Args:
+            into: The storage to fill.
+            act: Calls the policy on `actor.carried`.
+            values: The policy's output for the first step.
+            version: The policy's version.
+            stop: Checked between steps, after at least one frame of each environment.
+        """
+        ...

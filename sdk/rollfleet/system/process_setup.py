@@ -1,0 +1,32 @@
+"""What a program of Rollfleet sets up in its process before all else: its end at SIGTERM, its warnings."""
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from types import FrameType
+
+
+def exit_on_sigterm() -> None:
+    """Make a container's first process exit at SIGTERM, as any other process does by default.
+
+    The kernel keeps signals without a handler from a container's first process. Without this, the learner of a deleted
+    pod runs on until SIGKILL, half a minute later, and so does a worker that still imports its libraries.
+    An existing handler stays, and so does an ignored SIGTERM.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if os.getpid() == 1 and in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def silence_warnings() -> None:
+    """Ignore warnings from now on. Every worker of a job would repeat those of its libraries."""
+    import gymnasium
+
+    warnings.simplefilter("ignore")
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)

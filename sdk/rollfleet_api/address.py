@@ -1,0 +1,107 @@
+"""The address of a job, as a process reads it: from environment variables, or from files mounted into its pod.
+
+Variables win over files. Arguments of a function win over both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+FILES = Path("/var/run/rollfleet")
+"""The folder that the operator mounts into pods, with the four files below."""
+
+URL_FILE, JOB_FILE, CREDENTIALS_FILE, CA_FILE = "url", "job", "user.creds", "ca.crt"
+
+URL = "ROLLFLEET_NATS_URL"
+CREDENTIALS = "ROLLFLEET_NATS_CREDENTIALS"
+CA = "ROLLFLEET_NATS_CA"
+JOB = "ROLLFLEET_JOB"
+WORKER = "ROLLFLEET_WORKER"
+THREADS = "ROLLFLEET_THREADS"
+JOB_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in each pod of an Indexed Job
+
+
+class EnvironmentIncomplete(ValueError):
+    """The environment lacks a setting, or has an invalid one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The address of a job, with the credentials to reach it.
+
+    Attributes:
+        url: URL of NATS: `nats://host:port`, `tls://...`, perhaps with `user:password@`; commas separate several.
+        job: `namespace/name`.
+        credentials: NATS credentials file (JWT and seed); None: the URL contains them, or none are needed.
+        ca: File of trusted certificates; None: the system's.
+
+    Example:
+        >>> Address.read({"ROLLFLEET_NATS_URL": "nats://localhost", "ROLLFLEET_JOB": "default/cartpole"}).job
+        'default/cartpole'
+    """
+
+    url: str
+    job: str
+    credentials: Path | None = None
+    ca: Path | None = None
+
+    @classmethod
+    def read(
+        cls, environ: Mapping[str, str], *, files: Path = FILES, url: str | None = None, job: str | None = None
+    ) -> Self:
+        """Read an address from arguments, variables and files, in this order.
+
+        Raises:
+            EnvironmentIncomplete: URL or job is missing. The text names the argument, the variable and the file.
+        """
+        url = url or environ.get(URL) or _text(files / URL_FILE)
+        if not url:
+            raise EnvironmentIncomplete(f"no NATS server given: pass its URL, set {URL}, or mount {files / URL_FILE}")
+        job = job or environ.get(JOB) or _text(files / JOB_FILE)
+        if not job:
+            raise EnvironmentIncomplete(f"no job given: pass its name, set {JOB}, or mount {files / JOB_FILE}")
+        return cls(
+            url=url,
+            job=job,
+            credentials=_path(environ.get(CREDENTIALS), files / CREDENTIALS_FILE),
+            ca=_path(environ.get(CA), files / CA_FILE),
+        )
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables from which `read` gets this address."""
+        variables = {
+            URL: self.url,
+            JOB: self.job,
+            CREDENTIALS: str(self.credentials) if self.credentials else "",
+            CA: str(self.ca) if self.ca else "",
+        }
+        return {name: value for name, value in variables.items() if value}
+
+    def with_credentials(self, credentials: str | Path | None) -> Self:
+        """Return the address with another credentials file; None: unchanged."""
+        return replace(self, credentials=Path(credentials)) if credentials else self
+
+
+def worker_index(environ: Mapping[str, str]) -> int:
+    """Return the index of this process among the workers of its job.
+
+    Raises:
+        EnvironmentIncomplete: No variable has it, or it is not a whole number from 0.
+    """
+    index = environ.get(WORKER) or environ.get(JOB_COMPLETION_INDEX)
+    if index is None:
+        raise EnvironmentIncomplete(f"no worker index given: pass --index, or set {WORKER} or {JOB_COMPLETION_INDEX}")
+    if not index.isdecimal():
+        raise EnvironmentIncomplete(f"worker index {index!r}: expected a whole number from 0")
+    return int(index)
+
+
+def _text(file: Path) -> str | None:
+    return file.read_text().strip() if file.is_file() else None
+
+
+def _path(variable: str | None, file: Path) -> Path | None:
+    if variable:
+        return Path(variable)
+    return file if file.is_file() else None

@@ -1,0 +1,24 @@
+"""The labels and names by which the SDK finds a job's objects in a cluster; the operator sets them."""
+
+from typing import Final
+
+from rollfleet_api.permissions import Role
+
+MANAGER: Final = "rollfleet"
+"""The value of `MANAGED_BY_LABEL` on all objects of jobs."""
+
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+JOB_LABEL: Final = "rollfleet.dev/job"
+ROLE_LABEL: Final = "rollfleet.dev/role"
+INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
+"""The index of a worker: a label of its pod, and an annotation; set by Kubernetes."""
+
+
+def credentials_secret(job: str, role: Role) -> str:
+    """Return the name of the Secret with a role's NATS address and credentials.
+
+    Example:
+        >>> credentials_secret("cartpole", Role.LEARNER)
+        'cartpole-learner-nats'
+    """
+    return f"{job}-{role}-nats"

@@ -1,0 +1,125 @@
+"""The address of a job: from arguments, environment variables and mounted files."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollfleet_api.address import (
+    CA,
+    CREDENTIALS,
+    JOB,
+    JOB_COMPLETION_INDEX,
+    URL,
+    WORKER,
+    Address,
+    EnvironmentIncomplete,
+    worker_index,
+)
+
+VARIABLES = {URL: "nats://variable:1", JOB: "variables/job", CREDENTIALS: "/variable.creds", CA: "/variable.crt"}
+texts = st.text("abc:/@.,-", min_size=1, max_size=30)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Path:
+    """What the operator mounts into a pod."""
+    (tmp_path / "url").write_text("nats://file:1\n")
+    (tmp_path / "job").write_text("files/job\n")
+    (tmp_path / "user.creds").write_text("secret")
+    (tmp_path / "ca.crt").write_text("certificate")
+    return tmp_path
+
+
+def test_files_give_what_no_variable_does(mounted: Path) -> None:
+    assert Address.read({}, files=mounted) == Address(
+        url="nats://file:1", job="files/job", credentials=mounted / "user.creds", ca=mounted / "ca.crt"
+    )
+
+
+def test_variables_win_over_files(mounted: Path) -> None:
+    assert Address.read(VARIABLES, files=mounted) == Address(
+        url="nats://variable:1",
+        job="variables/job",
+        credentials=Path("/variable.creds"),
+        ca=Path("/variable.crt"),
+    )
+
+
+def test_arguments_win_over_variables_and_files(mounted: Path) -> None:
+    address = Address.read(VARIABLES, files=mounted, url="nats://argument:1", job="arguments/job")
+    assert (address.url, address.job) == ("nats://argument:1", "arguments/job")
+
+
+@pytest.mark.parametrize(
+    ("variable", "field", "expected"),
+    [
+        (URL, "url", "nats://file:1"),
+        (JOB, "job", "files/job"),
+        (CREDENTIALS, "credentials", "user.creds"),
+        (CA, "ca", "ca.crt"),
+    ],
+)
+def test_each_value_is_read_by_itself_and_an_empty_variable_is_ignored(
+    mounted: Path, variable: str, field: str, expected: str
+) -> None:
+    said = VARIABLES | {variable: ""}
+    address = Address.read(said, files=mounted)
+    assert str(getattr(address, field)).endswith(expected)
+    others = {"url", "job", "credentials", "ca"} - {field}
+    told = Address.read(VARIABLES, files=mounted)
+    assert all(getattr(address, other) == getattr(told, other) for other in others)
+
+
+def test_credentials_and_certificates_are_optional(tmp_path: Path) -> None:
+    assert Address.read({URL: "nats://a", JOB: "b"}, files=tmp_path) == Address(url="nats://a", job="b")
+
+
+@pytest.mark.parametrize(("missing", "file"), [(URL, "url"), (JOB, "job")])
+def test_missing_value_is_named_with_its_sources(tmp_path: Path, missing: str, file: str) -> None:
+    said = {name: value for name, value in VARIABLES.items() if name != missing}
+    (tmp_path / file).write_text("\n")  # an empty file says nothing either
+    with pytest.raises(EnvironmentIncomplete) as error:
+        Address.read(said, files=tmp_path)
+    assert missing in str(error.value)
+    assert str(tmp_path / file) in str(error.value)
+
+
+@given(
+    st.builds(
+        Address,
+        url=texts,
+        job=texts,
+        credentials=st.none() | texts.map(Path),
+        ca=st.none() | texts.map(Path),
+    )
+)
+def test_variables_are_read_back(address: Address) -> None:
+    nothing_there = Path("/nowhere")
+    assert Address.read(address.variables(), files=nothing_there) == address
+    assert all(address.variables().values())
+
+
+def test_other_credentials_leave_the_address_unchanged() -> None:
+    address = Address(url="nats://a", job="b", credentials=Path("old"), ca=Path("ca"))
+    assert address.with_credentials("new") == Address(url="nats://a", job="b", credentials=Path("new"), ca=Path("ca"))
+    assert address.with_credentials(None) == address
+
+
+def test_worker_index_comes_from_rollfleet_or_kubernetes() -> None:
+    assert worker_index({WORKER: "3"}) == 3
+    assert worker_index({JOB_COMPLETION_INDEX: "4"}) == 4
+    assert worker_index({WORKER: "0", JOB_COMPLETION_INDEX: "4"}) == 0
+    assert worker_index({WORKER: "", JOB_COMPLETION_INDEX: "4"}) == 4
+
+
+@pytest.mark.parametrize("said", ["-1", "1.5", "one", " ", "0x1", "²"])
+def test_index_that_is_no_whole_number_is_refused(said: str) -> None:
+    with pytest.raises(EnvironmentIncomplete, match="expected a whole number from 0"):
+        worker_index({WORKER: said})
+
+
+def test_missing_index_is_reported_with_its_sources() -> None:
+    with pytest.raises(EnvironmentIncomplete, match=f"set {WORKER} or {JOB_COMPLETION_INDEX}"):
+        worker_index({})

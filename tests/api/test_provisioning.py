@@ -1,0 +1,102 @@
+"""The plan of a job's streams: requests in their order, without a server."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning, subjects_of
+from rollfleet_api.validation import parse_job
+
+KEPT = {"rollfleet.default.test.control": b"control"}
+STATE, BATCHES = "rollfleet_default_test_state", "rollfleet_default_test_batches"
+SPEC = "rollfleet.default.test.spec"
+READ_SPEC = f"DIRECT.GET.{STATE}.{SPEC}"
+ACCEPTED = b"{}"
+
+
+def job(**delivery: object) -> CollectorJob:
+    spec = {
+        "env": {"id": "CartPole-v1"},
+        "policy": {"mlp": {}},
+        "collect": {"framesPerBatch": 64},
+        "delivery": delivery,
+    }
+    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
+
+
+def refusal(code: int) -> bytes:
+    return json.dumps({"error": {"code": 400, "err_code": code, "description": "no"}}).encode()
+
+
+def carry_out(plan: Plan, replies: Mapping[str, bytes]) -> list[Request]:
+    """Send a plan's requests to a server with these replies; it accepts all other requests."""
+    sent: list[Request] = []
+    try:
+        request = next(plan)
+        while True:
+            sent.append(request)
+            request = plan.send(Reply.parse(request, replies.get(subject(request), ACCEPTED)))
+    except StopIteration:
+        return sent
+
+
+def subject(request: Request) -> str:
+    return request.subject.removeprefix(API)
+
+
+def test_new_streams_are_created_and_the_state_is_restored_before_the_job_is_published() -> None:
+    missing = refusal(JetStreamCode.STREAM_NOT_FOUND)
+    sent = carry_out(provisioning(job(), KEPT), {f"STREAM.UPDATE.{name}": missing for name in (STATE, BATCHES)})
+    assert [subject(each) for each in sent] == [
+        f"STREAM.UPDATE.{STATE}",
+        f"STREAM.CREATE.{STATE}",
+        *KEPT,
+        f"STREAM.UPDATE.{BATCHES}",
+        f"STREAM.CREATE.{BATCHES}",
+        SPEC,
+    ]
+    assert sent[2].headers == {EXPECTED_SEQUENCE: "0"}
+
+
+def test_an_unchanged_job_is_not_published_again() -> None:
+    stored = json.dumps(job().dump()).encode()
+    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: stored})
+    assert [subject(each) for each in sent] == [f"STREAM.UPDATE.{STATE}", READ_SPEC, f"STREAM.UPDATE.{BATCHES}"]
+
+
+def test_a_changed_job_is_published() -> None:
+    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: b"{}"})
+    assert sent[-1].data == json.dumps(job().dump()).encode()
+    assert not KEPT.keys() & {each.subject for each in sent}
+
+
+def test_an_interrupted_restore_is_repeated() -> None:
+    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: b""})  # the streams exist, the job does not
+    assert [subject(each) for each in sent if not subject(each).startswith("STREAM.")] == [READ_SPEC, *KEPT, SPEC]
+
+
+def test_a_newer_stored_message_stays() -> None:
+    newer = {subject: refusal(JetStreamCode.WRONG_LAST_SEQUENCE) for subject in KEPT}
+    assert carry_out(provisioning(job(), KEPT), {READ_SPEC: b""} | newer)[-1].subject == SPEC
+
+
+@pytest.mark.parametrize(
+    ("code", "delivery", "advice"),
+    [
+        (JetStreamCode.STORAGE_EXCEEDED, {"maxBytes": "9Ti"}, "`delivery.maxBytes: 9Ti`"),
+        (JetStreamCode.NO_PEERS, {"replicas": 3}, "`delivery.replicas: 3`"),
+    ],
+)
+def test_a_refused_stream_is_an_error_with_advice(code: int, delivery: dict[str, object], advice: str) -> None:
+    with pytest.raises(RequestRefused, match=rf"STREAM.UPDATE.{BATCHES}: no; .*{advice}.*\(error {code}\)") as error:
+        carry_out(provisioning(job(**delivery), {}), {f"STREAM.UPDATE.{BATCHES}": refusal(code)})
+    assert error.value.error_code == code
+
+
+def test_missing_streams_are_no_error_when_they_are_deleted() -> None:
+    replies = {f"STREAM.DELETE.{STATE}": refusal(JetStreamCode.STREAM_NOT_FOUND)}
+    sent = carry_out(deprovisioning(subjects_of(job())), replies)
+    assert [subject(each) for each in sent] == [f"STREAM.DELETE.{STATE}", f"STREAM.DELETE.{BATCHES}"]

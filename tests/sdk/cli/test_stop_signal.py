@@ -1,0 +1,42 @@
+"""The first signal stops a program in order, a later one has its own reaction."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from rollfleet.cli.stop_signal import StopSignal
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Restore the handlers of the process that runs the tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_exit_code_is_that_of_the_first_signal(number: signal.Signals, code: int) -> None:
+    calls: list[str] = []
+    stop = StopSignal(lambda: calls.append("first"), lambda: calls.append("later"))
+    assert (stop.number, stop.exit_code) == (None, 0)
+    signal.raise_signal(number)
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGTERM)
+    assert calls == ["first", "later", "later"]
+    assert (stop.number, stop.exit_code) == (number, code)
+
+
+def test_later_signals_are_ignored_by_default() -> None:
+    stop = StopSignal(lambda: None)
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    assert stop.exit_code == 130
+
+
+def test_other_signals_keep_their_handlers() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    StopSignal(lambda: None, numbers=[signal.SIGTERM])
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,18 @@
+"""Keywords as `rollfleet.Collector` takes them."""
+
+from inspect import Parameter, signature
+from typing import Any, Final
+
+from rollfleet import Collector
+from rollfleet.learner.keywords import Keywords
+
+PARAMETERS: Final = {
+    name: each for name, each in signature(Collector).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
+}
+"""The keywords of the collector, with their types and defaults."""
+
+
+def keywords_of(**given: Any) -> Keywords:
+    """The keywords of a call that gives these."""
+    defaults = {name: each.default for name, each in PARAMETERS.items() if each.default is not Parameter.empty}
+    return Keywords.of(given, defaults)

@@ -1,0 +1,85 @@
+"""How the fragments of workers become one batch."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rollfleet.data.batch import MASK, TRAJECTORY
+from rollfleet.errors import JobInvalid
+from rollfleet.learner.outcome import join_fragments
+from rollfleet_api.job import CatResults
+
+
+def fragment(worker: int, envs: int = 2, time: int = 3) -> TensorDict:
+    frames = 100 * (worker + 1) + torch.arange(envs * time).reshape(envs, time)
+    ids = torch.full((envs, time), worker)
+    batch = {"frame": frames, "collector": {"traj_ids": ids}}
+    return TensorDict(batch, batch_size=[envs, time], names=[None, "time"])
+
+
+@pytest.mark.parametrize(
+    ("how", "shape", "names"),
+    [
+        (CatResults.ENVS, (6, 3), [None, "time"]),
+        (CatResults.TIME, (2, 9), [None, "time"]),
+        (CatResults.STACK, (3, 2, 3), [None, None, "time"]),
+    ],
+)
+def test_fragments_are_joined_as_asked_in_the_order_of_the_workers(
+    how: CatResults, shape: tuple[int, ...], names: list[str | None]
+) -> None:
+    fragments = [fragment(worker) for worker in range(3)]
+    batch = join_fragments(fragments, how)
+    assert batch.batch_size == shape
+    assert batch.names == names
+    for worker in range(3):
+        if how is CatResults.ENVS:
+            part = batch[2 * worker : 2 * worker + 2]
+        elif how is CatResults.TIME:
+            part = batch[:, 3 * worker : 3 * worker + 3]
+        else:
+            part = batch[worker]
+        assert torch.equal(part["frame"], fragments[worker]["frame"])
+    assert MASK not in batch.keys(True)
+
+
+@pytest.mark.parametrize("how", list(CatResults))
+def test_a_shorter_fragment_is_padded_and_masked(how: CatResults) -> None:
+    batch = join_fragments([fragment(0), fragment(1, time=1)], how)
+    assert batch.numel() == 12
+    mask = batch[MASK]
+    assert int(mask.sum()) == 8
+    assert (batch["frame"][~mask] == 0).all()
+    assert (batch[TRAJECTORY][~mask] == -1).all()
+    assert sorted(batch["frame"][mask].tolist()) == [*range(100, 106), 200, 201]
+
+
+def test_one_fragment_with_a_mask_gives_all_fragments_a_mask() -> None:
+    masked = fragment(1)
+    masked[MASK] = torch.tensor([[True, True, False], [True, False, False]])
+    batch = join_fragments([fragment(0), masked], CatResults.ENVS)
+    assert batch[MASK].sum(1).tolist() == [3, 3, 2, 1]
+
+
+def test_a_single_fragment_is_returned_as_it_is() -> None:
+    only = fragment(0)
+    assert join_fragments([only], CatResults.ENVS) is only
+    assert join_fragments([only], CatResults.STACK).batch_size == (1, 2, 3)
+
+
+@pytest.mark.parametrize("how", [CatResults.TIME, CatResults.STACK])
+def test_workers_with_different_numbers_of_environments_are_joined_along_environments_only(
+    how: CatResults,
+) -> None:
+    fragments = [fragment(0, envs=2), fragment(1, envs=3)]
+    with pytest.raises(JobInvalid, match=r"workers with 2, 3 environments cannot be joined .* cat_results 'envs'"):
+        join_fragments(fragments, how)
+    assert join_fragments(fragments, CatResults.ENVS).batch_size == (5, 3)
+
+
+@pytest.mark.parametrize("how", list(CatResults))
+def test_fragments_of_different_environments_are_refused_by_key(how: CatResults) -> None:
+    other = fragment(1)
+    other["frame"] = other["frame"].float()
+    with pytest.raises(JobInvalid, match="frame"):
+        join_fragments([fragment(0), other], how)

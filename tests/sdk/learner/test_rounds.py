@@ -1,0 +1,74 @@
+"""One round of mode Sync: which workers it waits for, and which fragments make its batch."""
+
+import torch
+from tensordict import TensorDict
+
+from rollfleet.learner.rounds import Round
+from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.messages import BatchMeta
+
+
+def arrival(worker: int) -> Arrival:
+    return Arrival(
+        worker=worker,
+        incarnation=0,
+        sequence=0,
+        meta=BatchMeta(session=1, round=1, version=0, frames=1),
+        batch=TensorDict({}, batch_size=[1, 1]),
+        episode_returns=torch.empty(0, dtype=torch.float64),
+        episode_lengths=torch.empty(0, dtype=torch.int64),
+        nbytes=0,
+    )
+
+
+def workers(arrivals: list[Arrival]) -> list[int]:
+    return [each.worker for each in arrivals]
+
+
+def test_a_round_waits_for_all_its_members() -> None:
+    round_ = Round(frozenset({0, 1}), enough=2)
+    round_.add(arrival(1))
+    assert (set(round_.missing), round_.has_enough) == ({0}, False)
+    round_.add(arrival(0))
+    assert (set(round_.missing), round_.has_enough) == (set(), True)
+    assert [workers(each) for each in round_.result()] == [[0, 1], []]
+
+
+def test_enough_fragments_may_close_a_round_that_still_waits() -> None:
+    round_ = Round(frozenset({0, 1, 2}), enough=2)
+    round_.add(arrival(2))
+    round_.add(arrival(0))
+    assert (set(round_.missing), round_.has_enough) == ({1}, True)
+
+
+def test_a_round_without_members_or_fragments_has_not_enough() -> None:
+    assert not Round(frozenset(), enough=1).has_enough
+
+
+def test_a_released_worker_is_not_waited_for_and_the_rest_is_enough() -> None:
+    round_ = Round(frozenset({0, 1, 2}), enough=3)
+    round_.add(arrival(0))
+    round_.release({1, 2})
+    assert (set(round_.missing), round_.has_enough) == (set(), True)
+
+
+def test_a_worker_that_joined_after_the_frames_were_divided_is_left_out() -> None:
+    round_ = Round(frozenset({0, 1}), enough=2)
+    for worker in (7, 1, 0):
+        round_.add(arrival(worker))
+    assert [workers(each) for each in round_.result()] == [[0, 1], [7]]
+
+
+def test_the_fragment_of_a_new_worker_counts_if_all_members_left() -> None:
+    round_ = Round(frozenset({0, 1}), enough=2)
+    round_.add(arrival(7))
+    round_.release({0, 1})
+    assert [workers(each) for each in round_.result()] == [[7], []]
+
+
+def test_a_round_whose_members_all_left_waits_for_the_new_ones() -> None:
+    round_ = Round(frozenset({0, 1}), enough=1)
+    round_.reopen(frozenset({2}))
+    assert round_.missing == {2}
+    round_.add(arrival(2))
+    assert [workers(each) for each in round_.result()] == [[2], []]

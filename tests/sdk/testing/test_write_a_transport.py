@@ -1,0 +1,35 @@
+"""The transport of docs/write-a-transport.md passes the shipped suite, and collects for a collector."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def blocks(repository: Path) -> list[str]:
+    text = (repository / "docs/write-a-transport.md").read_text()
+    found = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == 3
+    return found
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_transport_of_the_page_passes_the_suite(blocks: list[str], tmp_path: Path) -> None:
+    transport, _, suite = blocks
+    (tmp_path / "test_threads.py").write_text(transport + suite)
+    output = run([sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_threads.py"], tmp_path)
+    assert "18 passed" in output
+
+
+def test_collector_runs_over_the_transport_of_the_page(blocks: list[str], tmp_path: Path) -> None:
+    transport, example, _ = blocks
+    (tmp_path / "example.py").write_text(transport + example)
+    assert run([sys.executable, "-P", "example.py"], tmp_path) == "torch.Size([2, 4])\n" * 3
