@@ -79,7 +79,6 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
         >>> parse_job({"kind": "CollectorJob"})
         Traceback (most recent call last):
         rollfleet_api.validation.JobErrors: apiVersion: missing; write `apiVersion: rollfleet.dev/v1alpha1`
-        kind: expected `CollectorJob`, got the text "Pod"; write `kind: CollectorJob`
     """
     found = list(_kind_problems(data))
     if not found:
