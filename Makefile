@@ -10,7 +10,7 @@ ARGS ?=
 JOBS ?= 3
 
 BIN := $(VENV)/bin
-PARALLEL := --numprocesses $(JOBS) --dist loadgroup
+PARALLEL := --numprocesses $(JOBS) --dist loadscope
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check
 # The folders that hold Python: mypy refuses an empty one.
 CODE := $(shell for each in sdk operator tests examples benchmarks; do \

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -28,17 +28,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SHARED = ("api_server", "cluster")
-"""Fixtures that take long to start: where tests run in parallel, those that share one run in one process."""
+SHARED = ("tests/cluster/", "tests/control/api_server/")
+"""Folders whose tests share a server that takes long to start."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests by the fixtures that they share, for `--dist loadgroup`."""
-    for item in items:
-        for name in SHARED:
-            if name in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(name))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where tests run in parallel, keep those of a module, or of a folder in `SHARED`, in one process."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    def scope(nodeid: str) -> str:
+        return next((folder for folder in SHARED if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = scope
+    return scheduler
 
 
 @pytest.fixture(scope="session")
