@@ -286,6 +286,11 @@ class Link:
         if left:
             left.close()  # type: ignore[no-untyped-call]
 
+    async def _abandon(self) -> None:
+        """Close the socket of a connection that did not close in time: a loop cannot close over an open one."""
+        self._drop_socket()
+        await asyncio.sleep(0)
+
     async def _on_disconnected(self) -> None:
         self._recovered.clear()
         if self._recovering:
@@ -320,6 +325,7 @@ class Link:
             task.cancel()
         if pending:
             self._loop.run_until_complete(asyncio.wait(pending, timeout=1))
+        self._loop.run_until_complete(self._abandon())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 

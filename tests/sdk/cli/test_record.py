@@ -99,7 +99,7 @@ def test_a_recorder_that_cannot_start_reports_the_reason(monkeypatch: pytest.Mon
     run = CliRunner().invoke
     assert f"no NATS server given: pass its URL, set {URL}" in run(app, ["record", "test"]).output
     nats = ["--nats", server.url(Role.WORKER)]
-    assert "no quantity" in run(app, ["record", "test", *nats, "--segment-size", "many"]).output
+    assert "is not a quantity" in run(app, ["record", "test", *nats, "--segment-size", "many"]).output
     server.provision(**ASYNC)
     result = run(app, ["record", "test", *nats])
     assert result.exit_code == 1

@@ -9,6 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from nats.aio.subscription import Subscription
 
@@ -193,3 +194,11 @@ def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytes
         link.call(link.publish(link.subjects.lease(0), data))
     assert heard.get(timeout=10) == lease
     assert "skipped an invalid message on rollfleet.default.test.claims.0" in caplog.text
+
+
+def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: "Server") -> None:
+    threads, connections = threading.active_count(), len(psutil.Process().net_connections("tcp"))
+    link = Link(server.address(), role=None)
+    link.close(flush_timeout_s=0)  # no answer comes in no time: the orderly close is cut short
+    assert threading.active_count() == threads
+    assert len(psutil.Process().net_connections("tcp")) == connections
