@@ -144,50 +144,50 @@ def test_number_settles_where_the_target_is_just_kept(
 ) -> None:
     # In mode Sync these learners learn from a batch faster than 32 workers collect one: ask for less there.
     scale = SCALE | {"targetWait": 0.3 if mode == "Sync" else 0.1}
-    there = world(mode, workers, scale, demand=demand, noise=noise).run(HOUR_S)
-    before = len(there.sizes)
-    there.run(2 * HOUR_S)
-    settled = there.workers
-    assert len(there.sizes) - before <= bool(noise)  # chance may add one more; nothing swings
-    assert there.wait(settled) <= scale["targetWait"] * (1 + 2 * noise)
+    fleet = world(mode, workers, scale, demand=demand, noise=noise).run(HOUR_S)
+    before = len(fleet.sizes)
+    fleet.run(2 * HOUR_S)
+    settled = fleet.workers
+    assert len(fleet.sizes) - before <= bool(noise)  # chance may add one more; nothing swings
+    assert fleet.wait(settled) <= scale["targetWait"] * (1 + 2 * noise)
     fewer = settled - 1
-    assert fewer == 0 or there.wait(fewer) > scale["targetWait"] / 2 * (1 - 2 * noise)
+    assert fewer == 0 or fleet.wait(fewer) > scale["targetWait"] / 2 * (1 - 2 * noise)
 
 
 @both_modes
 def test_number_follows_a_learner_that_gets_faster_and_slower(world: MakeWorld, mode: str) -> None:
     scale = SCALE | {"targetWait": 0.3 if mode == "Sync" else 0.1}
-    there, settled = world(mode, 4, scale, demand=400.0, noise=0.05), []
+    fleet, settled = world(mode, 4, scale, demand=400.0, noise=0.05), []
     for demand in (400.0, 2000.0, 400.0):
-        there.demand = demand
-        settled.append(there.run(2 * HOUR_S).workers)
+        fleet.demand = demand
+        settled.append(fleet.run(2 * HOUR_S).workers)
     assert settled[0] < settled[1] > settled[2]
-    assert there.wait(settled[2]) < scale["targetWait"]
-    numbers = [workers for _, workers in there.sizes]
+    assert fleet.wait(settled[2]) < scale["targetWait"]
+    numbers = [workers for _, workers in fleet.sizes]
     turns = sum((b > a) != (c > b) for a, b, c in zip(numbers, numbers[1:], numbers[2:], strict=False))
     assert turns <= 3  # once for each change of pace, and once more by chance
 
 
 def test_hungry_learner_gets_twice_the_workers_every_minute_or_two(world: MakeWorld) -> None:
-    there = world(demand=6000.0).run(10 * 60)
-    assert [workers for _, workers in there.sizes] == [2, 4, 8, 16, 27]
-    gaps = [after - before for (before, _), (after, _) in pairwise(there.sizes)]
+    fleet = world(demand=6000.0).run(10 * 60)
+    assert [workers for _, workers in fleet.sizes] == [2, 4, 8, 16, 27]
+    gaps = [after - before for (before, _), (after, _) in pairwise(fleet.sizes)]
     assert all(WINDOW_S <= gap <= WINDOW_S + START_S + 2 * LOOK_S for gap in gaps)
 
 
 def test_workers_are_removed_after_minutes_and_half_at_a_time(world: MakeWorld) -> None:
-    there = world(workers=32, demand=200.0).run(HOUR_S)
-    assert [workers for _, workers in there.sizes] == [16, 8, 4, 2, 1]
-    assert all(after - before >= CALM_S for (before, _), (after, _) in pairwise(there.sizes))
+    fleet = world(workers=32, demand=200.0).run(HOUR_S)
+    assert [workers for _, workers in fleet.sizes] == [16, 8, 4, 2, 1]
+    assert all(after - before >= CALM_S for (before, _), (after, _) in pairwise(fleet.sizes))
 
 
 def test_short_rest_of_the_learner_removes_no_workers(world: MakeWorld) -> None:
-    there = world(workers=5, demand=1000.0).run(HOUR_S)
-    there.demand = 1.0  # it evaluates
-    there.run(CALM_S - WINDOW_S)
-    there.demand = 1000.0
-    there.run(HOUR_S)
-    assert there.sizes == []
+    fleet = world(workers=5, demand=1000.0).run(HOUR_S)
+    fleet.demand = 1.0  # it evaluates
+    fleet.run(CALM_S - WINDOW_S)
+    fleet.demand = 1000.0
+    fleet.run(HOUR_S)
+    assert fleet.sizes == []
 
 
 @both_modes
@@ -202,44 +202,44 @@ def test_bounds_hold(world: MakeWorld, mode: str) -> None:
 
 @pytest.mark.parametrize(("workers", "within"), [(1, 4), (50, 8)])
 def test_number_beyond_the_bounds_is_corrected_at_once(world: MakeWorld, workers: int, within: int) -> None:
-    there = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, tells=False).run(LOOK_S)
-    assert there.workers == within
+    fleet = world(workers=workers, autoscale={"minWorkers": 4, "maxWorkers": 8}, tells=False).run(LOOK_S)
+    assert fleet.workers == within
 
 
 def test_autoscale_continues_from_a_number_that_a_user_sets(world: MakeWorld) -> None:
-    there = world(workers=5, demand=1000.0).run(HOUR_S)
-    there.resize(20)
-    there.run(CALM_S)
-    assert there.workers == 20
-    there.run(2 * HOUR_S)
-    assert there.workers == 5
+    fleet = world(workers=5, demand=1000.0).run(HOUR_S)
+    fleet.resize(20)
+    fleet.run(CALM_S)
+    assert fleet.workers == 20
+    fleet.run(2 * HOUR_S)
+    assert fleet.workers == 5
 
 
 def test_wrong_removal_is_not_repeated_for_half_an_hour(world: MakeWorld) -> None:
     # Workers lose time that they do not tell of, so that four look like enough for what takes five.
-    there = world(workers=6, demand=800.0, speed=200.0, overhead=0.2).run(8 * HOUR_S)
-    downs = [at for (_, before), (at, after) in pairwise(there.sizes) if after < before]
-    assert there.wait(5) == 0.0
-    assert {workers for _, workers in there.sizes} <= {4, 5}
+    fleet = world(workers=6, demand=800.0, speed=200.0, overhead=0.2).run(8 * HOUR_S)
+    downs = [at for (_, before), (at, after) in pairwise(fleet.sizes) if after < before]
+    assert fleet.wait(5) == 0.0
+    assert {workers for _, workers in fleet.sizes} <= {4, 5}
     assert all(later - earlier > REGRET_S for earlier, later in pairwise(downs))
 
 
 def test_missing_workers_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:
-    there = world(workers=4, demand=1e6, capacity=5).run(START_S + WINDOW_S + LOOK_S)
-    assert there.workers == 8
-    there.run(PATIENCE_S + LOOK_S)
-    assert there.workers == 5
-    there.run(PATIENCE_S)
-    assert there.workers == 5
-    there.capacity = 1000
-    there.run(2 * PATIENCE_S)
-    assert there.workers > 5
+    fleet = world(workers=4, demand=1e6, capacity=5).run(START_S + WINDOW_S + LOOK_S)
+    assert fleet.workers == 8
+    fleet.run(PATIENCE_S + LOOK_S)
+    assert fleet.workers == 5
+    fleet.run(PATIENCE_S)
+    assert fleet.workers == 5
+    fleet.capacity = 1000
+    fleet.run(2 * PATIENCE_S)
+    assert fleet.workers > 5
 
 
 def test_missing_worker_in_the_middle_removes_no_others(world: MakeWorld) -> None:
-    there = world(workers=4)
-    there.came_s[1] = there.now_s + 10 * HOUR_S
-    assert there.run(HOUR_S).workers == 4
+    fleet = world(workers=4)
+    fleet.came_s[1] = fleet.now_s + 10 * HOUR_S
+    assert fleet.run(HOUR_S).workers == 4
 
 
 @pytest.mark.parametrize("said", [{"tells": False}, {"phase": LearnerPhase.PAUSE}], ids=str)
@@ -251,10 +251,10 @@ def test_nothing_is_decided_without_a_learner_that_learns(
 
 
 def test_learner_that_vanished_decides_nothing(world: MakeWorld) -> None:
-    there = world(workers=4, demand=1e6)
-    heard = there._heard()
+    fleet = world(workers=4, demand=1e6)
+    heard = fleet._heard()
     for later_s in range(0, 3600, 5):
-        assert decide(there.job, heard, there.history, there.now_s + later_s) == 4
+        assert decide(fleet.job, heard, fleet.history, fleet.now_s + later_s) == 4
 
 
 def test_job_without_autoscale_is_left_alone(world: MakeWorld) -> None:
@@ -263,13 +263,13 @@ def test_job_without_autoscale_is_left_alone(world: MakeWorld) -> None:
 
 def test_batches_of_minutes_are_averaged_over_several(world: MakeWorld) -> None:
     # Between two batches the learner waits not at all, then for minutes: one minute of it would say anything.
-    there = world("Sync", 4, SCALE | {"targetWait": 0.6}, demand=2.0, speed=0.5)
-    period_s = 2 * FRAMES / there.demand
+    fleet = world("Sync", 4, SCALE | {"targetWait": 0.6}, demand=2.0, speed=0.5)
+    period_s = 2 * FRAMES / fleet.demand
     for _ in range(40):
         for waits in (True, False):
-            until_s = there.now_s + period_s / 2
-            while there.now_s < until_s:
-                there.now_s += LOOK_S
-                there.waited_s += LOOK_S * waits
-                there.frames += 0 if waits else LOOK_S * there.demand
-                assert decide(there.job, there._heard(), there.history, there.now_s) == 4
+            until_s = fleet.now_s + period_s / 2
+            while fleet.now_s < until_s:
+                fleet.now_s += LOOK_S
+                fleet.waited_s += LOOK_S * waits
+                fleet.frames += 0 if waits else LOOK_S * fleet.demand
+                assert decide(fleet.job, fleet._heard(), fleet.history, fleet.now_s) == 4

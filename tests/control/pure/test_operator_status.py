@@ -44,13 +44,13 @@ def test_worker_is_ready_when_it_runs_and_reports(scene: MakeScene) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "beat",
     [{"state": WorkerState.STARTING}, {"state": WorkerState.FAILED}, {"time_s": NOW_S - 31}],
     ids=["starting", "failed", "silent"],
 )
-def test_worker_that_is_starting_failed_or_silent_is_not_ready(scene: MakeScene, said: dict[str, Any]) -> None:
+def test_worker_that_is_starting_failed_or_silent_is_not_ready(scene: MakeScene, beat: dict[str, Any]) -> None:
     found = scene().running(0, 1)
-    found = found.with_heartbeats(found.beat(0), found.beat(1, **said))
+    found = found.with_heartbeats(found.beat(0), found.beat(1, **beat))
     assert status_of(found).workers.ready == 1
     assert condition(status_of(found), "Ready").message == "1 of 2 workers run and report"
 
@@ -62,8 +62,8 @@ def test_heartbeat_of_the_pod_before_does_not_make_the_new_one_ready(scene: Make
 
 def test_leaving_worker_does_not_count(scene: MakeScene) -> None:
     found = scene(resources={"gpu": {"count": 1}}).running(0, 1).deleted()
-    said = status_of(found.with_heartbeats(found.beat(0), found.beat(1)))
-    assert (said.workers.ready, said.gpus) == (1, 1)
+    now = status_of(found.with_heartbeats(found.beat(0), found.beat(1)))
+    assert (now.workers.ready, now.gpus) == (1, 1)
 
 
 def test_counters_are_the_learners(scene: MakeScene) -> None:
@@ -71,9 +71,9 @@ def test_counters_are_the_learners(scene: MakeScene) -> None:
     learner = LearnerStatus(
         session=1, version=7, applied_version=6, frames=640, batches=10, dropped=2, mean_return=1.0, lag=1, time_s=0.0
     )
-    said = status(replace(found.with_heartbeats(learner=learner).snapshot, frames_per_second=123.456))
-    assert (said.frames, said.frames_per_second, said.published_version, said.applied_version) == (640, 123.5, 7, 6)
-    assert (said.batches.delivered, said.batches.dropped) == (10, 2)
+    now = status(replace(found.with_heartbeats(learner=learner).snapshot, frames_per_second=123.456))
+    assert (now.frames, now.frames_per_second, now.published_version, now.applied_version) == (640, 123.5, 7, 6)
+    assert (now.batches.delivered, now.batches.dropped) == (10, 2)
 
 
 def test_counters_stay_when_heartbeats_stop(scene: MakeScene) -> None:
@@ -210,9 +210,9 @@ def test_conditions_of_other_controllers_are_left_out(scene: MakeScene) -> None:
 
 def test_invalid_job_reports_it_once_and_keeps_its_counters(scene: MakeScene) -> None:
     before = status_of(scene()).model_copy(update={"frames": 7})
-    said = invalid(before.model_dump(mode="json", by_alias=True), 2, "spec.env: missing", NOW_S)
-    assert said is not None
-    assert holds(said, "Degraded") == (True, "Invalid")
-    assert condition(said, "Degraded").message == "spec.env: missing"
-    assert (said.frames, said.observed_generation) == (7, 2)
-    assert invalid(said.model_dump(mode="json", by_alias=True), 2, "spec.env: missing", NOW_S + 60) is None
+    now = invalid(before.model_dump(mode="json", by_alias=True), 2, "spec.env: missing", NOW_S)
+    assert now is not None
+    assert holds(now, "Degraded") == (True, "Invalid")
+    assert condition(now, "Degraded").message == "spec.env: missing"
+    assert (now.frames, now.observed_generation) == (7, 2)
+    assert invalid(now.model_dump(mode="json", by_alias=True), 2, "spec.env: missing", NOW_S + 60) is None

@@ -78,10 +78,10 @@ def test_invalid_credentials_are_replaced(other: bytes) -> None:
 
 def test_credentials_of_an_earlier_version_with_other_permissions_are_replaced() -> None:
     token, user = read_credentials(minted(job()))
-    said = read_token(token)
+    parsed = read_token(token)
     issuer = KEYS_A.issuer(subjects_of(job()), Role.WORKER, "uid-1")
-    assert minted(job(), mounted=credentials_file(said.signed(issuer), user)) == credentials_file(token, user)
-    earlier = replace(said, nats={**said.nats, "pub": {"allow": ["rollfleet.>"]}})
+    assert minted(job(), mounted=credentials_file(parsed.signed(issuer), user)) == credentials_file(token, user)
+    earlier = replace(parsed, nats={**parsed.nats, "pub": {"allow": ["rollfleet.>"]}})
     mounted = credentials_file(earlier.signed(issuer), user)
     assert minted(job(), mounted=mounted) != mounted
 
@@ -158,27 +158,27 @@ def test_a_seed_of_another_kind_is_refused() -> None:
 def test_error_of_settings_names_the_missing_one(tmp_path: "Path") -> None:
     with pytest.raises(NatsSettingsInvalid, match="ROLLFLEET_NATS_URL"):
         NatsSettings.read({})
-    said = {"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path)}
+    variables = {"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path)}
     with pytest.raises(NatsSettingsInvalid, match=r"operator\.seed"):
-        NatsSettings.read(said)
+        NatsSettings.read(variables)
     (tmp_path / "operator.seed").write_text("not a seed\n")
     with pytest.raises(NatsSettingsInvalid, match="not the seed"):
-        NatsSettings.read(said)
+        NatsSettings.read(variables)
     (tmp_path / "operator.seed").write_text(Signer.of(Kind.ACCOUNT, b"a" * 32).seed)
     with pytest.raises(NatsSettingsInvalid, match="begins with `SO`"):
-        NatsSettings.read(said)
+        NatsSettings.read(variables)
 
 
 def test_settings_are_read_from_files(tmp_path: "Path") -> None:
     (tmp_path / "operator.seed").write_text(KEYS_A.operator.seed + "\n")
     (tmp_path / "ca.crt").write_text("certificate")
-    said = {
+    variables = {
         "ROLLFLEET_NATS_URL": "tls://nats:4222",
         "ROLLFLEET_NATS_CA": str(tmp_path / "ca.crt"),
         "ROLLFLEET_NATS_STATE_BYTES": "2Gi",
         KEYS: str(tmp_path),
     }
-    settings = NatsSettings.read(said)
+    settings = NatsSettings.read(variables)
     assert settings.keys == KEYS_A
     assert settings.server.ca == b"certificate"
     assert settings.limits.state_bytes == 2 << 30
