@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
@@ -105,7 +106,7 @@ class WorkerThread:
         self.transport = NatsWorkerTransport(server.link(Role.WORKER), index)
         self.error: BaseException | None = None
         self._job, self._index = job, index
-        self._worker: Worker | None = None
+        self._built: Future[Worker] = Future()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -116,10 +117,9 @@ class WorkerThread:
             assert time.monotonic() < until, f"the worker is not {state} but {self.transport.status}"
             time.sleep(0.01)
 
-    def leave(self) -> None:
-        """Leave as the program does on SIGTERM. Call it after the worker has begun to collect."""
-        assert self._worker is not None
-        self._worker.leave()
+    def leave(self, timeout_s: float = 20.0) -> None:
+        """Leave as the program does on SIGTERM. Waits until the worker is built: it has a heartbeat before that."""
+        self._built.result(timeout_s).leave()
 
     def join(self, timeout_s: float = 20.0) -> None:
         """Wait until it has left."""
@@ -130,7 +130,8 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            worker = self._worker = Worker(self.transport, Workload.of(self._job), self._index)
+            worker = Worker(self.transport, Workload.of(self._job), self._index)
+            self._built.set_result(worker)
             try:
                 worker.run()
             finally:
