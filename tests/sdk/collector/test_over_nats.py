@@ -337,9 +337,9 @@ def test_a_returning_learner_continues_with_the_next_version_and_the_same_worker
     with pytest.raises(RuntimeError):
         crash()
     with connect(actor_critic()) as collector:
-        batches = list(islice(collector, 5))
+        while next(collector)["collector", "policy_version"].max() < 6:  # batches of version 5 may be on their way
+            pass
     assert collector.version >= 6
-    assert batches[-1]["collector", "policy_version"].max() >= 6
     for worker in workers:
         worker.join()
         assert worker.transport.incarnation == 0
