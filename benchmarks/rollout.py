@@ -16,7 +16,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from rollfleet.envs.factory import make_env
 from rollfleet.envs.spaces import supported
-from rollfleet.policies.factory import ActorCritic
+from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rollfleet.errors import RollfleetError
     from rollfleet.exploration import Exploration, exploring
     from rollfleet.policies.actor_critic import ActorCritic
-    from rollfleet.policies.factory import RandomPolicy, make_policy
+    from rollfleet.policies.factory import make_policy
+    from rollfleet.policies.random_policy import RandomPolicy
     from rollfleet.progress import LearningCurve
     from rollfleet.recording.observation import observe, record
     from rollfleet.recording.recording import Recording
@@ -50,7 +51,7 @@ _HOMES = {
     "CollectorJob": "rollfleet_api.job",
     "Exploration": "rollfleet.exploration",
     "LearningCurve": "rollfleet.progress",
-    "RandomPolicy": "rollfleet.policies.factory",
+    "RandomPolicy": "rollfleet.policies.random_policy",
     "Recording": "rollfleet.recording.recording",
     "ReplayBuffer": "rollfleet.data.replay_buffer",
     "RollfleetError": "rollfleet.errors",

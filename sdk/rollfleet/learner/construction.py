@@ -23,7 +23,7 @@ from rollfleet.learner.keywords import Keywords
 from rollfleet.learner.options import LearnerOptions, check_together, device_of
 from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.policies.actor import Policy
-from rollfleet.policies.factory import RandomPolicy
+from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import scheme_of
 from rollfleet.system.entrypoints import load

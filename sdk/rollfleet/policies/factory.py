@@ -16,7 +16,7 @@ from rollfleet.system.entrypoints import load
 if TYPE_CHECKING:
     from rollfleet_api.job import PolicySpec
 
-__all__ = ["ActorCritic", "Policy", "RandomPolicy", "make_policy"]
+__all__ = ["Policy", "make_policy"]
 
 
 def make_policy(

@@ -55,7 +55,7 @@ def pids(batch: Any) -> list[set[int]]:
         ({"vectorization": "async", "env_processes": 2}, 2),
     ],
 )
-def test_a_workers_environments_step_in_env_processes_processes(
+def test_env_processes_sets_the_processes_of_a_workers_environments(
     collect: "Collect", options: dict[str, Any], processes: int
 ) -> None:
     workers = collect.workers

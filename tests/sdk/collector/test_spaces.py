@@ -12,7 +12,7 @@ from tests.sdk.rollout.robot import ACTIONS, Robot, counted
 from torch import Tensor
 
 from rollfleet import ActorCritic, Collector
-from rollfleet.policies.factory import RandomPolicy
+from rollfleet.policies.random_policy import RandomPolicy
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect

@@ -12,7 +12,7 @@ from rollfleet.data.batch import to_batch
 from rollfleet.envs.env_pool import EnvPoolVectorEnv
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.policies.factory import RandomPolicy
+from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds

@@ -15,9 +15,10 @@ from torch.distributions.transforms import AffineTransform, TanhTransform
 
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.exploration import Exploration, exploration, exploring
-from rollfleet.policies.actor_critic import PRE_TANH_LIMIT
-from rollfleet.policies.factory import ActorCritic, RandomPolicy, make_policy
+from rollfleet.policies.actor_critic import PRE_TANH_LIMIT, ActorCritic
+from rollfleet.policies.factory import make_policy
 from rollfleet.policies.observation_encoder import ObservationEncoder
+from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet_api.job import MlpSpec, PolicySpec, RandomSpec
 
 SEEN = Box(-1, 1, (3,))

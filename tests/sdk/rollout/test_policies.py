@@ -17,7 +17,8 @@ from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import PolicyInvalid
 from rollfleet.exploration import Exploration
-from rollfleet.policies.factory import ActorCritic, Policy
+from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.policies.factory import Policy
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds

@@ -16,8 +16,9 @@ from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import Exploration
-from rollfleet.policies.factory import ActorCritic, Policy, RandomPolicy
-from rollfleet.policies.random_policy import UniformActions
+from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.policies.factory import Policy
+from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds

@@ -20,8 +20,8 @@ from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.spaces import supported
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
-from rollfleet.policies.factory import ActorCritic, RandomPolicy
-from rollfleet.policies.random_policy import UniformActions
+from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds

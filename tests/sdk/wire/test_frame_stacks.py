@@ -14,7 +14,7 @@ from torch import Tensor
 from rollfleet.data.batch import Fragment, Key
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import MessageCorrupt
-from rollfleet.policies.factory import RandomPolicy
+from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
