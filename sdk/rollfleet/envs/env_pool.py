@@ -48,7 +48,9 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"{source}: the package envpool cannot be imported ({exc}); pip install 'rollfleet[envpool]'"
             ) from exc
         if ours := [name for name in _OURS if name in kwargs]:
-            raise EnvironmentInvalid(f"{source}: {ours[0]!r} follows from the job; remove it from env.kwargs")
+            raise EnvironmentInvalid(
+                f"{source}: {ours[0]!r} follows from the job; remove it from the keyword arguments"
+            )
         known = self._envpool.list_all_envs()
         if env_id not in known:
             near = get_close_matches(env_id, known, n=1)

@@ -127,8 +127,8 @@ def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
     if env.num_envs != spec.num_envs:
         env.close()
         raise EnvironmentInvalid(
-            f"{source} returned a VectorEnv of {env.num_envs} environments, but the job says {spec.num_envs}; "
-            f"write numEnvs: {env.num_envs}, or pass the number to the factory in env.kwargs"
+            f"{source} returned a VectorEnv of {env.num_envs} environments, but {spec.num_envs} are asked for; "
+            f"ask for {env.num_envs}, or pass the number to the factory in its keyword arguments"
         )
     if spec.wrappers:
         env.close()
@@ -152,5 +152,5 @@ def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
         return EnvironmentInvalid(f"{source}: {exc} ({hint})")
     return EnvironmentInvalid(
         f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. "
-        "Check env.kwargs and env.wrappers, and that its dependencies are installed on the worker"
+        "Check its keyword arguments and wrappers, and that its dependencies are installed on the worker"
     )

@@ -7,7 +7,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rollfleet.envs.space_tree import Array, SpaceTree
+from rollfleet.envs.space_tree import Array, SpaceTree, array_shape
+from rollfleet.errors import EnvironmentInvalid
 
 Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -24,6 +25,7 @@ class SerialVectorEnv(SyncVectorEnv):
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self._seen, self._acted = SpaceTree(self.single_observation_space), SpaceTree(self.single_action_space)
         self._rows: list[Any] = self._seen.split(self._observations)
+        self._shapes = [array_shape(leaf) for leaf in self._seen.leaves.values()]
         self._plain = self._seen.plain and self._acted.plain
 
     def write_into(
@@ -34,13 +36,28 @@ class SerialVectorEnv(SyncVectorEnv):
         self._rewards, self._terminations, self._truncations = rewards, terminations, truncations
 
     def step(self, actions: Any) -> Step:
-        """Step each environment. One whose episode has ended must have been reset before."""
+        """Step each environment. One whose episode has ended must have been reset before.
+
+        Raises:
+            EnvironmentInvalid: An environment returned an observation of another shape than its space's, or a reward or
+                a flag that is no number.
+        """
         if not self._plain:
             return self._step_trees(actions)
         observations: Any = self._observations
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
+        shape = self._shapes[0]
         for i, env in enumerate(self.envs):
-            observations[i], rewards[i], terminations[i], truncations[i], _ = env.step(actions[i])
+            observation, reward, terminated, truncated, _ = env.step(actions[i])
+            try:
+                # numpy would repeat a smaller observation; only one number fits into one number
+                if shape and observation.shape != shape:
+                    observation = self._fitting(observation, i)
+                observations[i] = observation
+                rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
+            except (AttributeError, TypeError, ValueError):
+                self._write(i, observation)
+                self._write_outcome(i, reward, terminated, truncated)
         return observations, rewards, terminations, truncations, {}
 
     def reset(
@@ -60,13 +77,37 @@ class SerialVectorEnv(SyncVectorEnv):
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
         for i, env in enumerate(self.envs):
             action = self._acted.join([leaf[i] for leaf in leaves])
-            observation, rewards[i], terminations[i], truncations[i], _ = env.step(action)
+            observation, reward, terminated, truncated, _ = env.step(action)
             self._write(i, observation)
+            try:
+                rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
+            except (TypeError, ValueError):
+                self._write_outcome(i, reward, terminated, truncated)
         return self._observations, rewards, terminations, truncations, {}
 
     def _write(self, i: int, observation: Any) -> None:
-        if self._plain:
-            self._observations[i] = observation
-            return
-        for rows, leaf in zip(self._rows, self._seen.split(observation), strict=True):
-            rows[i] = leaf
+        for n, (rows, leaf) in enumerate(zip(self._rows, self._seen.split(observation), strict=True)):
+            rows[i] = self._fitting(leaf, i, n) if self._shapes[n] else leaf
+
+    def _fitting(self, observation: Any, i: int, leaf: int = 0) -> Array:
+        """Return an observation, or one leaf of it, as an array of its space's shape."""
+        found, shape = np.asarray(observation), self._shapes[leaf]
+        if found.shape != shape:
+            path, space = list(self._seen.leaves.items())[leaf]
+            where = f" at {list(path)}" if path else ""
+            raise EnvironmentInvalid(
+                f"environment {i} ({self.envs[i]}) returned an observation of shape {list(found.shape)}{where}; its "
+                f"observation space has {list(shape)}: return that shape, or declare the other one in the space {space}"
+            )
+        return found
+
+    def _write_outcome(self, i: int, *outcome: Any) -> None:
+        """Write a reward and flags that are arrays of one number, which numpy does not take for numbers."""
+        arrays = {"reward": self._rewards, "terminated": self._terminations, "truncated": self._truncations}
+        for (name, array), value in zip(arrays.items(), outcome, strict=True):
+            try:
+                array[i] = np.asarray(value).item()
+            except (TypeError, ValueError):
+                raise EnvironmentInvalid(
+                    f"environment {i} ({self.envs[i]}) returned {name} {value!r}; return one number"
+                ) from None

@@ -34,8 +34,7 @@ def supported(space: object, role: Literal["observation", "action"], source: str
         where = f"{role} space {leaf}" + (f" at {list(path)}" if path else "")
         if not isinstance(leaf, ArraySpace):
             raise EnvironmentInvalid(
-                f"{source}: {where} is not supported; {_LEAVES}. Write a wrapper that maps it to one of these "
-                "(env.wrappers)"
+                f"{source}: {where} is not supported; {_LEAVES}. Write a wrapper that maps it to one of these"
             )
         try:
             torch.from_numpy(np.empty(0, array_dtype(leaf)))
@@ -44,9 +43,7 @@ def supported(space: object, role: Literal["observation", "action"], source: str
         if not all(isinstance(name, str) and name for name in path):
             raise EnvironmentInvalid(f"{source}: {where}: names in a Dict must be strings that are not empty")
         if role == "observation" and isinstance(space, Dict) and path[0] in RESERVED:
-            raise EnvironmentInvalid(
-                f"{source}: {where}: {path[0]!r} is reserved in a batch; rename it in a wrapper (env.wrappers)"
-            )
+            raise EnvironmentInvalid(f"{source}: {where}: {path[0]!r} is reserved in a batch; rename it in a wrapper")
     return space
 
 

@@ -23,10 +23,12 @@ from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 
 from rollfleet.envs.serial import SerialVectorEnv, Step
 from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
-from rollfleet.errors import EnvironmentFailed
+from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.child_processes import describe_exit
+from rollfleet.system.process_setup import seed_generators
 
-_STEP, _CLOSE = b"step", b"close"
+_STEP, _CLOSE, _ECHO = b"step", b"close", b"echo"
+_INVALID, _FAILED = b"invalid", b"failed "  # what an answer begins with, unless all is well and it is empty
 GRACE_S = 2.0
 """Time for a process to close its environments."""
 
@@ -38,6 +40,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     Observations, rewards, flags and actions are in memory that all processes share. It owns all arrays that it returns;
     the next call changes them. The processes end with the one that started them, however it ends.
+
+    After an exception out of `step` or `reset`, reset all environments before the next step.
 
     Attributes:
         processes: The processes, in the order of their environments.
@@ -59,7 +63,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self.processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._answers_due = False
+        self._answers_due = False  # whether a call is under way, or was interrupted
+        self._echoes = 0
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.render_mode = first.render_mode
@@ -99,8 +104,10 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Step each environment. One whose episode has ended must have been reset before.
 
         Raises:
-            EnvironmentFailed: A process died, or an environment raised.
+            EnvironmentInvalid: An environment returned a value that its spaces do not allow.
+            EnvironmentFailed: A process died, an environment raised, or an earlier call was interrupted.
         """
+        self._check_answered()
         views = self._views
         for view, leaf in zip(views.actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
@@ -116,9 +123,14 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Reset the environments in `options["reset_mask"]` (bool [envs]), or all.
 
         Raises:
-            EnvironmentFailed: A process died, or an environment raised.
+            EnvironmentInvalid: An environment returned a value that its spaces do not allow.
+            EnvironmentFailed: A process died, an environment raised, or, with a mask, an earlier call was interrupted.
         """
         mask = (options or {}).get("reset_mask")
+        if mask is not None:
+            self._check_answered()
+        elif self._answers_due:
+            self._discard_answers()
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         asked = [index for index, group in enumerate(self._groups) if chosen[group].any()]
@@ -144,6 +156,20 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             pipe.close()
         self.processes, self._pipes, self.closed = [], [], True
 
+    def _check_answered(self) -> None:
+        if self._answers_due:
+            raise EnvironmentFailed("a call was interrupted while environments stepped; reset all of them first")
+
+    def _discard_answers(self) -> None:
+        """Wait until no process works on an interrupted call, and discard the answers to it."""
+        self._echoes += 1
+        echo = _ECHO + str(self._echoes).encode()
+        for index in range(len(self._pipes)):
+            self._send(index, echo)
+        for index in range(len(self._pipes)):
+            while self._answer(index) != echo:
+                pass
+
     def _send(self, index: int, message: bytes) -> None:
         self._answers_due = True
         try:
@@ -153,13 +179,16 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _gather(self, asked: Sequence[int]) -> None:
         for index in asked:
-            try:
-                problem = self._pipes[index].recv_bytes()
-            except (EOFError, ConnectionError):
-                raise self._died(index) from None
-            if problem:
-                raise EnvironmentFailed(f"{self.processes[index].name}: {problem.decode()}")
+            if problem := self._answer(index):
+                kind = EnvironmentInvalid if problem.startswith(_INVALID) else EnvironmentFailed
+                raise kind(f"{self.processes[index].name}: {problem[len(_FAILED) :].decode()}")
         self._answers_due = False
+
+    def _answer(self, index: int) -> bytes:
+        try:
+            return self._pipes[index].recv_bytes()
+        except (EOFError, ConnectionError):
+            raise self._died(index) from None
 
     def _died(self, index: int) -> EnvironmentFailed:
         process = self.processes[index]
@@ -211,7 +240,7 @@ class _Shared:
 
 
 def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Connection, other_end: Connection) -> None:
-    """Run in a process: obey messages from the pipe, and answer each with nothing or with an error's traceback."""
+    """Run in a process: obey messages from the pipe, and answer each with nothing or with its problem."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     other_end.close()  # else this process would keep the pipe open after the parent's end
@@ -220,20 +249,30 @@ def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Conne
         env = SerialVectorEnv(makers())
         views = shared.views(group)
         env.write_into(views.observations, views.rewards, views.terminations, views.truncations)
-        actions = shared.acted.join(views.actions)
         pipe.send_bytes(b"")
         while (message := pipe.recv_bytes()) != _CLOSE:
-            if message == _STEP:
-                env.step(actions)
-            else:
-                seeds, mask = pickle.loads(message)
-                env.reset(seed=seeds, options={"reset_mask": mask})
-            pipe.send_bytes(b"")
+            pipe.send_bytes(message if message.startswith(_ECHO) else _obey(message, env, shared.acted, views))
     except (EOFError, BrokenPipeError):
         pass  # the parent has ended
     except Exception:
         with suppress(OSError):
-            pipe.send_bytes(traceback.format_exc().encode())
+            pipe.send_bytes(_FAILED + traceback.format_exc().encode())
     finally:
         if env is not None:
             env.close()
+
+
+def _obey(message: bytes, env: SerialVectorEnv, acted: SpaceTree, views: _Views) -> bytes:
+    try:
+        if message == _STEP:
+            env.step(acted.join([view.copy() for view in views.actions]))  # environments may keep their actions
+        else:
+            seeds, mask = pickle.loads(message)
+            if seeds is not None:
+                seed_generators(seeds[0])
+            env.reset(seed=seeds, options={"reset_mask": mask})
+    except EnvironmentInvalid as error:
+        return _INVALID + str(error).encode()
+    except Exception:
+        return _FAILED + traceback.format_exc().encode()
+    return b""

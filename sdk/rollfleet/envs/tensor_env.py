@@ -38,7 +38,7 @@ class Bridge:
             return {name: self.actions(inner) for name, inner in value.items()}
         if isinstance(value, tuple):
             return tuple(self.actions(inner) for inner in value)
-        return torch.as_tensor(value).to(self._device, non_blocking=self._no_cuda_sync)
+        return torch.as_tensor(value, device="cpu").to(self._device, non_blocking=self._no_cuda_sync)
 
     def first(self, observation: Any) -> Any:
         """Return a reset's observation as arrays, and remember whether the environment has tensors.

@@ -9,6 +9,7 @@ import torch
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
+from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Arrival, Resumed
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
@@ -47,11 +48,12 @@ class InlineTransport:
         self._device, self._no_cuda_sync = device, no_cuda_sync
         self._sync = workload.job.spec.mode is Mode.SYNC
         self._worker_transport = _InlineWorkerTransport(shared=acts_with_the_learners_policy)
-        self._worker = Worker(self._worker_transport, workload, 0)
+        self._worker = Worker(self._worker_transport, workload, 0, in_learner=True)
         self._spent: list[Snapshot] = []
         self._sent: Snapshot | None = None
         self._sequence = 0
         self._done_round = -1
+        self._collected: tuple[Fragment, BatchMeta] | None = None  # and not returned by `receive`
         self._open = True
 
     @property
@@ -60,8 +62,10 @@ class InlineTransport:
         return Resumed(session=1, version=0, round=0)
 
     def control(self, control: Control) -> None:
-        """See `Transport`."""
+        """See `Transport`. The worker waits meanwhile, and applies weights as any worker that waits."""
         self._worker_transport.control = control
+        if control.phase is not LearnerPhase.COMPLETE:
+            self._worker.apply_waiting()
 
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
         """See `Transport`."""
@@ -79,17 +83,27 @@ class InlineTransport:
         return spent
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
-        """See `Transport`. Collects a batch; None: control asks for none."""
+        """See `Transport`. Collects a batch; None: control asks for none.
+
+        After an exception, a batch that was collected is returned by the next call; otherwise new episodes begin.
+        """
         control = self._worker_transport.control
         if control is None or control.phase is not LearnerPhase.RUN:
             return None
         if self._sync and control.round <= self._done_round:
             return None
-        self._worker.apply_weights(control)
-        fragment, meta = self._worker.collect(control)
-        self._done_round = control.round
+        if self._collected is None:
+            self._worker.apply_weights(control)
+            try:
+                with interruptible():
+                    self._collected = self._worker.collect(control)
+            finally:
+                if self._collected is None:
+                    self._worker.start_over()
+        arrival = self._arrival(*self._collected)
+        self._collected, self._done_round = None, control.round
         self._sequence += 1
-        return self._arrival(fragment, meta)
+        return arrival
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`. The batch is the learner's from the start."""
@@ -126,7 +140,7 @@ class InlineTransport:
         return Arrival.of(
             worker=0,
             incarnation=0,
-            sequence=self._sequence - 1,
+            sequence=self._sequence,
             meta=meta,
             fragment=fragment,
             batch=batch,

@@ -144,7 +144,8 @@ class ProcessesTransport:
         supervisor.listen(0)
         while True:
             while supervisor.ready_batches:
-                arrival = self._arrival(*supervisor.ready_batches.popleft())
+                arrival = self._arrival(*supervisor.ready_batches[0])
+                supervisor.ready_batches.popleft()  # last: after an error, such as a full device, it comes again
                 if arrival:
                     self._handed_over.add((arrival.worker, arrival.incarnation, arrival.sequence))
                     return arrival
@@ -253,8 +254,8 @@ def _stored_arrival(handle: WorkerHandle, stored: BatchStored) -> Arrival:
         sequence=stored.sequence,
         meta=stored.meta,
         batch=TensorDict({}, batch_size=[0, 0]),
-        episode_returns=torch.tensor(stored.episode_returns, dtype=torch.float64),
-        episode_lengths=torch.tensor(stored.episode_lengths, dtype=torch.int64),
+        episode_returns=torch.tensor(stored.episode_returns, dtype=torch.float64, device="cpu"),
+        episode_lengths=torch.tensor(stored.episode_lengths, dtype=torch.int64, device="cpu"),
         nbytes=0,
         stored=stored.kept,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollfleet.system.child_processes import close_in_children, die_with
 from rollfleet.system.process_setup import silence_warnings
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_GONE
 
 if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
@@ -114,8 +114,8 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         worker = Worker(transport, workload, arguments.index)
         transport.on_leave = worker.leave
         worker.run()
-    except JobEnded:
-        pass
+    except JobEnded:  # the learner is gone
+        return EXIT_GONE
     except Exception as error:
         # Bad input and misfits would fail again in the same way; an environment that broke may work next time.
         fatal = isinstance(error, JobInvalid | WeightMismatch)

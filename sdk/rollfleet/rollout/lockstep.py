@@ -12,7 +12,7 @@ from rollfleet.data.storage import Storage
 from rollfleet.data.tensor_memory import Array
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.rollout.episodes import FinalObservations
-from rollfleet.rollout.stepper import Collected, StepContext
+from rollfleet.rollout.stepper import Collected, StepContext, check_outcome
 
 
 class LockstepStepper:
@@ -54,21 +54,25 @@ class LockstepStepper:
     ) -> Collected:
         """See `Stepper`."""
         (env, actor, episodes, _, spec), arrays = self._context, into.arrays
-        limit, plain, finals = spec.max_frames_per_traj, actor.plain, FinalObservations()
+        limit, finals = spec.max_frames_per_traj, FinalObservations()
         columns = {key: array.swapaxes(0, 1) for key, array in arrays.items()}  # [T, envs, ...]
-        # Values that are known before a step, in arrays that stay the same: each is copied into its column.
-        before = [*zip((columns[key] for key in actor.carried_keys), actor.carried, strict=True)]
-        before.append((columns[TRAJECTORY], self._ids))
+        carried, (first, *more) = actor.carried, [columns[key] for key in actor.carried_keys]
+        others = [(column, index) for index, column in enumerate(more, 1)]
+        # Other values that are known before a step, in arrays that stay the same: each is copied into its column.
+        before = [(columns[TRAJECTORY], self._ids)]
         if STEP_COUNT in columns:
             before.append((columns[STEP_COUNT], episodes.lengths))
         outputs = [columns[key] for key in actor.keys]
         rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
-        step, action_of, observation = env.step, actor.action_of, actor.carried[0]
+        step, action_of, advance = env.step, actor.action_of, actor.advance
         returns, lengths = episodes.returns, episodes.lengths
         total, t = len(rewards), 0
         for t in range(total) if stop is None else _until(stop, total):
             if t:
                 values = act()
+            first[t] = carried[0]
+            for column, index in others:
+                column[t] = carried[index]
             for column, value in before:
                 column[t] = value
             for column, value in zip(outputs, values, strict=False):  # the next hidden state follows the outputs
@@ -81,15 +85,13 @@ class LockstepStepper:
             rewards[t] = reward
             terminations[t] = terminated
             truncations[t] = truncated
-            if plain:
-                observation[...] = following
-            else:
-                actor.advance(following, values)
+            advance(following, values)
             done = np.logical_or(terminated, truncated)
             if np.count_nonzero(done):
                 self._end(done, t, info, finals)
                 if not spec.reset_when_done and self._waiting.all():
                     break
+        check_outcome(env, (reward, terminated, truncated))
         for key, rows in actor.rest():
             columns[key][: t + 1] = rows
         frames = t + 1 if not self._waiting.all() else total

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION, Key
 from rollfleet.data.storage import Layout, Storage
 from rollfleet.data.tensor_memory import Array
-from rollfleet.rollout.stepper import Collected, StepContext
+from rollfleet.rollout.stepper import Collected, StepContext, check_outcome
 
 
 class NextStepStepper:
@@ -117,12 +117,12 @@ class NextStepStepper:
         if STEP_COUNT in self._arrays:
             self._arrays[STEP_COUNT][row] = episodes.lengths
         following, reward, terminated, truncated, _ = env.step(actor.action_of(values))
-        for column, value in zip(self._outcomes, (reward, terminated, truncated), strict=True):
+        outcome = (reward, terminated, truncated)
+        if not row:
+            check_outcome(env, outcome)
+        for column, value in zip(self._outcomes, outcome, strict=True):
             column[row] = value
-        if actor.plain:
-            actor.carried[0][...] = following
-        else:
-            actor.advance(following, values)
+        actor.advance(following, values)
         done = np.logical_or(terminated, truncated)
         recorded: NDArray[np.bool_] | bool = True
         if np.count_nonzero(resetting):

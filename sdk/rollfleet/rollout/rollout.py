@@ -12,7 +12,7 @@ from rollfleet.data.batch import IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, F
 from rollfleet.data.storage import Layout, Storage
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
-from rollfleet.errors import EnvironmentInvalid
+from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
@@ -29,7 +29,8 @@ from rollfleet_api.collection import CollectSpec
 class Rollout:
     """Collects fragments of T steps from a vector of environments; episodes continue from one fragment to the next.
 
-    It owns the environments. Use it from one thread at a time; after an exception out of `collect` only call `close`.
+    It owns the environments. Use it from one thread at a time. After an exception out of `collect` (an environment's, a
+    policy's, Ctrl-C), which may have come in mid-step, the next `collect` begins new episodes in all environments.
 
     How options of `CollectSpec` act here:
         set_truncated: The last frame of a row is truncated where its episode goes on, and the episode continues under
@@ -65,6 +66,7 @@ class Rollout:
         seeds: Seeds,
         trajectories: TrajectoryIds,
         collect: CollectSpec | None = None,
+        trained_here: bool = False,
     ) -> None:
         """Prepare; neither the environments nor the policy are called before the first `collect`.
 
@@ -75,6 +77,7 @@ class Rollout:
             seeds: For the first reset, random actions, and the policy's draws from torch.
             trajectories: The source of trajectory ids.
             collect: A job's `collect`; None: its defaults. Amounts of frames are not read: `steps` is used instead.
+            trained_here: Whether the learner trains this very policy.
 
         Raises:
             EnvironmentInvalid: A space or the autoreset mode is not supported, or does not suit the options.
@@ -91,7 +94,7 @@ class Rollout:
         self._env, self._steps = env, steps
         self._episodes = EpisodeCounts(env.num_envs)
         spaces = (env.single_observation_space, env.single_action_space)
-        self._actor = Actor(policy, spaces, env.num_envs, lambda: self._episodes.lengths == 0)
+        self._actor = Actor(policy, spaces, env.num_envs, lambda: self._episodes.lengths, trained_here=trained_here)
         self._uniform = UniformActions(env.single_action_space)
         self._storages: list[Storage] = []
         self._layout: Layout = {}
@@ -103,6 +106,7 @@ class Rollout:
         self._seeds, self._trajectories = seeds, trajectories
         self._generator = torch.Generator().manual_seed(seeds.actions)
         self._stream = TorchStream(seeds.torch, self._actor.device)
+        self._actor.reseed(seeds.torch >> 31)  # torch's generators use 32 bits of a seed: the stream has the others
         self._seeded = 0  # number of times that the environments were seeded
         self._started = False
         self._stepper: Stepper | None = None
@@ -121,8 +125,9 @@ class Rollout:
         Args:
             version: The policy's version, recorded with every frame that it acts in.
             steps: T from now on; 0: unchanged.
-            random_actions: Replace the policy's actions by uniform random ones. The policy is still called for its
-                other outputs; `action_log_prob`, if it has one, becomes that of the random actions.
+            random_actions: Take uniform random actions. The policy is not called (only once, if it never was, to learn
+                its outputs): its hidden state stays, and its outputs are zero, but `action_log_prob`, if it has one, is
+                that of the random actions.
             stop: Checked between steps. Once it is true, the fragment ends there, after at least one frame of each
                 environment, and the next call continues without a gap. With `trajs_per_batch` the fragment then holds
                 the complete trajectories; if none is complete, the incomplete ones, truncated.
@@ -133,7 +138,10 @@ class Rollout:
         Raises:
             PolicyInvalid: The policy's output does not fit the action space, or its earlier output.
             EnvironmentInvalid: The environment does not behave as its autoreset mode says.
+            EnvironmentFailed: The last call was interrupted, and this kind of environment cannot go on.
         """
+        if self._in_collect:
+            self._restart_episodes()
         self._in_collect = True
         if steps and steps != self._steps:
             self._resize(steps)
@@ -156,20 +164,28 @@ class Rollout:
                 steps=recorded, final=final, episode_returns=returns, episode_lengths=lengths, version=version
             )
         self._track(fragment.steps)
+        for key in self._actor.private_keys:
+            del fragment.steps[key], fragment.final[key]
         self._in_collect = False
         return fragment
+
+    def start_over(self) -> None:
+        """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
+        self._in_collect = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a restored run needs: numbers and tensors that `torch.load` takes with `weights_only`.
 
-        It holds the number of trajectory ids taken, and the states of random actions, of torch's generators, and of the
-        environments' seeds. It does not hold the environments' own states: environments cannot report them.
+        It holds the number of trajectory ids taken, and the states of random actions, of torch's generators, of the
+        policy's noise, and of the environments' seeds. It does not hold the environments' own states: environments
+        cannot report them.
         """
         return {
             "trajectories": self._trajectories.taken,
             "seeded": self._seeded,
             "actions": self._generator.get_state(),
             "torch": self._stream.state(),
+            "policy": self._actor.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -181,6 +197,7 @@ class Rollout:
         self._trajectories.skip_to(state["trajectories"])
         self._generator.set_state(state["actions"])
         self._stream.load_state(state["torch"])
+        self._actor.load_state(state.get("policy"))
         self._seeded = state["seeded"]
         self._whole = WholeTrajectories(self._env.num_envs)
         self._started = False
@@ -214,6 +231,16 @@ class Rollout:
                 "use an environment whose autoreset mode is Disabled"
             )
 
+    def _restart_episodes(self) -> None:
+        """Begin new episodes after the last call was interrupted."""
+        if isinstance(self._env.unwrapped, AsyncVectorEnv):
+            raise EnvironmentFailed(
+                f"{self._env} was interrupted, and may still owe the answers of a step; make a new collector "
+                "(one with an id or a factory, and vectorization='async', can go on)"
+            )
+        self._started = False
+        self._episodes.take()
+
     def _reset(self) -> None:
         seed: Any = None
         if not self._started:
@@ -221,7 +248,8 @@ class Rollout:
             seed = seeds if _takes_seeds(self._env.unwrapped) else seeds[0]
             self._seeded += 1
         observation, _ = self._env.reset(seed=seed)
-        self._actor.restart(slice(None), observation)
+        self._actor.advance(observation)
+        self._actor.restart(slice(None))
         self._episodes.discard(slice(None))
         self._whole.discard_open()
         if self._stepper is not None:
@@ -230,13 +258,11 @@ class Rollout:
 
     def _run(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> tuple[Storage, Collected]:
         with self._stream.active(), exploring(self._spec.exploration), self._actor.acting():
-            values = self._actor.first(quickly=not random_actions)
+            values = self._randomly() if random_actions else self._actor.first()
             stepper = self._stepper or self._allocate()
             self._storages.reverse()
             storage = self._storages[0]
             act = self._randomly if random_actions else self._actor
-            if random_actions:
-                values = self._randomised(values)
             return storage, stepper.collect(storage, act, values, version=version, stop=stop)
 
     def _collect_whole(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> Fragment:
@@ -263,7 +289,7 @@ class Rollout:
             layout[VERSION] = (torch.int64, ())
         if not spec.reset_when_done:
             layout[MASK] = (torch.bool, ())
-        if spec.step_count or spec.is_init or self._actor.reads_starts:
+        if spec.step_count or spec.is_init or self._actor.reads_starts or self._actor.reads_counts:
             layout[STEP_COUNT] = (torch.int64, (1,))
         self._layout = layout
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
@@ -288,13 +314,11 @@ class Rollout:
             steps[IS_INIT] = count == 0
             if MASK in steps:
                 steps[IS_INIT] &= steps[MASK].unsqueeze(-1)
-        if not self._spec.step_count:
+        if not (self._spec.step_count or self._actor.reads_counts):
             del steps[STEP_COUNT]
 
     def _randomly(self) -> list[Array]:
-        return self._randomised(self._actor())
-
-    def _randomised(self, values: list[Array]) -> list[Array]:
+        values = self._actor.idle()
         actions, log_prob = self._uniform.sample(self._env.num_envs, self._generator)
         values[: len(actions)] = [action.numpy() for action in actions]
         if LOG_PROB in self._actor.keys:

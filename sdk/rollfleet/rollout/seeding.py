@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-_ENVS, _ACTIONS, _TORCH, _AGAIN = range(4)
+_ENVS, _ACTIONS, _TORCH, _AGAIN, _PROCESS = range(5)
 _MAX_ENVS = 1 << 16
 
 
@@ -50,6 +50,18 @@ class Seeds:
             actions=_wide(job_seed, worker, incarnation, _ACTIONS),
             torch=_wide(job_seed, worker, incarnation, _TORCH),
         )
+
+    @classmethod
+    def static(cls, seed: int, num_envs: int) -> "Seeds":
+        """Return the seeds of `set_seed(seed, static_seed=True)`: this one for each environment, of any worker."""
+        return cls(
+            envs=[seed % (1 << 32)] * num_envs, actions=_wide(seed, 0, 0, _ACTIONS), torch=_wide(seed, 0, 0, _TORCH)
+        )
+
+    @staticmethod
+    def of_process(job_seed: int, worker: int, incarnation: int) -> int:
+        """Return the seed of the process of `worker`, for its global generators; below 2**32."""
+        return _wide(job_seed, worker, incarnation, _PROCESS) % (1 << 32)
 
     def again(self, times: int) -> "Seeds":
         """Return these seeds with new ones for environments that were seeded `times` times before.

@@ -1,8 +1,8 @@
 """The seam between a rollout and the ways in which it steps environments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rollfleet.data.storage import Storage
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
+from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
 from rollfleet.rollout.episodes import EpisodeCounts
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
@@ -24,6 +25,19 @@ class StepContext(NamedTuple):
     episodes: EpisodeCounts
     trajectories: TrajectoryIds
     spec: CollectSpec
+
+
+def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:
+    """Check the shapes of rewards and flags of a step: numpy would repeat a single one for all environments.
+
+    Raises:
+        EnvironmentInvalid: One is not [envs].
+    """
+    for name, value in zip(("rewards", "terminated", "truncated"), outcome, strict=True):
+        if np.shape(value) != (env.num_envs,):
+            raise EnvironmentInvalid(
+                f"environment {env} returned {name} of shape {list(np.shape(value))}; expected [{env.num_envs}]"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,20 +84,20 @@ class WholeTrajectories:
         At least one must be complete.
         """
         taken = [self._whole.popleft() for _ in range(min(count, len(self._whole)))]
-        lengths = torch.tensor([trajectory.length for trajectory in taken])
+        lengths = torch.tensor([trajectory.length for trajectory in taken], device="cpu")
         longest = int(lengths.max())
         steps: dict[Key, Tensor] = {}
         for key, first in taken[0].pieces[0].items():
             steps[key] = first.new_zeros((len(taken), longest, *first.shape[1:]))
             for trajectory, row in zip(taken, steps[key], strict=True):
                 torch.cat([piece[key] for piece in trajectory.pieces], out=row[: trajectory.length])
-        steps[MASK] = torch.arange(longest) < lengths[:, None]
+        steps[MASK] = torch.arange(longest, device="cpu") < lengths[:, None]
         steps[TRAJECTORY][~steps[MASK]] = NO_TRAJECTORY
         final: dict[Key, Tensor] = {}
         for key, leaf in zip(carried_keys, zip(*(trajectory.final for trajectory in taken), strict=True), strict=True):
             rows = torch.from_numpy(np.stack(leaf))
             final[key] = rows.view(steps[key].dtype) if steps[key].dtype is torch.bfloat16 else rows
-        ended = torch.tensor([not trajectory.cut for trajectory in taken])
+        ended = torch.tensor([not trajectory.cut for trajectory in taken], device="cpu")
         return Fragment(
             steps=steps,
             final=final,

@@ -1,4 +1,5 @@
-"""The operating system's services: shared memory, file locks, child processes, process setup, CPUs, entry points.
+"""The operating system's services: shared memory, file locks, child processes, CPUs, devices.
 
-This package knows nothing of reinforcement learning and imports no other package of Rollfleet but `errors`.
+This package knows nothing of reinforcement learning and imports no other package of Rollfleet but `errors` and
+`arguments`.
 """

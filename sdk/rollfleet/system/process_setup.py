@@ -1,6 +1,7 @@
-"""What a program of Rollfleet sets up in its process before all else: its end at SIGTERM, its warnings."""
+"""What a program of Rollfleet sets up in its process: its end at SIGTERM, its warnings, its global generators."""
 
 import os
+import random
 import signal
 import sys
 import threading
@@ -26,6 +27,23 @@ def silence_warnings() -> None:
 
     warnings.simplefilter("ignore")
     gymnasium.logger.min_level = gymnasium.logger.ERROR
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and, if it is loaded, torch: environments may draw from them.
+
+    Processes that were forked have the same generators, and would draw the same numbers. The default generator of torch
+    for CUDA devices is seeded, too.
+
+    Args:
+        seed: Below 2**32, because NumPy takes no more.
+    """
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:

@@ -7,15 +7,17 @@ import traceback
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 
 from rollfleet.data.batch import TRAJECTORY, Fragment
-from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
+from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch, WorkerReplaced
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
+from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.weight_receivers import receivers_of
@@ -36,14 +38,17 @@ class Worker:
         transport: Sends batches, and receives weights and control.
         workload: The job, its environments and its policy.
         index: The worker's index.
+        in_learner: Whether this is the learner's own process: its generators are not seeded, and the policy may be the
+            object that it trains.
 
     Raises:
         JobInvalid: The environment or the policy cannot be made.
     """
 
-    def __init__(self, transport: WorkerTransport, workload: Workload, index: int) -> None:
+    def __init__(self, transport: WorkerTransport, workload: Workload, index: int, *, in_learner: bool = False) -> None:
         job = workload.job
         self._transport, self._spec, self._index = transport, job.spec, index
+        self._in_learner = in_learner
         self._sync = job.spec.mode is Mode.SYNC
         self._has_own_weights = job.spec.policy.entrypoint is not None  # they may be trained ones
         self._frames = self._batches = self._version = 0
@@ -52,10 +57,12 @@ class Worker:
         self._leaving = threading.Event()
         self._idle = WorkerStatus.starting(index, transport.incarnation)
         transport.report(self._idle)
+        self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
+        self._seed_process()
         env = workload.make_env(index)
         try:
             policy = workload.make_policy(index, env.single_observation_space, env.single_action_space)
-            self._num_envs, self._seed, self._origin = env.num_envs, job.spec.collect.seed, 0
+            self._num_envs = env.num_envs
             self._seeding = (0, 0)  # session and number of the last `set_seed`
             self._trajectories = TrajectoryIds(index, self._incarnation)
             self._rollout = Rollout(
@@ -65,9 +72,10 @@ class Worker:
                 seeds=self._seeds(),
                 trajectories=self._trajectories,
                 collect=job.spec.collect,
+                trained_here=in_learner,
             )
-            self._models = workload.scheme.select(policy)
-            self._layout = workload.scheme.layout(self._models)
+            self._select = workload.scheme.select
+            self._layout = workload.scheme.layout(self._select(policy))
             self._policy, self._receivers = policy, receivers_of(policy, env)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
@@ -80,6 +88,7 @@ class Worker:
         """Collect until the job is complete, or until `leave`.
 
         Raises:
+            JobEnded: It ended otherwise: its learner is gone for good, or another process took this worker's index.
             WeightMismatch: The learner's weights do not fit the worker's policy.
         """
         done: Control | None = None
@@ -99,8 +108,11 @@ class Worker:
                 done = control
             if pending and self._leaving.is_set():
                 self._wait_for(pending.stored)
-        except JobEnded:
-            pass
+        except JobEnded as ended:
+            if not self._is_complete() and not self._leaving.is_set():
+                if not isinstance(ended, WorkerReplaced):  # its successor's report must stay the newest
+                    self._report(WorkerState.LEFT)
+                raise
         self._report(WorkerState.LEFT if self._leaving.is_set() else WorkerState.COMPLETE)
 
     def apply_weights(self, control: Control) -> bool:
@@ -109,17 +121,16 @@ class Worker:
         A policy that a factory made acts on its own weights if the learner has no policy to send.
         """
         inbox = self._inbox
-        if inbox is None:
-            self._set_version(control.version)
-            return True
         meant = control.version_for(self._index)
+        if inbox is None:
+            self._set_version(meant)
+            return True
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
         if not meant and control.own_weights and self._has_own_weights:
             oldest = 0
 
         def over() -> bool:
-            newest = self._transport.control
-            return self._leaving.is_set() or (newest is not None and newest.phase is LearnerPhase.COMPLETE)
+            return self._leaving.is_set() or self._is_complete()
 
         def ready() -> bool:
             newest = inbox.newest()
@@ -130,13 +141,20 @@ class Worker:
             began = time.monotonic()
             self._transport.wait_until(ready)
             self._waited_for_weights_s += time.monotonic() - began
-        newest = inbox.newest()
         if over():
             return False
-        if newest is not None and newest.version != self._version:
-            self._layout.load(torch.from_numpy(newest.data), self._models)
-            self._set_version(newest.version)
+        self._load_newest()
         return True
+
+    def apply_waiting(self) -> None:
+        """Apply the newest version, if there is a newer one than the present, while the worker waits to collect."""
+        control, before = self._transport.control, self._version
+        if self._inbox is not None:
+            self._load_newest()
+        elif control is not None:
+            self._set_version(control.version_for(self._index))
+        if self._version != before and (status := self._transport.status) is not None:
+            self._report(status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
         """Collect one batch on the applied weights. `leave`, or the close of its round, cuts it short."""
@@ -155,6 +173,10 @@ class Worker:
         self._returns.extend(fragment.episode_returns.tolist())
         meta = BatchMeta(session=control.session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
+
+    def start_over(self) -> None:
+        """Begin new episodes in the next batch: the last one, or a part of it, is lost."""
+        self._rollout.start_over()
 
     def leave(self) -> None:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
@@ -175,10 +197,26 @@ class Worker:
 
     @property
     def _incarnation(self) -> int:
-        return self._origin + self._transport.incarnation
+        return (self._origin + self._transport.incarnation) % MAX_INCARNATIONS  # a restored run may be at any number
 
     def _seeds(self) -> Seeds:
+        if self._static_seed:
+            return Seeds.static(self._seed, self._num_envs)
         return Seeds.derive(self._seed, self._index, self._incarnation, self._num_envs)
+
+    def _seed_process(self) -> None:
+        """Seed the generators that environments of this process may draw from."""
+        if not self._in_learner:
+            worker = (0, 0) if self._static_seed else (self._index, self._incarnation)
+            seed_generators(Seeds.of_process(self._seed, *worker))
+
+    def _load_newest(self) -> None:
+        newest = self._inbox.newest() if self._inbox is not None else None
+        if newest is not None and newest.version != self._version:
+            # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
+            with torch.inference_mode(not self._in_learner):
+                self._layout.load(torch.from_numpy(newest.data), self._select(self._policy))
+            self._set_version(newest.version)
 
     def _set_version(self, version: int) -> None:
         """Record the applied version, and pass it on to the receivers inside this worker."""
@@ -192,12 +230,18 @@ class Worker:
         asked = control.seed is not None and (control.session, control.seeding) != self._seeding
         restored = control.origin > self._origin
         if control.seed is not None and asked:
-            self._seed, self._seeding = control.seed, (control.session, control.seeding)
+            self._seed, self._static_seed = control.seed, control.static_seed
+            self._seeding = (control.session, control.seeding)
         if restored:  # else ids count on: a new seed is no new incarnation
             self._origin = control.origin
             self._trajectories = TrajectoryIds(self._index, self._incarnation)
         if asked or restored:
+            self._seed_process()
             self._rollout.reseed(self._seeds(), self._trajectories)
+
+    def _is_complete(self) -> bool:
+        control = self._transport.control
+        return control is not None and control.phase is LearnerPhase.COMPLETE
 
     def _is_closed(self, asked: Control) -> bool:
         control = self._transport.control
@@ -209,8 +253,7 @@ class Worker:
         """Wait for control that asks for a batch after `done`. Returns None if collecting is over."""
 
         def over() -> bool:
-            control = self._transport.control
-            return self._leaving.is_set() or (control is not None and control.phase is LearnerPhase.COMPLETE)
+            return self._leaving.is_set() or self._is_complete()
 
         def ready() -> bool:
             control = self._transport.control
@@ -222,19 +265,30 @@ class Worker:
             last = done.round if done and done.session == control.session else -1
             return not self._sync or control.round > max(last, control.closed)
 
+        def changed() -> bool:
+            newest = self._inbox.newest() if self._inbox is not None else None
+            return ready() or (newest is not None and newest.version != self._version)
+
         if not ready():
             paused = self._transport.control is not None and self._transport.control.phase is LearnerPhase.PAUSE
             self._report(WorkerState.PAUSED if paused else WorkerState.WAITING_FOR_LEARNER)
-            self._transport.wait_until(ready)
+            self._transport.wait_until(changed)
+        while not ready():
+            self.apply_waiting()
+            self._transport.wait_until(changed)
         return None if over() else self._transport.control
 
     def _wait_for(self, future: "Future[None]") -> None:
         began = time.monotonic()
-        try:
+        with suppress(FutureTimeout):
             future.result(SHORT_WAIT_S)
-        except FutureTimeout:
+        if not future.done():
             self._report(WorkerState.WAITING_FOR_LEARNER)
-            future.result()
+        while not future.done():
+            self.apply_waiting()
+            with suppress(FutureTimeout):
+                future.result(SHORT_WAIT_S)
+        future.result()
         self._waited_for_room_s += time.monotonic() - began
 
     def _report(self, state: WorkerState) -> None:

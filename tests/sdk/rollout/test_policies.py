@@ -179,3 +179,69 @@ def test_a_policy_that_changes_its_outputs_is_refused() -> None:
 def test_a_policy_must_be_callable() -> None:
     with pytest.raises(PolicyInvalid, match="must be callable"):
         rollout_of(CARTPOLE, "mlp")  # type: ignore[arg-type]
+
+
+# --- Noise -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
+@pytest.mark.parametrize("between", ["nothing", "random actions", "a hook"])
+def test_sampled_actions_do_not_depend_on_the_length_of_fragments(spec: EnvSpec, between: str) -> None:
+    """The built-in policy draws noise for many steps at a time. A hook makes it be called at each step instead."""
+
+    def frames(steps: int) -> TensorDict:
+        policy, parts = mlp(spec), []
+        rollout = rollout_of(spec, policy)
+        for start in range(0, 300, steps):
+            hook = policy.register_forward_hook(lambda *_: None) if between == "a hook" and start == 100 else None
+            random_actions = between == "random actions" and 100 <= start < 200
+            parts.append(to_batch(rollout.collect(version=0, steps=steps, random_actions=random_actions)).clone())
+            if hook is not None and steps == 100:
+                hook.remove()
+            elif start + steps == 200:
+                policy._forward_hooks.clear()
+        rollout.close()
+        return torch.cat(parts, dim=1)
+
+    whole = frames(100)
+    for steps in (10, 25, 50):
+        cut = frames(steps)
+        for key in ("action", "observation", ("next", "reward"), ("collector", "traj_ids")):
+            assert torch.equal(cut[key], whole[key]), key
+        for key in ("action_log_prob", "state_value"):
+            torch.testing.assert_close(cut[key], whole[key], rtol=1e-5, atol=1e-6)
+
+
+# --- Random actions --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["callable", "module"])
+def test_random_actions_call_the_policy_once_to_learn_its_outputs(kind: str) -> None:
+    calls = []
+
+    def policy(observation: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(observation)
+        return zeros(observation), torch.ones(len(observation), 2).bfloat16()
+
+    if kind == "module":
+        acts: Policy = TensorDictModule(policy, in_keys=["observation"], out_keys=["action", "x"])
+    else:
+        acts = lambda observation: dict(zip(("action", "x"), policy(observation), strict=True))  # noqa: E731
+    rollout = rollout_of(CARTPOLE, acts)
+    for _ in range(2):
+        batch = to_batch(rollout.collect(version=0, random_actions=True))
+        assert len(calls) == 1
+        assert batch["action"].any()
+        assert batch["x"].dtype == torch.bfloat16
+        assert not batch["x"].any()
+    assert to_batch(rollout.collect(version=0))["x"].all()
+    assert len(calls) == 1 + 8
+
+
+def test_numbers_drawn_to_learn_the_outputs_are_drawn_again() -> None:
+    def random(observation: Tensor) -> Tensor:
+        return torch.randint(2, (len(observation),))
+
+    plain, later = (rollout_of(CARTPOLE, random) for _ in range(2))
+    later.collect(version=0, random_actions=True)
+    assert torch.equal(later.collect(version=0).steps["action",], plain.collect(version=0).steps["action",])

@@ -142,13 +142,11 @@ def test_the_processs_own_generator_does_not_change() -> None:
 # --- Random actions --------------------------------------------------------------------------------------------------
 
 
-def test_random_discrete_actions_have_the_uniform_log_probability_and_keep_the_value() -> None:
-    policy = mlp(CARTPOLE)
-    steps = rollout_of(CARTPOLE, policy, steps=100).collect(version=0, random_actions=True).steps
+def test_random_discrete_actions_have_the_uniform_log_probability() -> None:
+    steps = rollout_of(CARTPOLE, mlp(CARTPOLE), steps=100).collect(version=0, random_actions=True).steps
     assert torch.allclose(steps["action_log_prob",], torch.tensor(-log(2)))
     assert 0.3 < steps["action",].double().mean() < 0.7
-    value = policy.evaluate(steps["observation",], steps["action",])[2]
-    torch.testing.assert_close(steps["state_value",], value)
+    assert not steps["state_value",].any()  # the policy was not called
 
 
 def test_random_box_actions_fill_the_box_with_their_uniform_density() -> None:

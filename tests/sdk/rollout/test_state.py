@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
+from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
@@ -20,6 +21,14 @@ from rollfleet_api.job import CollectSpec, EnvSpec
 def coin(observation: Tensor) -> Tensor:
     """Random actions from torch that ignore the observation."""
     return torch.randint(2, (len(observation),))
+
+
+def noisy(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> ActorCritic:
+    """A policy with a fast form, whose actions do not depend on the observation."""
+    policy = ActorCritic(env.single_observation_space, env.single_action_space)
+    with torch.no_grad():
+        policy.actor[-1].weight.zero_()  # type: ignore[operator]
+    return policy
 
 
 def rollout(policy_of: Any = lambda env: coin, *, seed: int = 1, **options: Any) -> Rollout:
@@ -42,8 +51,8 @@ def saved_and_loaded(state: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def restored(state: dict[str, Any], **options: Any) -> Rollout:
-    again = rollout(**options)
+def restored(state: dict[str, Any], policy_of: Any = lambda env: coin, **options: Any) -> Rollout:
+    again = rollout(policy_of, **options)
     again.load_state_dict(saved_and_loaded(state))
     return again
 
@@ -52,13 +61,14 @@ def ids(fragment: Fragment) -> set[int]:
     return set(fragment.steps["collector", "traj_ids"].unique().tolist())
 
 
+@pytest.mark.parametrize("policy_of", [lambda env: coin, noisy])
 @pytest.mark.parametrize("random_actions", [False, True])
-def test_random_numbers_continue_after_a_restore(random_actions: bool) -> None:
-    whole = rollout()
+def test_random_numbers_continue_after_a_restore(random_actions: bool, policy_of: Any) -> None:
+    whole = rollout(policy_of)
     whole.collect(version=0, random_actions=random_actions)
     state = whole.state_dict()
     expected = whole.collect(version=0, random_actions=random_actions).steps["action",]
-    again = restored(state).collect(version=0, random_actions=random_actions).steps["action",]
+    again = restored(state, policy_of).collect(version=0, random_actions=random_actions).steps["action",]
     assert torch.equal(again, expected)
 
 
@@ -107,11 +117,11 @@ def test_a_state_with_fewer_ids_than_were_taken_is_refused() -> None:
     assert running.state_dict()["trajectories"] > 0
 
 
-def test_a_reseeded_rollout_equals_a_new_one_with_the_same_policy() -> None:
-    def policy_of(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> RandomPolicy:
-        return RandomPolicy(env.single_action_space)
-
-    running, fresh = rollout(policy_of), rollout(policy_of, seed=9)
+@pytest.mark.parametrize("policy_of", [lambda env: RandomPolicy(env.single_action_space), noisy])
+def test_a_reseeded_rollout_equals_a_new_one_with_the_same_policy(policy_of: Any) -> None:
+    torch.manual_seed(0)
+    policy = policy_of(make_env(EnvSpec(id="CartPole-v1")))
+    running, fresh = rollout(lambda env: policy), rollout(lambda env: policy, seed=9)
     running.collect(version=0)
     running.reseed(Seeds.derive(9, 2, 0, 3), TrajectoryIds(2, 0))
     for random_actions in (False, True):

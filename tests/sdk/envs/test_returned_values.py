@@ -1,0 +1,139 @@
+"""What environments return: shapes of observations, and rewards and flags that are arrays of one number."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rollfleet.envs.factory import make_env
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec, Vectorization
+
+IMAGE = Box(0, 255, (4, 4, 3), np.uint8)
+GREY = np.zeros((4, 4, 1), np.uint8)
+
+
+class Returning(gymnasium.Env[Any, Any]):
+    """Returns the given values from `step`, and `first` from `reset`."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, space: Space[Any], first: Any, following: Any, outcome: Any = (0.0, False, False)) -> None:
+        self.observation_space, self._first, self._following, self._outcome = space, first, following, outcome
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._first, {}
+
+    def step(self, action: Any) -> Any:
+        return self._following, *self._outcome, {}
+
+
+@pytest.fixture(params=[Vectorization.SYNC, Vectorization.ASYNC], ids=["sync", "async"])
+def rollout_of(request: pytest.FixtureRequest) -> Iterator[Callable[..., Rollout]]:
+    """Makes rollouts of two such environments, in this process and in processes of their own."""
+    with ExitStack() as stack:
+
+        def make(*values: Any) -> Rollout:
+            spec = EnvSpec(entrypoint="tests:made", num_envs=2, vectorization=request.param)
+            rollout = rolling(make_env(spec, lambda: Returning(*values)))
+            stack.callback(rollout.close)
+            return rollout
+
+        yield make
+
+
+def rolling(env: Any) -> Rollout:
+    seeds, ids = Seeds.derive(0, 0, 0, env.num_envs), TrajectoryIds(0, 0)
+    return Rollout(env, RandomPolicy(env.single_action_space), steps=3, seeds=seeds, trajectories=ids)
+
+
+VECTOR = Box(-1, 1, (4,))
+PAIR = Dict(camera=IMAGE, speed=Box(0, 1, (1,)))
+WRONG: dict[str, tuple[Space[Any], Any, list[int]]] = {
+    "a grey image": (IMAGE, GREY, [4, 4, 1]),
+    "a number for a vector": (VECTOR, 0.5, []),
+    "one element for a vector": (VECTOR, np.zeros(1), [1]),
+    "a row for a vector": (VECTOR, np.zeros((1, 4)), [1, 4]),
+    "a leaf of a Dict": (PAIR, {"camera": GREY, "speed": np.zeros(1)}, [4, 4, 1]),
+}
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+@pytest.mark.parametrize("name", WRONG)
+def test_an_observation_of_another_shape_is_refused(rollout_of: Callable[..., Rollout], name: str, when: str) -> None:
+    space, wrong, shape = WRONG[name]
+    right = space.sample()
+    rollout = rollout_of(space, *((wrong, right) if when == "reset" else (right, wrong)))
+    with pytest.raises(EnvironmentInvalid) as caught:
+        rollout.collect(version=0)
+    assert f"environment 0 (<Returning instance>) returned an observation of shape {shape}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_and_numbers_that_fit_are_taken(rollout_of: Callable[..., Rollout]) -> None:
+    fragment = rollout_of(VECTOR, [0.0] * 4, [0.25, 0.5, 0.75, 1.0]).collect(version=0)
+    assert fragment.steps[("observation",)][0, 1].tolist() == [0.25, 0.5, 0.75, 1.0]
+    fragment = rollout_of(Discrete(5), 1, np.int64(3)).collect(version=0)
+    assert fragment.steps[("observation",)].tolist() == [[1, 3, 3]] * 2
+
+
+@pytest.mark.parametrize("space", [VECTOR, Dict(at=VECTOR)], ids=["plain", "dict"])
+def test_arrays_of_one_number_are_rewards_and_flags(rollout_of: Callable[..., Rollout], space: Space[Any]) -> None:
+    outcome = np.array([1.5]), np.array([False]), np.array([[True]])
+    steps = rollout_of(space, space.sample(), space.sample(), outcome).collect(version=0).steps
+    assert (steps["next", "reward"] == 1.5).all()
+    assert not steps["next", "terminated"].any()
+    assert steps["next", "truncated"].all()
+
+
+@pytest.mark.parametrize("reward", [np.zeros(2), "much"], ids=str)
+def test_a_reward_that_is_no_number_is_refused(rollout_of: Callable[..., Rollout], reward: Any) -> None:
+    rollout = rollout_of(VECTOR, VECTOR.sample(), VECTOR.sample(), (reward, False, False))
+    with pytest.raises(EnvironmentInvalid, match=r"returned reward .*; return one number"):
+        rollout.collect(version=0)
+
+
+class Together(VectorEnv[Any, Any, Any]):
+    """A vector environment that returns values for one environment."""
+
+    def __init__(self, mode: AutoresetMode, **wrong: Any) -> None:
+        self.num_envs, self.metadata, self._wrong = 3, {"autoreset_mode": mode}, wrong
+        self.single_observation_space, self.single_action_space = VECTOR, Discrete(2)
+        self.observation_space, self.action_space = batch_space(VECTOR, 3), batch_space(Discrete(2), 3)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._wrong.get("first", np.zeros((3, 4))), {}
+
+    def step(self, actions: Any) -> Any:
+        flags = np.zeros(3, np.bool_)
+        right = {"observation": np.zeros((3, 4)), "rewards": np.zeros(3), "terminated": flags, "truncated": flags}
+        return *({**right, **self._wrong}[name] for name in right), {}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP], ids=str)
+@pytest.mark.parametrize(
+    ("wrong", "shape"),
+    [
+        ({"first": np.zeros((1, 4))}, "observation' of shape [1, 4]; expected [3, 4]"),
+        ({"observation": np.zeros(4)}, "observation' of shape [4]; expected [3, 4]"),
+        ({"rewards": 1.0}, "rewards of shape []; expected [3]"),
+        ({"terminated": np.array([True])}, "terminated of shape [1]; expected [3]"),
+        ({"truncated": False}, "truncated of shape []; expected [3]"),
+    ],
+    ids=["first", "observation", "rewards", "terminated", "truncated"],
+)
+def test_a_vector_environment_returns_values_of_all(mode: AutoresetMode, wrong: dict[str, Any], shape: str) -> None:
+    with pytest.raises(EnvironmentInvalid) as caught:
+        rolling(Together(mode, **wrong)).collect(version=0)
+    assert shape in str(caught.value)
