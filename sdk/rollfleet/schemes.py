@@ -135,7 +135,8 @@ class Trained:
         selected = models_of(policy)
         for name, module in modules.items():
             if isinstance(module, nn.Module):
-                frozen = {key for key, parameter in module.named_parameters() if not parameter.requires_grad}
+                named = getattr(module, "_orig_mod", module).named_parameters()  # see `state_of`
+                frozen = {key for key, parameter in named if not parameter.requires_grad}
                 selected[name] = {key: value for key, value in selected[name].items() if key not in frozen}
         return selected
 

@@ -35,7 +35,8 @@ def test_whole_sends_every_parameter_and_buffer() -> None:
 
 def test_trained_sends_only_trainable_weights_and_keeps_frozen_ones() -> None:
     learner, worker = frozen_body(), frozen_body()
-    theirs, ours = Trained().select(learner), Trained().select(worker)
+    compiled = torch.compile(worker, backend="eager")
+    theirs, ours = Trained().select(learner), Trained().select(compiled)
     assert set(theirs["policy"]) == {"1.weight", "1.bias"}
     layout = Trained().layout(theirs)
     frozen = worker.get_parameter("0.weight").clone()

@@ -4,25 +4,26 @@ The keys, dtypes and shapes of a policy's outputs are learned and checked at the
 step.
 """
 
-import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from operator import itemgetter
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rollfleet.data.batch import ACTION, LOG_PROB, RESERVED, Key
+from rollfleet.data.batch import ACTION, Key
 from rollfleet.data.tensor_memory import Array, as_array
 from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape
-from rollfleet.envs.spaces import action_keys, described, observation_keys, tensor_dtype
-from rollfleet.errors import PolicyInvalid
+from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
+from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.exploration import exploration
 from rollfleet.policies.fast_mlp import FastMlp, fast
-from rollfleet.policies.recurrence import RECURRENT, Call, HiddenState, RecurrentCall, TensorDictCall
+from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
+from rollfleet.policies.recurrence import Call, HiddenState, RecurrentCall
+from rollfleet.policies.tensordict_call import TensorDictCall, takes_tensordict
 from rollfleet.policies.tensordict_mode import interacting
 
 Policy: TypeAlias = Callable[..., object]
@@ -30,13 +31,14 @@ Policy: TypeAlias = Callable[..., object]
 the batch, each [envs, ...].
 
 Observations are a tensor; for Dict and Tuple spaces dicts and tuples of tensors. Actions are elements of the action
-space: int64 for Discrete, `start` included; for Dict and Tuple spaces a dict or tuple under `action`. A
-`TensorDictModule` reads and writes by its keys instead.
+space: int64 for Discrete, `start` included; for Dict and Tuple spaces a dict or tuple under `action`. Outputs under
+names that begin with an underscore stay out of the batch.
+
+A `TensorDictModule`, or a callable whose one parameter is named `tensordict` or `td` or annotated with `TensorDict`,
+gets a TensorDict instead, and writes into it.
 
 A policy with `initial_state(num_envs)` is recurrent. Its initial state is a tensor [num_envs, ...] or a dict of them.
 It is called as `policy(observation, state)` and returns a pair: the above, and the next state."""
-
-_TAKEN = {*RESERVED[1:], "observation", RECURRENT}  # keys that a policy may not write; "action" is its own
 
 
 class Actor:
@@ -45,20 +47,31 @@ class Actor:
     Attributes:
         keys: Keys of the policy's outputs, the action's leaves first; empty before the first call.
         carried_keys: Keys of values carried to the next step: leaves of the observation, then of the hidden state.
-        carried: An array [envs, ...] for each of them. Write the policy's next input here, or call `advance`.
-        plain: Whether the only carried value is an observation of one array.
+        carried: An array [envs, ...] for each of them. The policy's input is an observation's memory; it is not written
+            again once the policy has seen it, because the policy may keep it.
         device: The device of the policy's parameters.
+        private_keys: Those of `carried_keys` that stay out of batches.
         reads_starts: Whether the policy reads `is_init`.
+        reads_counts: Whether the policy reads `step_count`.
     """
 
-    def __init__(self, policy: Policy, spaces: tuple[Space, Space], num_envs: int, starts: Callable[[], Array]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        spaces: tuple[Space, Space],
+        num_envs: int,
+        lengths: Callable[[], Array],
+        *,
+        trained_here: bool = False,
+    ) -> None:
         """Keep the policy; it is not called yet.
 
         Args:
             policy: See `Policy`.
             spaces: The observation and the action space of a single environment.
             num_envs: The number of environments.
-            starts: Returns bool [envs]: which environments are at the first frame of an episode.
+            lengths: Returns int64 [envs], the frames of the running episodes so far.
+            trained_here: Whether the learner trains this very object. What it keeps of a call can then be trained on.
 
         Raises:
             PolicyInvalid: The policy is not callable.
@@ -74,9 +87,8 @@ class Actor:
         self.device = _device(policy)
         self.action_of: Callable[[list[Array]], Any] = itemgetter(0) if self.actions.plain else self.actions.join
         self._inputs = [torch.from_numpy(array) for array in self.carried]
-        self.plain = self.observations.plain
-        self._simple = self.plain and self.device.type == "cpu"
-        self._policy = policy
+        self._simple = self.observations.plain and self.device.type == "cpu"
+        self._policy, self._trained_here = policy, trained_here
         self._num_envs = num_envs
         self._action_keys = action_keys(self.actions)
         self._casts: list[tuple[int, np.dtype[Any]]] = []  # actions whose dtype differs from the space's
@@ -85,62 +97,106 @@ class Actor:
         self._order: tuple[Key, ...] = ()  # `keys`, then those of the next state
         self._hidden: HiddenState | None = None
         self._special: Call | None = None
-        self._is_tensordict_module = _is_tensordict_module(policy)
+        self._takes_tensordict = takes_tensordict(policy)
         self._fast = fast(policy, spaces, num_envs)
         self._quick: FastMlp | None = None  # the same, during a fragment that it acts in
-        self.reads_starts = False
-        if self._is_tensordict_module:
-            module = TensorDictCall(policy, self.observations, num_envs, starts)
-            self._special, self.reads_starts = module, module.reads_starts
+        self.private_keys: tuple[Key, ...] = ()
+        self.reads_starts = self.reads_counts = False
+        if self._takes_tensordict:
+            module = TensorDictCall(policy, (self.observations, self.actions), num_envs, lengths)
+            self._special, self.reads_starts, self.reads_counts = module, module.reads_starts, module.reads_counts
         elif hasattr(policy, "initial_state"):
             self._special = RecurrentCall(policy, num_envs)
 
     def acting(self) -> AbstractContextManager[object]:
         """Return the context for calls: no gradients, and `exploration()` applies to TensorDict's modules."""
         stack = ExitStack()
-        # A plain callable may keep tensors (a hidden state), which would be unusable outside of inference mode.
-        stack.enter_context(torch.inference_mode() if isinstance(self._policy, nn.Module) else torch.no_grad())
-        stack.enter_context(interacting(exploration()) if self._is_tensordict_module else nullcontext())
+        # Tensors that a policy keeps (a hidden state, a running mean) would be unusable outside of inference mode.
+        inference = isinstance(self._policy, nn.Module) and not self._trained_here
+        stack.enter_context(torch.inference_mode() if inference else torch.no_grad())
+        stack.enter_context(interacting(exploration()) if self._takes_tensordict else nullcontext())
         return stack
 
-    def first(self, *, quickly: bool = True) -> list[Array]:
+    def first(self) -> list[Array]:
         """Start a fragment: act as in `__call__`, and learn or check the outputs' keys, dtypes and shapes.
-
-        Args:
-            quickly: Allow a fast form of the policy.
 
         Raises:
             PolicyInvalid: The action is missing, or has a wrong shape or dtype; or the outputs differ from those of
                 earlier fragments. Also if the very first call fails: a policy that has never worked is not retried.
         """
         if self._fast is not None and not self._layout:
-            with torch.random.fork_rng(devices=[]):  # the policy may be called again below
-                self._learn(self._very_first())
-        self._quick = self._fast if quickly and self._fast is not None and self._fast.begin() else None
+            self._try()
+        self._quick = self._fast if self._fast is not None and self._fast.begin() else None
         if self._quick is not None:
+            self._show(0, self.carried[0].copy())  # `advance` writes into it from now on
             return self()
         return self._learn(self._call() if self._layout else self._very_first())
 
+    def idle(self) -> list[Array]:
+        """Return zeros in place of the policy's outputs, then its unchanged state.
+
+        The policy is not called. Only if it was never called, one call shows which outputs it has.
+
+        Raises:
+            PolicyInvalid: See `first`.
+        """
+        self._quick = None
+        if not self._layout:
+            self._try()
+        zeros = [
+            as_array(torch.zeros(self._layout[key][1], dtype=self._layout[key][0], device="cpu")) for key in self.keys
+        ]
+        return [*zeros, *(self._hidden.arrays if self._hidden else ())]
+
+    def reseed(self, seed: int) -> None:
+        """Start over, as a new actor: without the last step's outputs, and with the noise of `seed`."""
+        self._forget()
+        if self._fast is not None:
+            self._fast.reseed(seed)
+
+    def state(self) -> tuple[Tensor, int] | None:
+        """Return the position in the noise of the policy's fast form; None: the policy draws from torch's generators.
+
+        The hidden state is not in it: episodes start with the initial one.
+        """
+        return None if self._fast is None else self._fast.state()
+
+    def load_state(self, state: tuple[Tensor, int] | None) -> None:
+        """Continue from a `state`, without the last step's outputs."""
+        self._forget()
+        if self._fast is not None and state is not None:
+            self._fast.load_state(state)
+
+    def _try(self) -> None:
+        """Learn the outputs by a call that leaves nothing behind."""
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            self._learn(self._very_first())
+        self._forget()
+
+    def _forget(self) -> None:
+        if isinstance(self._special, TensorDictCall):
+            self._special.forget()
+
     def _learn(self, output: object) -> list[Array]:
-        flat = dict(self._flat(output))
-        self._check_action(flat)
+        flat = dict(flattened(output, self.carried_keys, self._next_keys()))
+        check_action(flat, self.actions, self._num_envs)
         layout = {key: (value.dtype, tuple(value.shape)) for key, value in flat.items()}
         if self._layout and layout != self._layout:
             raise PolicyInvalid(f"the policy first returned {_listed(self._layout)}, and now {_listed(layout)}")
         for key, (_, shape) in layout.items():
             if shape[:1] != (self._num_envs,):
                 raise PolicyInvalid(
-                    f"{_name(key)} of the policy has shape {list(shape)}; expected [{self._num_envs}, ...]"
+                    f"{shown(key)} of the policy has shape {list(shape)}; expected [{self._num_envs}, ...]"
                 )
         self._check_next_state(layout)
         self._layout = layout
-        following = self._special.next_keys if self._special else ()
+        following = self._next_keys()
         extras = (key for key in flat if key not in following and key[:1] != ACTION)
         self.keys = (*self._action_keys, *extras)
         self._order = (*self.keys, *following)
         self._plain_keys = None
         if type(output) is dict and all(isinstance(value, Tensor) for value in output.values()):
-            originals = {_key(original): original for original in output}
+            originals = {key_of(original): original for original in output}
             self._plain_keys = [originals[key] for key in self._order]
         arrays = [as_array(flat[key]) for key in self._order]
         dtypes = [array_dtype(leaf) for leaf in self.actions.leaves.values()]
@@ -154,14 +210,14 @@ class Actor:
         int16 with the same bits. A fast form of the policy returns only actions; see `rest`.
         """
         if self._quick is not None:
-            return [self._quick.act(self.carried[0])]
+            return [self._quick.act(self.carried[0]).copy()]  # environments may keep their actions
         output = self._call()
         if isinstance(output, Tensor):
             values = [output]
         elif self._plain_keys is not None and type(output) is dict:
             values = [output[key] for key in self._plain_keys]
         else:
-            flat = dict(self._flat(output))
+            flat = dict(flattened(output, self.carried_keys, self._next_keys()))
             values = [flat[key] for key in self._order]
         return self._cast(
             [
@@ -176,26 +232,50 @@ class Actor:
         """Return outputs that calls since `first` omitted, [steps, envs, ...] by key. Call it once, after the steps."""
         return [] if self._quick is None else list(zip(self.keys[1:], self._quick.rest(), strict=True))
 
-    def advance(self, observation: Any, values: Sequence[Array]) -> None:
-        """Carry the environments' `observation`, and the next state in `values`, to the next step."""
-        own = len(self.keys)
-        for array, new in zip(self.carried, (*self.observations.split(observation), *values[own:]), strict=True):
-            array[...] = new
+    def advance(self, observation: Any, values: Sequence[Array] = ()) -> None:
+        """Carry the environments' `observation`, and the next state in `values`, to the next step.
+
+        Raises:
+            EnvironmentInvalid: The observation has another shape than its space.
+        """
+        if self._quick is not None:
+            array = self.carried[0]
+            if getattr(observation, "shape", None) != array.shape and np.shape(observation) != array.shape:
+                raise self._misfit(0, np.shape(observation))
+            array[...] = observation
+            return
+        if self.observations.plain:  # the same as below, in half the time
+            self._show(0, np.array(observation, self.carried[0].dtype))
+        else:
+            for index, leaf in enumerate(self.observations.split(observation)):
+                self._show(index, np.array(leaf, self.carried[index].dtype))
+        if self._hidden is not None:
+            for array, new in zip(self._hidden.arrays, values[len(self.keys) :], strict=bool(values)):
+                array[...] = new
 
     def restart(self, envs: Array | slice, observation: Any = None) -> None:
-        """Start episodes in `envs`.
+        """Start episodes in `envs`; the policy has not seen the observations after the last step yet.
 
         Args:
             envs: The environments.
             observation: First observations, [envs, ...] of all environments; None: they are in `carried` already.
         """
-        if observation is not None and self.plain:
-            self.carried[0][envs] = observation[envs]
-        elif observation is not None:
+        if observation is not None:
             for array, new in zip(self.carried, self.observations.split(observation), strict=False):
                 array[envs] = new[envs]
         if self._hidden is not None:
             self._hidden.restart(envs)
+
+    def _show(self, index: int, array: Array) -> None:
+        if array.shape != self.carried[index].shape:
+            raise self._misfit(index, array.shape)
+        self.carried[index], self._inputs[index] = array, torch.from_numpy(array)
+
+    def _misfit(self, index: int, shape: tuple[int, ...]) -> EnvironmentInvalid:
+        return EnvironmentInvalid(
+            f"the environments returned {shown(self.carried_keys[index])} of shape {list(shape)}; expected "
+            f"{list(self.carried[index].shape)}: the number of environments, then the shape of their space"
+        )
 
     def layout(self) -> dict[Key, tuple[torch.dtype, tuple[int, ...]]]:
         """Return the dtype and the shape in one environment of each stored value, by `carried_keys` and `keys`."""
@@ -213,8 +293,8 @@ class Actor:
             if self._special is not None and self._hidden is None:
                 self._hidden = HiddenState(self._special.initial(), self._num_envs, self.device)
                 self.carried_keys += self._hidden.keys
+                self.private_keys = tuple(filter(is_private, self._hidden.keys))
                 self.carried += self._hidden.arrays
-                self.plain = self.plain and not self._hidden.arrays
             return self._call()
         except (torch.OutOfMemoryError, PolicyInvalid):  # another process may have used the memory: retry later
             raise
@@ -241,28 +321,8 @@ class Actor:
             arrays[index] = arrays[index].astype(dtype)
         return arrays
 
-    def _check_action(self, flat: dict[Key, Tensor]) -> None:
-        if surplus := [key for key in flat if key[:1] == ACTION and key not in self._action_keys]:
-            expected = ", ".join(_name(key) for key in self._action_keys)
-            raise PolicyInvalid(f"the policy returned {_name(surplus[0])}; the action space has {expected}")
-        for key, leaf in zip(self._action_keys, self.actions.leaves.values(), strict=True):
-            expected = described(leaf, self._num_envs)
-            action = flat.get(key)
-            if action is None:
-                names = ", ".join(_name(other) for other in flat) or "nothing"
-                raise PolicyInvalid(f"the policy returned {names}, but no {_name(key)}; expected one of {expected}")
-            what = "action" if key == ACTION else _name(key)
-            if tuple(action.shape) != (self._num_envs, *array_shape(leaf)):
-                raise PolicyInvalid(f"the policy's {what} has shape {list(action.shape)}; expected {expected}")
-            kind = array_dtype(leaf).kind
-            fits = action.dtype is torch.bool if kind == "b" else action.dtype is not torch.bool
-            if not fits or action.dtype.is_complex or action.dtype.is_floating_point is not (kind == "f"):
-                raise PolicyInvalid(f"the policy's {what} has dtype {action.dtype}; expected {expected}")
-        if LOG_PROB in flat and flat[LOG_PROB].shape != (self._num_envs,):
-            raise PolicyInvalid(
-                f"action_log_prob has shape {list(flat[LOG_PROB].shape)}; expected [{self._num_envs}]: one number for "
-                "the whole action (sum over its dimensions)"
-            )
+    def _next_keys(self) -> tuple[Key, ...]:
+        return self._special.next_keys if self._special else ()
 
     def _check_next_state(self, layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> None:
         if self._special is None or self._hidden is None:
@@ -274,50 +334,9 @@ class Actor:
                     f"{now.dtype} {list(now.shape)}, as at the start"
                 )
 
-    def _flat(self, output: object, prefix: Key = ()) -> Iterator[tuple[Key, Tensor]]:
-        if isinstance(output, Tensor):
-            yield ACTION, output
-            return
-        if not _is_mapping(output):
-            raise PolicyInvalid(
-                f"the policy returned a {type(output).__name__}; return a tensor of actions, or a dict or TensorDict "
-                "with 'action'"
-            )
-        for name, value in output.items():
-            key = prefix + _key(name)
-            if isinstance(value, tuple | list):
-                value = {str(index): inner for index, inner in enumerate(value)}
-            if _is_mapping(value):
-                yield from self._flat(value, key)
-            elif hasattr(output, "batch_size") and key in self.carried_keys:
-                continue  # the policy's own input, in the TensorDict that it filled
-            elif self._special is not None and key in self._special.next_keys:
-                yield key, value  # type: ignore[misc]
-            elif key[0] in _TAKEN or key in self.carried_keys:
-                raise PolicyInvalid(f"the policy returned {key[0]!r}, which is reserved in a batch; use another name")
-            elif isinstance(value, Tensor):
-                yield key, value
-            else:
-                raise PolicyInvalid(f"{_name(key)} of the policy is a {type(value).__name__}; expected a tensor")
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:
-    return isinstance(value, Mapping) or (hasattr(value, "batch_size") and hasattr(value, "items"))
-
-
-def _key(name: object) -> Key:
-    parts = name if isinstance(name, tuple) else (name,)
-    if not parts or not all(isinstance(part, str) for part in parts):
-        raise PolicyInvalid(f"the policy returned key {name!r}; keys are strings, or tuples of strings where nested")
-    return parts
-
-
-def _name(key: Key) -> str:
-    return repr(key[0] if len(key) == 1 else key)
-
 
 def _listed(layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> str:
-    return ", ".join(f"{_name(key)} {dtype} {list(shape)}" for key, (dtype, shape) in sorted(layout.items()))
+    return ", ".join(f"{shown(key)} {dtype} {list(shape)}" for key, (dtype, shape) in sorted(layout.items()))
 
 
 def _device(policy: object) -> torch.device:
@@ -325,9 +344,3 @@ def _device(policy: object) -> torch.device:
         for tensor in (*policy.parameters(), *policy.buffers()):
             return tensor.device
     return torch.device("cpu")
-
-
-def _is_tensordict_module(policy: object) -> bool:
-    # A policy that is one has imported tensordict. Other programs need not pay for the import.
-    module = sys.modules.get("tensordict.nn")
-    return module is not None and isinstance(policy, module.TensorDictModuleBase)

@@ -90,8 +90,8 @@ class ActorCritic(nn.Module):
             self._take_box(action_space, outputs)
         else:
             raise PolicyInvalid(
-                f"policy mlp cannot act in {action_space}: it has several parts; flatten it in a wrapper "
-                "(env.wrappers), or write policy.entrypoint"
+                f"policy mlp cannot act in {action_space}: it has several parts; flatten it in a wrapper, "
+                "or write a policy"
             )
         self.actor = _tower(inputs, hidden, outputs, activation, head_gain=0.01)
         self.critic = _tower(inputs, hidden, 1, activation, head_gain=1.0)

@@ -10,6 +10,7 @@ from rollfleet.envs.spaces import supported
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.actor_critic import ActorCritic
+from rollfleet.policies.lazy import initialise
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.system.entrypoints import load
 
@@ -22,7 +23,7 @@ __all__ = ["Policy", "make_policy"]
 def make_policy(
     spec: "PolicySpec", observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
 ) -> Policy:
-    """Build a worker's policy on `spec.device`.
+    """Build a worker's policy on `spec.device`. Its lazy parameters are initialised by one call.
 
     Args:
         spec: A job's `policy`; an entrypoint is called as `make(observation_space, action_space, **kwargs)`.
@@ -61,6 +62,7 @@ def make_policy(
             raise PolicyInvalid(
                 f"the policy cannot be moved to device {spec.device!r}: {exc}; write device: cpu"
             ) from exc
+    initialise(policy, observation_space, action_space)
     return policy
 
 

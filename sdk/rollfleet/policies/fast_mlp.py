@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
 
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.space_tree import Space
@@ -49,6 +50,8 @@ def fast(policy: object, spaces: tuple[Space, Space], num_envs: int) -> "FastMlp
     seen, acted = spaces
     if not isinstance(seen, Box) or seen.dtype.kind != "f":
         return None
+    if isinstance(policy, nn.Module) and any(map(is_lazy, policy.parameters())):
+        return None
     if type(policy) is ActorCritic and isinstance(acted, Discrete):
         return FastMlp(policy, policy.actor, lambda: _Categorical(policy.action_start), num_envs)
     if type(policy) is ActorCritic and isinstance(acted, Box):
@@ -68,7 +71,22 @@ class FastMlp:
         self._hidden: list[Array] = []
         self._blocks: list[_Block] = []
         self._noisy = True
-        self._steps = 0
+        self._first = self._steps = 0  # steps of the fragment: positions in its blocks
+        self.reseed(0)
+
+    def reseed(self, seed: int) -> None:
+        """Start a stream of noise. Its numbers depend on the step, not on the fragment in which the step is."""
+        self._generator = torch.Generator().manual_seed(seed)
+        self._block_state, self._steps = self._generator.get_state(), 0
+
+    def state(self) -> tuple[Tensor, int]:
+        """Return the position in the stream of noise: the generator's state at a block's start, and steps since."""
+        return self._block_state.clone(), self._steps % BLOCK
+
+    def load_state(self, state: tuple[Tensor, int]) -> None:
+        """Continue the stream of noise from a `state`."""
+        self._block_state, self._steps = state[0].clone(), state[1]
+        self._generator.set_state(self._block_state)
 
     def begin(self) -> bool:
         """Start a fragment with copies of the current weights. False: call the policy itself this time."""
@@ -83,7 +101,10 @@ class FastMlp:
             self._blocks = []
         self._head = self._make_head()
         self._noisy = exploration() is Exploration.RANDOM
-        self._steps = 0
+        self._first = self._steps = self._steps % BLOCK
+        if self._first:  # the rest of a block: drawn again, because its scale may have changed with the weights
+            self._generator.set_state(self._block_state)
+            self._begin_block(0)
         return True
 
     def act(self, observation: Array) -> Array:
@@ -105,18 +126,20 @@ class FastMlp:
         return self._head.choose(output, block.noise[row], block.taken[row])
 
     def rest(self) -> list[Array]:
-        """Return the policy's other outputs for all steps since `begin` or the last `rest`.
+        """Return the policy's other outputs for all steps since `begin`.
 
-        For an `ActorCritic` these are action_log_prob [steps, envs] and state_value [steps, envs, 1]; else none.
+        For an `ActorCritic` these are action_log_prob [steps, envs] and state_value [steps, envs, 1]; else none. Their
+        last bits may depend on the number of steps.
         """
-        policy, head, steps, self._steps = self._policy, self._head, self._steps, 0
-        if not isinstance(policy, ActorCritic) or head is None or not steps:
+        policy, head, first, steps = self._policy, self._head, self._first, self._steps
+        if not isinstance(policy, ActorCritic) or head is None or steps == first:
             return []
         log_probs, values = [], []
         with torch.inference_mode():
             for start, block in zip(range(0, steps, BLOCK), self._blocks, strict=False):
+                rows = slice(max(first - start, 0), steps - start)
                 inputs, outputs, taken = (
-                    torch.from_numpy(array[: steps - start]) for array in (block.inputs, block.outputs, block.taken)
+                    torch.from_numpy(array[rows]) for array in (block.inputs, block.outputs, block.taken)
                 )
                 log_probs.append(head.log_prob(outputs, taken))
                 values.append(policy.critic(inputs))
@@ -128,8 +151,9 @@ class FastMlp:
             inputs, outputs = self._layers[0][0].shape[0], self._layers[-1][0].shape[1]
             self._blocks.append(_Block(self._num_envs, inputs, outputs, self._head))
         noise = self._blocks[index].noise
+        self._block_state = self._generator.get_state()
         if self._noisy:
-            self._head.draw(noise)
+            self._head.draw(noise, self._generator)
         else:
             noise[...] = 0.0
 
@@ -152,8 +176,8 @@ class _Head(Protocol):
 
     chooses_one: bool
 
-    def draw(self, noise: Array) -> None:
-        """Fill `noise` from torch's generator, as the policy itself does."""
+    def draw(self, noise: Array, generator: Generator) -> None:
+        """Fill `noise` from the distribution that the policy itself draws from."""
         ...
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
@@ -173,7 +197,7 @@ class _Deterministic:
     def __init__(self, space: Box) -> None:
         self._dtype = space.dtype
 
-    def draw(self, noise: Array) -> None:
+    def draw(self, noise: Array, generator: Generator) -> None:
         """Draw nothing."""
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
@@ -191,9 +215,9 @@ class _Categorical:
     def __init__(self, start: int) -> None:
         self._start = start
 
-    def draw(self, noise: Array) -> None:
+    def draw(self, noise: Array, generator: Generator) -> None:
         # Gumbel's trick: the largest of the logits with this noise is a sample.
-        torch.from_numpy(noise).exponential_().log_().neg_()
+        torch.from_numpy(noise).exponential_(generator=generator).log_().neg_()
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
         np.add(outputs, noise, out=noise)
@@ -215,8 +239,8 @@ class _Normal:
         if policy.bounded:
             self._centre, self._scale = policy.action_centre.numpy(), policy.action_scale.numpy()
 
-    def draw(self, noise: Array) -> None:
-        torch.from_numpy(noise).normal_().mul_(self._std)
+    def draw(self, noise: Array, generator: Generator) -> None:
+        torch.from_numpy(noise).normal_(generator=generator).mul_(self._std)
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
         np.add(outputs, noise, out=taken)

@@ -52,7 +52,7 @@ class UniformActions:
         Returns:
             The leaves of actions, each [envs, ...] in its space's dtype, and log-probabilities float32 [envs].
         """
-        log_prob, actions = torch.zeros(num_envs, dtype=torch.float64), []
+        log_prob, actions = torch.zeros(num_envs, dtype=torch.float64, device="cpu"), []
         for leaf in self._leaves:
             action, own = leaf.sample(num_envs, generator)
             actions.append(action)
@@ -77,11 +77,12 @@ class _Uniform:
 
     def sample(self, num_envs: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
         size = (num_envs, prod(self._shape))
-        drawn = self._low + torch.rand(size, dtype=torch.float64, generator=generator) * self._width
-        log_prob = torch.full((num_envs,), self._constant, dtype=torch.float64)
+        drawing: Any = {"dtype": torch.float64, "generator": generator, "device": "cpu"}
+        drawn = self._low + torch.rand(size, **drawing) * self._width
+        log_prob = torch.full((num_envs,), self._constant, dtype=torch.float64, device="cpu")
         if not self._bounded:
-            normal = torch.randn(size, dtype=torch.float64, generator=generator)
-            away = torch.empty(size, dtype=torch.float64).exponential_(generator=generator)
+            normal = torch.randn(size, **drawing)
+            away = torch.empty_like(drawn).exponential_(generator=generator)
             drawn = torch.where(self._neither, normal, drawn)
             drawn = torch.where(self._above, self._low + away, drawn)
             drawn = torch.where(self._below, self._high - away, drawn)

@@ -1,19 +1,17 @@
-"""Policies that carry a hidden state from one step to the next, in the two ways in which they are written.
+"""Policies that carry a hidden state from one step to the next, and the seam for both ways to write them.
 
 A batch has the state before a step beside the observation, and the state after it in `next`. So a sequence can be
 replayed from any frame. An episode starts with the initial state.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rollfleet.data.batch import IS_INIT, Key, nested
+from rollfleet.data.batch import Key
 from rollfleet.data.tensor_memory import Array, as_array
-from rollfleet.envs.space_tree import SpaceTree
-from rollfleet.envs.spaces import observation_keys
 from rollfleet.errors import PolicyInvalid
 
 RECURRENT = "recurrent"
@@ -58,7 +56,7 @@ class HiddenState:
 
 
 class Call(Protocol):
-    """The seam for policies that take more than the observation: recurrent policies and TensorDictModules."""
+    """The seam for policies that take more than the observation: recurrent ones, and those that take a TensorDict."""
 
     next_keys: tuple[Key, ...]
 
@@ -117,66 +115,3 @@ class RecurrentCall:
             raise PolicyInvalid(f"the next state of the policy is {found}; expected {sorted(state)}")
         own = {"action": output} if isinstance(output, Tensor) else dict(output.items())
         return own | {("next", RECURRENT, name): value for name, value in following.items()}
-
-
-class TensorDictCall:
-    """A `TensorDictModule`: reads by its `in_keys`, writes by its `out_keys`.
-
-    A key that it reads, and writes under `next`, is a hidden state. It starts at zero, in the shape from the module's
-    `make_tensordict_primer` (TorchRL's recurrent modules have it), or with the module's `initial_state`. If the module
-    reads `is_init`, that key marks the environments that start an episode.
-    """
-
-    def __init__(self, policy: Any, tree: SpaceTree, num_envs: int, starts: Callable[[], Array]) -> None:
-        """Prepare; `starts` returns bool [envs]: which environments are at the first frame of an episode."""
-        self._policy, self._tree, self._num_envs, self._starts = policy, tree, num_envs, starts
-        self._names = [_as_key(name) for name in policy.out_keys]
-        self._reads = {_as_key(name) for name in policy.in_keys}
-        self.reads_starts = IS_INIT in self._reads
-        self._keys = observation_keys(tree)
-        self.next_keys = tuple(key for key in self._names if key[0] == "next" and key[1:] in self._reads)
-
-    def initial(self) -> dict[Key, Tensor]:
-        """Return the initial state of each hidden key.
-
-        Raises:
-            PolicyInvalid: The shape of one is unknown.
-        """
-        given: dict[Key, Tensor] = {}
-        if self.next_keys:
-            given = dict(_primed(self._policy, self._num_envs))
-            if hasattr(self._policy, "initial_state"):
-                own = self._policy.initial_state(self._num_envs)
-                given |= {_as_key(name): value for name, value in own.items()}
-        missing = [key[1:] for key in self.next_keys if key[1:] not in given]
-        if missing:
-            raise PolicyInvalid(
-                f"the policy carries {missing[0][-1]!r} from step to step, but its initial value is unknown; add "
-                "initial_state(num_envs) to the policy, which returns a dict of tensors [num_envs, ...] by key"
-            )
-        return {key[1:]: given[key[1:]] for key in self.next_keys}
-
-    def __call__(self, observation: Any, hidden: HiddenState) -> dict[Any, Any]:
-        """Call the module on a TensorDict of observation, hidden state and `is_init`."""
-        from tensordict import TensorDict
-
-        leaves: list[Tensor] = self._tree.split(observation)
-        inputs: dict[Key, Tensor] = dict(zip(self._keys, leaves, strict=True)) | hidden.copies()
-        if self.reads_starts:
-            inputs[IS_INIT] = torch.from_numpy(self._starts()[:, None]).to(leaves[0].device)
-        output = self._policy(TensorDict(nested(inputs), batch_size=[self._num_envs]))
-        return {key: output.get(key) for key in self._names}
-
-
-def _as_key(name: object) -> Key:
-    return name if isinstance(name, tuple) else (str(name),)
-
-
-def _primed(policy: nn.Module, num_envs: int) -> Iterator[tuple[Key, Tensor]]:
-    """Yield zero states for TorchRL's recurrent modules inside `policy`."""
-    for module in policy.modules():
-        make = getattr(module, "make_tensordict_primer", None)
-        if make is None:
-            continue
-        for name, spec in make().primers.items(True, True):
-            yield _as_key(name), torch.zeros((num_envs, *spec.shape), dtype=spec.dtype)

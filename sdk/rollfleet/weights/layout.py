@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rollfleet.data.tensor_memory import copy_all
 from rollfleet.errors import WeightMismatch
@@ -33,12 +34,14 @@ def state_of(source: Any) -> State:
         WeightMismatch: The source is none of these, or holds anything but dense tensors.
     """
     if isinstance(source, nn.Module):
-        source = source.state_dict()
+        source = getattr(source, "_orig_mod", source).state_dict()  # the module inside of torch.compile's
     elif hasattr(source, "flatten_keys"):  # a TensorDict, without importing tensordict
         source = dict(source.flatten_keys(".").items())
     if not isinstance(source, Mapping):
         raise WeightMismatch(f"weights come from a module, a dict or a TensorDict, not from a {type(source).__name__}")
     for name, value in source.items():
+        if is_lazy(value):
+            raise WeightMismatch(f"{name}: this parameter is lazy, its shape is unknown; call the module once before")
         if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_meta:
             raise WeightMismatch(f"{name}: only dense tensors can be sent, this is {_describe(value)}")
     return {str(name): value.detach() for name, value in source.items()}
@@ -98,7 +101,7 @@ class WeightLayout:
         if self._free:
             snapshot = self._free.popleft()
         else:
-            snapshot = Snapshot(self.parameters, torch.zeros(self.total_bytes, dtype=torch.uint8))
+            snapshot = Snapshot(self.parameters, torch.zeros(self.total_bytes, dtype=torch.uint8, device="cpu"))
         if not snapshot.views:
             snapshot = replace(snapshot, views=tuple(self._views(snapshot.data)))
         copy_all(snapshot.views, sources)

@@ -65,6 +65,8 @@ def named_states(
     if weights_dict is not None:
         if source is not None or model_id is not None:
             raise JobInvalid("`weights_dict` names models and their weights itself; remove the other arguments")
+        if not isinstance(weights_dict, Mapping | nn.ModuleDict):
+            raise JobInvalid(f"`weights_dict` is a dict of models' weights by name, not a {_kind(weights_dict)}")
         return {_name(name): state_of(weights) for name, weights in weights_dict.items()}
     if model_id is not None:
         if source is None:

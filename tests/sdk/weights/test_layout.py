@@ -119,6 +119,13 @@ def test_buffers_of_a_normaliser_are_sent() -> None:
     assert torch.equal(worker.eval()(x), learner.eval()(x))
 
 
+def test_a_compiled_module_has_the_weights_of_the_module() -> None:
+    module = nn.Linear(3, 2)
+    state = state_of(torch.compile(module, backend="eager"))
+    assert list(state) == ["weight", "bias"]
+    assert state["weight"].data_ptr() == module.weight.data_ptr()
+
+
 def test_module_without_weights_has_no_bytes() -> None:
     layout = WeightLayout(states(nn.Tanh()))
     layout.load(layout.snapshot(states(nn.Tanh())).data, states(nn.Tanh()))
