@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 from rollfleet.learner.construction import construct, start
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.learner.keywords import Keywords, hints_names, implemented_by
-from rollfleet.learner.options import Device, Extends, LearnerOptions
+from rollfleet.learner.options import Extends, LearnerOptions
+from rollfleet.system.devices import Device
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob
 
@@ -28,6 +29,9 @@ class Collector(BatchIterator):
 
     Leaving the `with` block completes the job: its workers leave. Over NATS, an error that leaves the block does not
     complete the job: the workers wait, and the next learner continues. Use a collector from one thread.
+
+    After an exception in an iteration, such as Ctrl-C or an error of `postproc`, the next iteration continues: with the
+    round under way, or with its batch. Ctrl-C is raised in waits and in environments' steps, else at the end of a call.
 
     Example:
         >>> import rollfleet
@@ -56,10 +60,10 @@ class Collector(BatchIterator):
         *,
         # How much
         frames_per_batch: int,
-        total_frames: int = 0,
-        init_random_frames: int = 0,
-        max_frames_per_traj: int = 0,
-        trajs_per_batch: int = 0,
+        total_frames: int | None = 0,
+        init_random_frames: int | None = 0,
+        max_frames_per_traj: int | None = 0,
+        trajs_per_batch: int | None = 0,
         # Environments
         num_envs: int = 1,
         env_kwargs: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
@@ -81,8 +85,8 @@ class Collector(BatchIterator):
         set_truncated: bool = False,
         step_count: bool = False,
         is_init: bool = False,
-        cat_results: str = "envs",
-        split_trajs: bool = False,
+        cat_results: str | None = "envs",
+        split_trajs: bool | None = False,
         postproc: "Callable[[TensorDict], Any] | None" = None,
         replay_buffer: Extends | None = None,
         acknowledge: str = "auto",
@@ -90,11 +94,11 @@ class Collector(BatchIterator):
         device: Device | None = None,
         policy_device: Device | Sequence[Device] | None = None,
         env_device: Device | Sequence[Device] | None = None,
-        no_cuda_sync: bool = False,
+        no_cuda_sync: bool | None = False,
         # Worker processes
-        workers: int = 0,
+        workers: int | None = 0,
         mode: str = "sync",
-        stragglers_threshold: float = 1.0,
+        stragglers_threshold: float | None = 1.0,
         max_batches_ahead: int = 1,
         start_method: str = "spawn",
         max_restarts_per_worker: int = 0,
@@ -113,9 +117,9 @@ class Collector(BatchIterator):
 
             frames_per_batch: Frames of a batch: of all workers together (sync) or of one worker (async). Required. A
                 multiple of `num_envs`.
-            total_frames: Frames after which the iterator ends; 0: no end.
+            total_frames: Frames after which the iterator ends; 0, -1 or None: no end.
             init_random_frames: Frames at the beginning, of all workers together, with random actions.
-            max_frames_per_traj: Frames after which an episode is truncated; 0: no limit.
+            max_frames_per_traj: Frames after which an episode is truncated; 0, -1 or None: no limit.
             trajs_per_batch: Whole trajectories of a batch from each worker, one in a row, padded, with a mask; 0:
                 batches have `frames_per_batch` frames.
 
@@ -129,13 +133,13 @@ class Collector(BatchIterator):
             reset_at_each_iter: Begin new episodes in each batch.
             reset_when_done: Begin a new episode when one ends. False: the rest of the row is padding, with a mask.
 
-            policy_factory: A function `factory(observation_space, action_space)` that makes the policy on the worker,
-                its `module:callable`, or a list of these.
+            policy_factory: A function `factory(observation_space, action_space)` or `factory()` that makes the policy
+                on the worker, its `module:callable`, or a list of these.
             exploration: How actions are taken from the policy's distribution: "random", "mode", "mean",
                 "deterministic". (`exploration_type`)
 
-            weights_interval: Batches after which the iterator broadcasts the policy's weights; 0: only the first time,
-                and when you call `update_policy_weights_`. (`max_weight_update_interval`)
+            weights_interval: Batches after which the iterator broadcasts the policy's weights; 0 or -1: only the first
+                time, and when you call `update_policy_weights_`. (`max_weight_update_interval`)
             max_lag: Versions that a batch of mode async may be behind the newest; the iterator drops older ones. None:
                 `2 * workers + 2`.
             precision: Dtype of weights on the wire: "float32", or "bfloat16" for half the bytes.
@@ -147,7 +151,7 @@ class Collector(BatchIterator):
             cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
                 `[workers, num_envs, T]`.
             split_trajs: Yield `split_trajectories(batch)`.
-            postproc: A function of each batch. The iterator yields its result.
+            postproc: A function of each batch. The iterator yields its result, which is not None.
             replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
                 yields None.
             acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once you call `ack()`.
@@ -171,7 +175,7 @@ class Collector(BatchIterator):
             JobInvalid: A value cannot be used, or contradicts another. The message names the keyword.
             EnvironmentInvalid: An environment cannot be made, or has a space that is not supported.
             PolicyInvalid: A policy cannot be made, or does not fit the environment.
-            TypeError: There is no such keyword. The message hints at the nearest one.
+            TypeError: There is no such keyword. The message has the one to write.
         """
 
     @classmethod
@@ -182,7 +186,7 @@ class Collector(BatchIterator):
         job: CollectorJob,
         policy: Any = None,
         *,
-        split_trajs: bool = False,
+        split_trajs: bool | None = False,
         postproc: "Callable[[TensorDict], Any] | None" = None,
         replay_buffer: Extends | None = None,
         weight_scheme: "WeightScheme | None" = None,

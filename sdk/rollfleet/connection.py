@@ -1,16 +1,21 @@
 """Connects a learner to a job."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollfleet.arguments import true_or_false
 from rollfleet.collector import Collector
+from rollfleet.envs.factory import make_env
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.keywords import hints_names
-from rollfleet.learner.options import Device, Extends, LearnerOptions, device_of
+from rollfleet.learner.options import Extends, LearnerOptions
 from rollfleet.nats.link import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
+from rollfleet.policies.lazy import initialise_as_learner
+from rollfleet.system.devices import Device, device_of
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.ranks import Rank
 
@@ -33,7 +38,7 @@ def connect(
     rank: int = 0,
     ranks: int = 1,
     # Batches
-    split_trajs: bool = False,
+    split_trajs: bool | None = False,
     postproc: "Callable[[TensorDict], Any] | None" = None,
     replay_buffer: Extends | None = None,
     acknowledge: str = "auto",
@@ -41,7 +46,7 @@ def connect(
     weight_scheme: "WeightScheme | None" = None,
     # Devices
     device: Device | None = None,
-    no_cuda_sync: bool = False,
+    no_cuda_sync: bool | None = False,
 ) -> Collector:
     """Become the learner of a job: iterate over its batches, and send weights to its workers.
 
@@ -60,7 +65,8 @@ def connect(
         ...         train(policy, batch)
 
     Args:
-        job: The job's name, `namespace/name`, or the job itself. None: the name in the environment.
+        job: The job's name, `namespace/name`, or the job itself. None: the name in the environment. A name without a
+            namespace gets that of the environment's job, else `default`.
         policy: The policy that `weights.interval` broadcasts: a module, or a dict or TensorDict of tensors. Parameters
             and buffers have the names of the workers' policy. None: no policy.
 
@@ -86,12 +92,14 @@ def connect(
         An iterator over batches, TensorDict `[envs, T]`, which is also a context manager.
 
     Raises:
-        ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: The job's name, a device or a rank is not valid, `no_cuda_sync` has no device, or there are more
-            ranks than workers.
+        ConnectionFailed: No server was named, none answered, or it refused the credentials, or they are for another
+            job.
+        JobInvalid: The job's name, the credentials file, a device, a rank or another value is not valid,
+            `no_cuda_sync` has no device, or there are more ranks than workers.
         JobNotFound: The job did not exist in time.
+        PolicyInvalid: `policy` has lazy parameters, which cannot be initialised here.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
-        TypeError: There is no such keyword. The message hints at the nearest one.
+        TypeError: There is no such keyword. The message has the one to write.
     """
     options: dict[str, Any] = {
         "split_trajs": split_trajs,
@@ -102,7 +110,8 @@ def connect(
     }
     LearnerOptions(**options)  # raises before anything is connected
     batch_device = None if device is None else device_of(device, "device")
-    if no_cuda_sync and batch_device is None:
+    awaits_no_copies = no_cuda_sync is not None and true_or_false(no_cuda_sync, "no_cuda_sync")
+    if awaits_no_copies and batch_device is None:
         raise JobInvalid("`no_cuda_sync` is about copies to `device`; name a device, or remove it")
     try:
         own_rank = Rank(rank, ranks)
@@ -116,7 +125,9 @@ def connect(
                 f"`ranks` is {ranks}, but {known.key} has {workers} worker{'s' * (workers > 1)}, and each worker sends "
                 f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
             )
-        transport = NatsTransport(link, known, device=batch_device, no_cuda_sync=no_cuda_sync, rank=own_rank)
+        one = known.spec.env.model_copy(update={"num_envs": 1})
+        initialise_as_learner(policy, partial(make_env, one))
+        transport = NatsTransport(link, known, device=batch_device, no_cuda_sync=awaits_no_copies, rank=own_rank)
         return Collector.over(transport, known, policy, **options)
     except BaseException:
         link.close()

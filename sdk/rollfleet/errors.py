@@ -8,6 +8,7 @@ RollfleetError
 ├── EnvironmentFailed         an environment raised an error, or its process died; a retry may work
 ├── JobNotFound               this NATS server has no such job
 ├── JobEnded                  the job is over; no more batches will come
+│   └── WorkerReplaced        another process took this worker's index
 ├── ConnectionFailed          NATS cannot be reached, or refused the credentials
 ├── JetStreamRefused          JetStream refused a request (with the server's error code)
 ├── NatsServerMissing         this machine has no nats-server program
@@ -34,10 +35,10 @@ class RollfleetError(Exception):
     Example:
         >>> import rollfleet
         >>> try:
-        ...     rollfleet.Collector("CartPole-v1", frames_per_batch=8, total_frames=-1)
+        ...     rollfleet.Collector("CartPole-v1", frames_per_batch=8, total_frames=-2)
         ... except rollfleet.RollfleetError as error:
         ...     print(type(error).__name__, error)
-        JobInvalid total_frames: must be at least 0, got -1
+        JobInvalid total_frames: must be at least 0, got -2
     """
 
 
@@ -63,6 +64,10 @@ class JobNotFound(RollfleetError):
 
 class JobEnded(RollfleetError):
     """The job is over: its learner completed it, or it was deleted."""
+
+
+class WorkerReplaced(JobEnded):
+    """Another process took this worker's index: for this process, the job is over."""
 
 
 class ConnectionFailed(RollfleetError):

@@ -70,7 +70,13 @@ def draw(curve: Path, picture: Path, *, title: str | None = None) -> None:
         rows = [row for row in csv.DictReader(file) if row.get("mean_return")]
     if not rows:
         raise RollfleetError(f"{curve}: no row has a mean return, because no episode has ended")
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise RollfleetError(
+            f"a learning curve is drawn by matplotlib, which cannot be imported ({error}); "
+            "pip install 'rollfleet[local]'"
+        ) from error
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()

@@ -6,6 +6,7 @@ import warnings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torchrl.collectors
+    import torchrl.collectors.distributed
     import torchrl.data
     import torchrl.envs
     import torchrl.modules

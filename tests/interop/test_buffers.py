@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from tensordict import pad
-from torchrl import data
+from torchrl import collectors, data, envs
 from torchrl.data.postprocs import MultiStep
 
 import rollfleet
+from rollfleet.errors import JobInvalid
 
 TRAJECTORY = ("collector", "traj_ids")
 OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 200, "seed": 5, "step_count": True}
@@ -60,6 +61,64 @@ def test_slices_sampled_by_torchrl_are_pieces_of_one_trajectory() -> None:
             follows = count[1:] == count[:-1] + 1
             assert torch.equal(piece["observation"][1:][follows], piece["next", "observation"][:-1][follows])
             assert follows.all()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("place", "rows"),
+    [
+        ({}, 4),
+        ({"workers": 2, "start_method": "fork"}, 8),
+        ({"workers": 2, "start_method": "fork", "cat_results": "stack"}, 8),
+    ],
+    ids=["here", "processes", "a stack of processes"],
+)
+def test_a_storage_of_two_dimensions_has_a_row_for_each_environment_as_in_torchrl(
+    place: dict[str, Any], rows: int
+) -> None:
+    mine: Any = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4000, ndim=2), batch_size=64)
+    frames: dict[str, Any] = OPTIONS | {"total_frames": 800} | place
+    with rollfleet.Collector("CartPole-v1", replay_buffer=mine, **frames) as collector:
+        for _ in collector:
+            pass
+    assert (len(mine), mine.write_count) == (800, 800 // rows)
+    stored = mine[:]
+    assert stored.batch_size == (rows, 800 // rows)
+    with rollfleet.Collector("CartPole-v1", **frames | {"cat_results": "envs"}) as collector:
+        expected: Any = torch.cat(list(collector), dim=1)
+    assert torch.equal(stored["observation"], expected["observation"])
+    assert torch.equal(stored[TRAJECTORY], expected[TRAJECTORY])
+    assert mine.sample().batch_size == (64,)
+
+
+def test_torchrls_own_collector_stores_the_same_rows() -> None:
+    theirs: Any = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4000, ndim=2), batch_size=64)
+    env = envs.SerialEnv(4, lambda: envs.GymEnv("CartPole-v1", categorical_action_encoding=True))
+    collector = collectors.Collector(
+        env, None, frames_per_batch=200, total_frames=800, replay_buffer=theirs, auto_register_policy_transforms=False
+    )
+    for _ in collector:
+        pass
+    collector.shutdown()
+    assert (len(theirs), theirs.write_count, theirs[:].batch_size) == (800, 200, (4, 200))
+
+
+@pytest.mark.parametrize(
+    ("ndim", "keywords", "message"),
+    [
+        (2, {"trajs_per_batch": 2}, "these batches have padding, .* write ndim=1"),
+        (3, {}, "ndim=3, and batches have 2 dimensions; write ndim=2, or 1"),
+        (1, {"postproc": lambda batch: 5}, "`replay_buffer` stores TensorDicts, and `postproc` returned 5"),
+    ],
+)
+def test_batches_that_a_storage_cannot_take_are_refused(ndim: int, keywords: dict[str, Any], message: str) -> None:
+    rows = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4000, ndim=ndim), batch_size=64)
+    options: dict[str, Any] = OPTIONS | keywords
+    with (
+        rollfleet.Collector("CartPole-v1", replay_buffer=rows, **options) as collector,
+        pytest.raises(JobInvalid, match=message),
+    ):
+        next(collector)
 
 
 def test_multistep_adds_up_rewards_within_an_episode_and_not_beyond() -> None:

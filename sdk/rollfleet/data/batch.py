@@ -109,7 +109,7 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent
             them.
     """
-    envs, time = _checked_size(fragment)
+    _check_size(fragment)
     steps = fragment.steps
     done = steps[TERMINATED] | steps[TRUNCATED]
     mask = steps.get(MASK)
@@ -120,13 +120,13 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
         flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty_like)
     flat[("next", "done")] = done
     for name in ("done", "terminated", "truncated"):
-        flat[(name,)] = torch.zeros(envs, time, 1, dtype=torch.bool)
+        flat[(name,)] = torch.zeros_like(done)
     if VERSION not in flat:
-        flat[VERSION] = torch.full((envs, time), fragment.version, dtype=torch.int64)
+        flat[VERSION] = torch.full_like(steps[TRAJECTORY], fragment.version)
     if STEP_COUNT in flat:
         flat[("next", *STEP_COUNT)] = steps[STEP_COUNT] + (1 if mask is None else mask.unsqueeze(-1).long())
     if IS_INIT in flat:
-        flat[("next", *IS_INIT)] = torch.zeros(envs, time, 1, dtype=torch.bool)
+        flat[("next", *IS_INIT)] = torch.zeros_like(done)
     return flat
 
 
@@ -160,7 +160,7 @@ def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
     return ends
 
 
-def _checked_size(fragment: Fragment) -> tuple[int, int]:
+def _check_size(fragment: Fragment) -> None:
     steps = fragment.steps
     for key in _FIXED:
         if key not in steps:
@@ -197,7 +197,6 @@ def _checked_size(fragment: Fragment) -> tuple[int, int]:
         if value.dtype != dtype or value.ndim != ndim or value.numel() != envs * time:
             shape = [envs, time, 1][:ndim]
             raise MessageCorrupt(f"{key} is {value.dtype} {tuple(value.shape)}; expected {dtype} {shape}")
-    return envs, time
 
 
 def _next(
@@ -226,7 +225,7 @@ def _next(
 def pad(batch: "TensorDict", time: int) -> "TensorDict":
     """Pad the rows of a batch [envs, T] with zeros to `time` frames, and mark them in `("collector", "mask")`.
 
-    Padding has the trajectory id -1.
+    Padding has the trajectory id -1. A batch with that mask and rows of that length is returned as it is.
 
     Raises:
         ValueError: Its rows are longer than that.
@@ -234,6 +233,8 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     envs, own = batch.shape
     if own > time:
         raise ValueError(f"a batch of {own} frames a row cannot be padded to {time}")
+    if own == time and MASK in batch.keys(True):
+        return batch
     padded = batch.new_zeros(envs, time)
     padded.names = batch.names
     padded[:, :own] = batch

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rollfleet.arguments import shown, true_or_false, whole_number
 from rollfleet.data.batch import Key, nested
 from rollfleet.data.columns import Columns
 from rollfleet.data.ring import Ring
 from rollfleet.errors import JobInvalid
+from rollfleet.system.devices import Device, device_of
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -31,6 +33,9 @@ class ReplayBuffer:
         device: The device of the memory; None: that of the first frames.
         shared: Use CPU memory that processes of this machine share.
 
+    Raises:
+        JobInvalid: An argument cannot be used. The message names it.
+
     Example:
         >>> from rollfleet import Collector, ReplayBuffer
         >>> buffer = ReplayBuffer(10_000)
@@ -41,14 +46,13 @@ class ReplayBuffer:
         (128, torch.Size([32, 4]))
     """
 
-    def __init__(self, capacity: int, *, device: str | torch.device | None = None, shared: bool = False) -> None:
-        if capacity < 1:
-            raise ValueError(f"a buffer holds at least one frame, not {capacity}")
-        if shared and device is not None:
+    def __init__(self, capacity: int, *, device: Device | None = None, shared: bool = False) -> None:
+        self.capacity = whole_number(capacity, "capacity", least=1)
+        if true_or_false(shared, "shared") and device is not None:
             raise JobInvalid("a shared replay buffer is in the CPU's memory; remove `device`, and move sampled frames")
-        self.capacity = capacity
-        self.ring = Ring.create(capacity) if shared else None
-        self._rows: Ring | _Rows = self.ring or _Rows(capacity, None if device is None else torch.device(device))
+        self.ring = Ring.create(self.capacity) if shared else None
+        where = None if device is None else device_of(device, "device")
+        self._rows: Ring | _Rows = self.ring or _Rows(self.capacity, where)
 
     @property
     def write_count(self) -> int:
@@ -63,7 +67,7 @@ class ReplayBuffer:
         """Write frames, TensorDict `[frames]`, over the oldest.
 
         Raises:
-            JobInvalid: Keys, dtypes or shapes differ from those of the first frames.
+            JobInvalid: Keys, dtypes or shapes differ from those of the first frames, or it is no TensorDict.
         """
         self._rows.write(_flat(frames))
 
@@ -71,12 +75,15 @@ class ReplayBuffer:
         """Draw frames uniformly, with replacement: TensorDict `[count]` with new memory.
 
         Raises:
-            JobInvalid: The buffer is empty.
+            JobInvalid: The buffer is empty, or an argument cannot be used.
         """
         from tensordict import TensorDict
 
-        drawn = self._rows.sample(count, generator)
-        return TensorDict(nested(drawn), batch_size=[count], device=next(iter(drawn.values())).device)
+        number = whole_number(count, "count")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise JobInvalid(f"generator: expected a torch.Generator, got {shown(generator)}")
+        drawn = self._rows.sample(number, generator)
+        return TensorDict(nested(drawn), batch_size=[number], device=next(iter(drawn.values())).device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return `frames`, a copy of the contents from oldest to newest, and `write_count`."""
@@ -84,11 +91,17 @@ class ReplayBuffer:
         return {"write_count": self.write_count, "frames": nested(frames) if frames else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the contents by those of a `state_dict`, or their newest frames. No one else may write meanwhile."""
+        """Replace the contents by those of a `state_dict`, or their newest frames. No one else may write meanwhile.
+
+        Raises:
+            JobInvalid: It is no `state_dict` of a replay buffer.
+        """
         from tensordict import TensorDict
 
-        frames = state["frames"]
-        self._rows.replace({} if frames is None else _flat(TensorDict.from_dict(frames)), state["write_count"])
+        if not isinstance(state, Mapping) or not state.keys() >= {"frames", "write_count"}:
+            raise JobInvalid(f"load_state_dict: expected the state_dict of a ReplayBuffer, got {shown(state)}")
+        frames, written = state["frames"], whole_number(state["write_count"], "write_count")
+        self._rows.replace({} if frames is None else _flat(TensorDict.from_dict(frames)), written)
 
 
 class _Rows:
@@ -120,13 +133,17 @@ class _Rows:
         with self._lock:
             if not self.held:
                 raise JobInvalid("cannot sample from an empty replay buffer; collect first")
-            device = None if generator is None else generator.device
+            device = "cpu" if generator is None else generator.device
             index = torch.randint(self.held, (count,), generator=generator, device=device)
             return self._at(index)
 
     def newest_last(self) -> dict[Key, Tensor]:
         with self._lock:
-            return self._at((self._next - self.held + torch.arange(self.held)) % self.capacity) if self.held else {}
+            return (
+                self._at((self._next - self.held + torch.arange(self.held, device="cpu")) % self.capacity)
+                if self.held
+                else {}
+            )
 
     def replace(self, columns: Mapping[Key, Tensor], written: int) -> None:
         with self._lock:
@@ -146,4 +163,6 @@ class _Rows:
 
 
 def _flat(frames: "TensorDict") -> dict[Key, Tensor]:
+    if not hasattr(frames, "batch_size") or not len(frames.keys()):
+        raise JobInvalid(f"a replay buffer stores frames as a TensorDict [frames] with keys, not {shown(frames)}")
     return {(key,) if isinstance(key, str) else tuple(key): value for key, value in frames.items(True, True)}

@@ -174,7 +174,7 @@ class Ring:
             if not state["held"]:
                 return {}
             self._map_columns(state)
-            index = (int(state["reserved"]) + torch.arange(self.capacity)) % self.capacity
+            index = (int(state["reserved"]) + torch.arange(self.capacity, device="cpu")) % self.capacity
             index = index[self._can_be_drawn(state, index)]
             return {key: column[index] for key, column in self._columns.items()}
 
@@ -286,11 +286,11 @@ class Ring:
         if not held:
             raise JobInvalid("cannot sample from an empty replay buffer; collect first")
         self._map_columns(state)
-        device = None if generator is None else generator.device
+        device = "cpu" if generator is None else generator.device
         index = torch.randint(ever, (count,), generator=generator, device=device).cpu()
         if held < ever:  # some rows are being written
             others = ~self._can_be_drawn(state, index)
-            every = torch.arange(ever)
+            every = torch.arange(ever, device="cpu")
             every = every[self._can_be_drawn(state, every)]
             chosen = torch.randint(held, (int(others.sum()),), generator=generator, device=device).cpu()
             index[others] = every[chosen]

@@ -1,29 +1,50 @@
 """Batches cut into trajectories."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY
+from rollfleet.arguments import shown
+from rollfleet.data.batch import MASK, NO_TRAJECTORY
 from rollfleet.data.tensor_memory import indexable
+from rollfleet.errors import JobInvalid
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
+NestedKey: TypeAlias = str | tuple[str, ...]
 
-def split_trajectories(batch: "TensorDict") -> "TensorDict":
+
+def split_trajectories(
+    batch: "TensorDict",
+    *,
+    prefix: NestedKey | None = None,
+    trajectory_key: NestedKey | None = None,
+    done_key: NestedKey | None = None,
+    as_nested: bool | torch.layout = False,
+) -> "TensorDict":
     """Rearrange a batch into one trajectory a row, padded.
 
     A trajectory is a sequence of frames under one id within a row of the batch. It may be a piece of an episode that
     began earlier or ends later. As in TorchRL, rows are as long as the longest trajectory.
 
     Args:
-        batch: TensorDict `[..., T]`, from a collector.
+        batch: TensorDict `[..., T]`, from a collector or another source.
+        prefix: The key above `traj_ids` and `mask`; `()`: they are at the root. None: "collector" if the batch has it.
+        trajectory_key: The key of the ids, int `[..., T]`. None: `(prefix, "traj_ids")`. `mask` is beside it.
+        done_key: The key in `next` of the flags that end a trajectory, bool `[..., T]` or `[..., T, 1]`, for a batch
+            without ids. None: "done".
+        as_nested: Return nested tensors, which need no padding, in this layout; True: `torch.strided`.
 
     Returns:
-        TensorDict `[trajectories, T_max]` with new memory. `("collector", "mask")` is True for frames. Padding is zero,
-        with the trajectory id -1.
+        TensorDict `[trajectories, T_max]` with new memory. `mask` is True for frames. Padding is zero, with the
+        trajectory id -1. A batch without ids gets them: 0, 1, 2, ... A batch without frames has no trajectories:
+        `[0, 0]`. With `as_nested`: `[trajectories, -1]`, with `torch.jagged` `[trajectories]`, without a mask.
+
+    Raises:
+        JobInvalid: The batch has neither ids nor flags under these keys.
 
     Example:
         >>> from rollfleet import Collector, split_trajectories
@@ -34,8 +55,11 @@ def split_trajectories(batch: "TensorDict") -> "TensorDict":
     """
     from tensordict import TensorDict
 
-    flat, starts, lengths = _cut(batch)
-    rows, longest = len(starts), int(lengths.max())
+    cut = _Cut.of(batch, prefix, trajectory_key, done_key)
+    starts, lengths = cut.starts, cut.lengths
+    if as_nested is not False:
+        return cut.nested(torch.strided if as_nested is True else as_nested)
+    rows, longest = len(starts), int(lengths.max()) if len(lengths) else 0
     row = torch.repeat_interleave(torch.arange(rows, device=starts.device), lengths)
     column = torch.arange(len(row), device=starts.device) - torch.repeat_interleave(
         lengths.cumsum(0) - lengths, lengths
@@ -47,11 +71,11 @@ def split_trajectories(batch: "TensorDict") -> "TensorDict":
         indexable(wide)[row, column] = indexable(value)[taken]
         return wide
 
-    split = flat.apply(spread, batch_size=[rows, longest])
+    split = cut.flat.apply(spread, batch_size=[rows, longest])
     mask = torch.zeros((rows, longest), dtype=torch.bool, device=starts.device)
     mask[row, column] = True
-    split.set(MASK, mask)
-    split.get(TRAJECTORY)[~mask] = NO_TRAJECTORY
+    split.set(cut.mask_key, mask)
+    split.get(cut.ids_key)[~mask] = NO_TRAJECTORY
     split.names = [None, "time"]
     assert isinstance(split, TensorDict)
     return split
@@ -59,25 +83,132 @@ def split_trajectories(batch: "TensorDict") -> "TensorDict":
 
 def trajectories_of(batch: "TensorDict") -> "list[TensorDict]":
     """Return the trajectories of a batch `[..., T]`, each `[frames]`, unpadded; views if it is contiguous."""
-    flat, starts, lengths = _cut(batch)
-    return [flat[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    return _Cut.of(batch).pieces()
 
 
 def frames_of(batch: "TensorDict") -> "TensorDict":
     """Return the frames of a batch `[...]` in a row, `[frames]`, without padding and mask."""
-    flat = batch.reshape(-1)
+    flat = _flat(batch)
     if MASK in flat.keys(True):
         flat = flat[flat.get(MASK)].exclude(MASK)
     return flat
 
 
-def _cut(batch: "TensorDict") -> "tuple[TensorDict, Tensor, Tensor]":
-    """Return all frames in one dimension, and the starts and lengths of its trajectories."""
-    flat = batch.reshape(-1)
-    ids = batch.get(TRAJECTORY).reshape(-1, batch.shape[-1])
-    begins = torch.ones_like(ids, dtype=torch.bool)
-    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
-    starts = begins.reshape(-1).nonzero().squeeze(1)
-    ends = torch.cat([starts[1:], starts.new_tensor([ids.numel()])])
-    real = ids.reshape(-1)[starts] >= 0  # the others are padding
-    return flat, starts[real], (ends - starts)[real]
+def rows_for(buffer: object, batch: "TensorDict") -> "TensorDict":
+    """Return a batch `[..., T]` in the form that a replay buffer's `extend` takes.
+
+    Most buffers take frames, `[frames]`, without padding. One of TorchRL's with a storage of n > 1 dimensions takes n
+    dimensions, such as `[envs, T]` as they are, and adds to them along time.
+
+    Raises:
+        JobInvalid: The storage has more dimensions than the batch, or the batch has padding, which would be stored, or
+            is no TensorDict.
+    """
+    if not hasattr(batch, "batch_size"):
+        raise JobInvalid(f"`replay_buffer` stores TensorDicts, and `postproc` returned {shown(batch)}")
+    dims = getattr(getattr(buffer, "storage", None), "ndim", 1)
+    if not isinstance(dims, int) or dims < 2:
+        return frames_of(batch)
+    if dims > batch.ndim:
+        raise JobInvalid(
+            f"the storage of `replay_buffer` has ndim={dims}, and batches have {batch.ndim} dimensions; write "
+            f"ndim={batch.ndim}, or 1"
+        )
+    if MASK in batch.keys(True):
+        raise JobInvalid(
+            f"these batches have padding, which the storage of `replay_buffer` with ndim={dims} would keep as frames; "
+            "write ndim=1"
+        )
+    return batch if dims == batch.ndim else batch.flatten(0, batch.ndim - dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """The trajectories of a batch.
+
+    Attributes:
+        flat: All frames in one dimension, with their ids.
+        starts: The first frame of each trajectory, int64 [trajectories].
+        lengths: Their lengths, int64 [trajectories].
+        ids_key: The key of the ids.
+        mask_key: The key of the mask.
+    """
+
+    flat: "TensorDict"
+    starts: Tensor
+    lengths: Tensor
+    ids_key: tuple[str, ...]
+    mask_key: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        batch: "TensorDict",
+        prefix: NestedKey | None = None,
+        trajectory_key: NestedKey | None = None,
+        done_key: NestedKey | None = None,
+    ) -> "_Cut":
+        """Cut a batch `[..., T]`. See `split_trajectories`."""
+        if prefix is None:
+            prefix = "collector" if "collector" in batch.keys() else ()  # noqa: SIM118 (iteration is over rows)
+        ids_key = _parts(trajectory_key) if trajectory_key is not None else (*_parts(prefix), "traj_ids")
+        mask_key = (*ids_key[:-1], "mask")
+        flat, steps = _flat(batch), batch.shape[-1]
+        known, mask = flat.get(ids_key, None), flat.get(mask_key, None)
+        if known is not None:
+            begins = torch.ones_like(known, dtype=torch.bool)
+            begins[1:] = known[1:] != known[:-1]
+        else:
+            begins = _after(flat, ("next", *_parts("done" if done_key is None else done_key)), ids_key)
+        if steps:
+            begins[::steps] = True
+        if mask is not None:
+            begins[1:] |= mask[1:] != mask[:-1]
+        if known is None:
+            known = begins.cumsum(0) - 1
+            flat = flat.copy().set(ids_key, known)
+        starts = begins.nonzero().squeeze(1)
+        lengths = torch.cat([starts[1:], starts.new_full((min(1, len(starts)),), len(flat))]) - starts
+        real = (known != NO_TRAJECTORY if mask is None else mask)[starts]
+        return cls(flat=flat, starts=starts[real], lengths=lengths[real], ids_key=ids_key, mask_key=mask_key)
+
+    def pieces(self) -> "list[TensorDict]":
+        """Return the trajectories, each `[frames]`."""
+        ends = zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
+        return [self.flat[start : start + length] for start, length in ends]
+
+    def nested(self, layout: torch.layout) -> "TensorDict":
+        """Return the trajectories as nested tensors, `[trajectories, -1]`."""
+        pieces: list[Any] = [piece.exclude(self.mask_key) for piece in self.pieces()]
+        if not pieces:
+            raise JobInvalid("a batch without frames has no nested tensors; remove `as_nested`")
+
+        def nest(*values: Tensor) -> Tensor:
+            return torch.nested.nested_tensor(list(values), layout=layout, device=values[0].device)
+
+        size = [len(pieces)] if layout is torch.jagged else [len(pieces), -1]
+        nested: TensorDict = pieces[0].apply(nest, *pieces[1:], batch_size=size)
+        return nested
+
+
+def _flat(batch: "TensorDict") -> "TensorDict":
+    if batch.shape.numel():  # `batch.numel()` is never 0
+        return batch.reshape(-1)
+    flat: TensorDict = batch.apply(lambda value: value.flatten(0, batch.ndim - 1), batch_size=[0])
+    return flat  # TensorDict cannot reshape a batch without elements
+
+
+def _after(flat: "TensorDict", done_key: tuple[str, ...], ids_key: tuple[str, ...]) -> Tensor:
+    """Return which frames follow one that is done."""
+    done = flat.get(done_key, None)
+    if done is None:
+        raise JobInvalid(
+            f"split_trajectories: the batch has no trajectory ids {ids_key}, and no flags {done_key} either"
+        )
+    follows = torch.zeros(len(flat), dtype=torch.bool, device=done.device)
+    follows[1:] = done.reshape(len(follows))[:-1]
+    return follows
+
+
+def _parts(key: NestedKey) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)

@@ -34,7 +34,7 @@ class Storage:
         # Policies run in inference mode; memory that is allocated there could not be trained on.
         with torch.inference_mode(False):
             self.tensors: dict[Key, Tensor] = {
-                key: torch.zeros((envs, frames, *shape), dtype=dtype)
+                key: torch.zeros((envs, frames, *shape), dtype=dtype, device="cpu")
                 for key, (dtype, shape) in {**layout, **_FIXED}.items()
             }
         self.arrays: dict[Key, Array] = {

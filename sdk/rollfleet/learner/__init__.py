@@ -4,5 +4,6 @@
 arguments of `rollfleet.Collector`. `gathering` directs the workers and collects their batches, `rounds` holds one round
 of mode Sync, and `following` gathers on ranks other than 0. `admission` admits each batch once, and only if its weights
 are new enough; `duplicates` finds repeats and gaps; `outcome` makes the value that an iteration yields. `broadcast`
-numbers and sends versions of the weights. It must not import `rollfleet.collector` or `rollfleet.connection`.
+numbers and sends versions of the weights. `next_batch` does all of this for one iteration; `public_calls` encloses all
+calls. It must not import `rollfleet.collector` or `rollfleet.connection`.
 """

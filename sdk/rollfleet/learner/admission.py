@@ -2,6 +2,7 @@
 
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.messages import WorkerStatus
 
 
 class Admission:
@@ -28,8 +29,12 @@ class Admission:
 
     @property
     def missed(self) -> int:
-        """Sequence numbers that have not come, although later ones of the same incarnation have."""
+        """Sequence numbers that have not come, although the worker's later batches have."""
         return self._duplicates.missed
+
+    def hear(self, status: WorkerStatus) -> None:
+        """Note how many batches a worker has sent, so that a killed worker's lost ones can be counted."""
+        self._duplicates.expect(status.worker, status.incarnation, status.batches - 1)  # the last one may be under way
 
     @property
     def dropped(self) -> int:
@@ -48,7 +53,8 @@ class Admission:
             arrival: A worker's batch.
             version: The newest version that was sent to that worker.
         """
-        if not self._duplicates.add(arrival.worker, arrival.incarnation, arrival.sequence):
+        worker, incarnation, process = arrival.worker, arrival.incarnation, arrival.meta.process
+        if not self._duplicates.add(worker, incarnation, arrival.sequence, process=process):
             self.repeated += 1
             return False
         if self._sync:

@@ -25,6 +25,7 @@ class BackgroundFill:
         self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
+        self._raised = False
         self._thread = threading.Thread(target=self._run, name="rollfleet-filling", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -40,9 +41,10 @@ class BackgroundFill:
         with self._turn:
             yield
 
-    def check(self) -> None:
-        """Raise the error that ended the thread, if any."""
-        if self._error:
+    def check(self, *, again: bool = True) -> None:
+        """Raise the error that ended the thread, if any. Not `again`: unless it was raised before."""
+        if self._error and (again or not self._raised):
+            self._raised = True
             raise self._error
 
     def stop(self, timeout_s: float | None = None) -> None:

@@ -44,6 +44,7 @@ class Broadcaster:
         self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
         self._for_all = version
         self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
+        self._passes_on = False  # whether an outer collector numbers the versions
         self.version = version
         self.has_policy = policy is not None and any(scheme.select(policy).values())
 
@@ -68,9 +69,10 @@ class Broadcaster:
     def is_due(self, interval: int) -> bool:
         """Whether the policy is due: after this many batches.
 
-        With interval 0 it is due once: workers cannot act before the first version.
+        With interval 0 it is due once: workers cannot act before the first version. It is never due if an outer
+        collector numbers the versions.
         """
-        if not self.has_policy:
+        if not self.has_policy or self._passes_on:
             return False
         if not interval:
             return self.version == 0
@@ -100,14 +102,16 @@ class Broadcaster:
 
         Args:
             models: The named tensors of each model.
-            version: The outer collector's number. They keep it here if it is newer.
+            version: The outer collector's number. They keep it here if it is newer; 0: the next one.
 
         Raises:
             WeightMismatch: Names, shapes or dtypes differ from earlier versions.
         """
         if self._policy is not None:
             self._load(self._travelling(models))
-        return self.send(models, version=version)
+        sent = self.send(models, version=version)
+        self._passes_on = self._passes_on or version > 0
+        return sent
 
     def send(
         self,

@@ -5,14 +5,18 @@ A job made from objects reads like any other. In place of an object it names `ro
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, NoReturn
 
 import gymnasium
 import torch
+from pydantic import ValidationError
 from torch import nn
 
+from rollfleet.arguments import shown
 from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.ring import Ring
 from rollfleet.envs.factory import VectorEnv, make_env
@@ -20,17 +24,19 @@ from rollfleet.envs.spaces import supported
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.keywords import Keywords
-from rollfleet.learner.options import LearnerOptions, check_together, device_of
+from rollfleet.learner.options import LearnerOptions, check_together, check_values
+from rollfleet.learner.spec_errors import in_python
 from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.policies.actor import Policy
+from rollfleet.policies.lazy import initialise, initialise_as_learner
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import scheme_of
+from rollfleet.system.devices import device_of
 from rollfleet.system.entrypoints import load
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, EnvSpec, Vectorization
-from rollfleet_api.validation import JobErrors, parse_job
 
 _GIVEN = "rollfleet.learner.construction:given"
 
@@ -67,12 +73,17 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
+    check_values(keywords)
     options = LearnerOptions.of(keywords)
     inline = keywords["workers"] == 0
     factory = keywords["policy_factory"]
     if policy is not None and factory is not None:
         raise PolicyInvalid("policy and policy_factory are both given; write one of them")
+    if policy is not None:
+        _check_policy(policy)
     check_together(keywords)
+    if str(keywords["backend"]).lower() == "envpool" and not isinstance(env, str | list | tuple):
+        raise JobInvalid(f"env: `backend='envpool'` takes an id of EnvPool, such as 'Pong-v5', not {shown(env)}")
     if keywords["policy_device"] is not None and policy is not None and not isinstance(policy, nn.Module):
         raise JobInvalid(f"`policy_device` moves an nn.Module; {type(policy).__name__} is none, so remove the keyword")
     if keywords["device"] is not None and not inline and _ring(options) is not None:
@@ -107,6 +118,8 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
         make_policy=policies,
         scheme=options.weight_scheme or scheme_of(job.spec.weights),
     )
+    if not inline:
+        initialise_as_learner(policy, partial(workload.make_env, 0))
     shared = inline and isinstance(policy, nn.Module) and policies.stays_on_its_device
     return Construction(
         workload=workload, options=options, in_this_process=inline, acts_with_the_learners_policy=shared
@@ -189,17 +202,21 @@ class _Policies:
         device = self.devices[worker % len(self.devices)]
         policy: Any
         if self.factories is not None:
-            policy = self.factories[worker % len(self.factories)](observation_space, action_space)
+            policy = _made(self.factories[worker % len(self.factories)], observation_space, action_space)
         elif self.policy is None:
             return RandomPolicy(supported(action_space, "action", "the random policy"))
         elif not isinstance(self.policy, nn.Module) or (not self.copies and self.stays_on_its_device):
             policy = self.policy
         else:
+            initialise(self.policy, observation_space, action_space)
             policy = copy.deepcopy(self.policy)
-        if not callable(policy):
-            raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
+        if self.factories is not None and not callable(policy):
+            raise PolicyInvalid(
+                f"policy_factory returned {shown(policy)}; a policy is an nn.Module or another callable"
+            )
         if device is not None and isinstance(policy, nn.Module):
             policy.to(device)
+        initialise(policy, observation_space, action_space)
         built: Policy = policy
         return built
 
@@ -216,18 +233,15 @@ def _job(env: Any, keywords: Keywords, *, workers: int) -> CollectorJob:
     if isinstance(first, gymnasium.vector.VectorEnv):
         spec["env"].setdefault("numEnvs", first.num_envs)
     try:
-        return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "collector"}, "spec": spec})
-    except JobErrors as error:
-        raise JobInvalid("; ".join(_in_python(str(problem)) for problem in error.problems)) from None
+        data = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "collector"}, "spec": spec}
+        return CollectorJob.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise JobInvalid(in_python(error)) from None
 
 
-def _in_python(problem: str) -> str:
-    """Replace the job's names in an error message by the keywords that the caller wrote."""
-    words = {".".join(field.path): keyword for keyword, field in SPEC_FIELDS.items()}
-    for path, keyword in sorted(words.items(), key=lambda each: -len(each[0])):
-        problem = problem.replace(f"spec.{path}", keyword).replace(f"`{path}`", f"`{keyword}`")
-        problem = problem.replace(f"`{path.rpartition('.')[2]}", f"`{keyword}")
-    return problem
+def _check_policy(policy: object) -> None:
+    if not callable(policy):
+        raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
 
 
 def _check_envs(envs: Sequence[Any], spec: EnvSpec, *, inline: bool) -> None:
@@ -252,6 +266,10 @@ def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
     for each in kwargs:
         if not isinstance(each, Mapping):
             raise JobInvalid(f"`env_kwargs` must map names to values, not be a {type(each).__name__}")
+        if wrong := [name for name in each if not isinstance(name, str) or not name.isidentifier()]:
+            raise JobInvalid(
+                f"`env_kwargs` must map names of keyword arguments to values; {shown(wrong[0])} is no name"
+            )
         if each and any(isinstance(env, gymnasium.vector.VectorEnv) for env in envs):
             raise JobInvalid("env: a VectorEnv object has its arguments already; remove `env_kwargs`")
 
@@ -276,11 +294,31 @@ def _callables(factory: Any) -> Any:
         return [_callables(each) for each in factory]
     if isinstance(factory, str):
         return _ByName(factory)
-    if not callable(factory):
+    if isinstance(factory, nn.Module):
+        raise PolicyInvalid("policy_factory makes a policy, and this nn.Module is one; pass it as `policy`")
+    if not callable(factory) or _arguments(factory) is None:
         raise PolicyInvalid(
-            f"policy_factory is called as factory(observation_space, action_space); {factory!r} cannot be"
+            f"policy_factory is called as factory(observation_space, action_space) or factory(); {shown(factory)} "
+            f"cannot be"
         )
     return factory
+
+
+def _arguments(factory: Callable[..., Any]) -> int | None:
+    """Return with how many arguments a factory is called: the two spaces, or none as in TorchRL; None: with neither."""
+    try:
+        taken = signature(factory)
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return 2
+    for count in (2, 0):
+        with suppress(TypeError):
+            taken.bind(*[None] * count)
+            return count
+    return None
+
+
+def _made(factory: Callable[..., Any], *spaces: Space) -> Any:
+    return factory(*spaces[: _arguments(factory)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +327,7 @@ class _ByName:
 
     def __call__(self, *args: Any) -> Any:
         try:
-            return load(self.entrypoint)(*args)
+            factory = load(self.entrypoint)
         except ValueError as exc:
             raise PolicyInvalid(f"policy_factory: {exc}") from exc
+        return _made(_callables(factory), *args)

@@ -1,5 +1,7 @@
 """Finds repeated and missing batches, by the sequence numbers of each incarnation of each worker."""
 
+from rollfleet.rollout.trajectory_ids import is_later
+
 WINDOW = 4096  # batches of one incarnation that may arrive out of order
 INCARNATIONS = 4  # remembered for each worker
 _ALL = (1 << WINDOW) - 1
@@ -15,46 +17,71 @@ class DuplicateFilter:
     """
 
     def __init__(self) -> None:
-        self._incarnations: dict[int, dict[int, _Incarnation]] = {}  # by worker, then by incarnation
+        # By worker, then by incarnation and process, in the order of their first batches.
+        self._incarnations: dict[int, dict[tuple[int, int], _Incarnation]] = {}
         self._missed_before = 0  # of forgotten incarnations
 
     @property
     def missed(self) -> int:
-        """Sequence numbers that have not come, although later ones of the same incarnation have."""
+        """Sequence numbers that have not come, although the worker's later batches have."""
         return self._missed_before + sum(
             incarnation.missed for incarnations in self._incarnations.values() for incarnation in incarnations.values()
         )
 
-    def add(self, worker: int, incarnation: int, sequence: int) -> bool:
-        """Add a batch. Returns False if it had come before, or comes too late to know."""
+    def add(self, worker: int, incarnation: int, sequence: int, *, process: int = 0) -> bool:
+        """Add a batch. Returns False if it had come before, or comes too late to know.
+
+        Args:
+            worker: Index of the worker.
+            incarnation: Its incarnation.
+            sequence: Number of the batch in that incarnation.
+            process: Random number of the process: after a power loss of NATS, two may have had the same incarnation.
+        """
         incarnations = self._incarnations.setdefault(worker, {})
-        if incarnation in incarnations:
-            return incarnations[incarnation].add(sequence)
+        if known := incarnations.get((incarnation, process)):
+            return known.add(sequence)
         if len(incarnations) >= INCARNATIONS:
-            oldest = min(incarnations)
-            if incarnation < oldest:
+            oldest = next(iter(incarnations))
+            if is_later(oldest[0], incarnation):
                 return False
             self._missed_before += incarnations.pop(oldest).missed
-        incarnations[incarnation] = _Incarnation(sequence)
+        for earlier in incarnations.values():
+            earlier.end()
+        incarnations[incarnation, process] = _Incarnation(sequence)
         return True
+
+    def expect(self, worker: int, incarnation: int, stored: int) -> None:
+        """Note that an incarnation has stored this many: those that never come count once its successor's do."""
+        for (known, _), each in self._incarnations.get(worker, {}).items():
+            if known == incarnation:
+                each.expected = max(each.expected, stored)
 
 
 class _Incarnation:
     """The sequence numbers of one incarnation that have come, in any order.
 
     Numbers before the first one are no gap: an earlier learner may have received them. It takes half a kilobyte.
+
+    Attributes:
+        expected: Number of its batches that NATS has confirmed, by its heartbeats.
     """
 
-    __slots__ = ("_count", "_first", "_newest", "_seen")
+    __slots__ = ("_count", "_ended", "_first", "_newest", "_seen", "expected")
 
     def __init__(self, sequence: int) -> None:
+        self.expected, self._ended = 0, False
         self._first = self._newest = sequence
         self._seen = 1  # bit i: the number `newest - i` has come
         self._count = 1
 
     @property
     def missed(self) -> int:
-        return self._newest - self._first + 1 - self._count
+        newest = max(self._newest, self.expected - 1) if self._ended else self._newest
+        return newest - self._first + 1 - self._count
+
+    def end(self) -> None:
+        """Note that its successor's batches come, behind its own."""
+        self._ended = True
 
     def add(self, sequence: int) -> bool:
         """Add a number. Returns False if it had come before, or comes too late to know."""

@@ -11,6 +11,7 @@ from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import CHECK_WORKERS_S, Gatherer
 from rollfleet.learner.options import MANUAL, LearnerOptions
+from rollfleet.learner.round_shape import RoundShape
 from rollfleet.learner.tally import Tally
 from rollfleet.schemes import scheme_of
 from rollfleet.transports.learner_side import Arrival, Peers, Transport
@@ -109,6 +110,7 @@ class Follower(Gatherer):
             JobEnded: The job was complete when this rank connected, and no new rank 0 comes.
         """
         super().check_workers()
+        self._followed.follow(self._leader.leader_control())
         if self._alone_since_s is None:
             return
         control = self._leader.leader_control()
@@ -141,7 +143,14 @@ class Follower(Gatherer):
                 self._enqueue(arrival)
             silent = arrival is None
         self._gathered = min(heads.values())
-        return [self._queues[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
+        senders = [worker for worker in sorted(heads) if heads[worker] == self._gathered]
+        control = self._leader.leader_control()
+        self.shape = RoundShape.of(
+            self._job.spec,
+            tuple(sorted(self._members().union(senders))),
+            control.steps if control and (control.session, control.round) == self._gathered else 0,
+        )
+        return [self._queues[worker].popleft() for worker in senders]
 
     def _report_enough(self, heads: list[SessionRound]) -> None:
         """Report to rank 0 that this rank has enough fragments of the earliest round, which it may then close."""

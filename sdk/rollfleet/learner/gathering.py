@@ -8,16 +8,19 @@ from dataclasses import replace
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
+from rollfleet.learner.round_shape import RoundShape
 from rollfleet.learner.rounds import Round
 from rollfleet.learner.run_state import RunState
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
+from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 ASK_PEERS_S = 0.02  # between two questions whether a round may be closed
+CTRL_C_S = 0.1  # until Ctrl-C ends a wait
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
 
@@ -26,6 +29,9 @@ class Gatherer:
 
     Rank 0 gathers the fragments of its own workers, and directs all workers. It closes a round once every present rank
     has enough fragments of it, and opens the next one once every present rank has received the last.
+
+    After an exception, `gather` continues: it keeps the open round, the fragments that have come, and a gathered batch
+    until `hand_over`.
 
     Args:
         transport: The learner's side of a transport.
@@ -38,6 +44,7 @@ class Gatherer:
         run_state: Rounds and seeds.
         phase: The phase that workers are in.
         admission: Which arrivals reach the learner.
+        shape: The shape of the batch gathered last; None: that of its arrivals.
     """
 
     def __init__(
@@ -56,6 +63,9 @@ class Gatherer:
         self._quota = tally.quota
         self._steps = 0  # T of the open round
         self._opened = False  # whether this session has opened a round
+        self._round: Round | None = None  # the open one
+        self._ready: list[Arrival] = []  # and not handed over
+        self.shape: RoundShape | None = None
         self.run_state = RunState(round=transport.resumed.round)
         self.phase = LearnerPhase.RUN
         self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
@@ -70,12 +80,14 @@ class Gatherer:
         Raises:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
         """
-        self._check_unacknowledged()
-        self._waiting_since_s = time.monotonic()
-        try:
-            return self._gather_round() if self._sync else self._gather_one()
-        finally:
-            self._waited_s, self._waiting_since_s = self._waited(), None
+        if not self._ready:
+            self._check_unacknowledged()
+            self._waiting_since_s = time.monotonic()
+            try:
+                self._ready = self._gather_round() if self._sync else self._gather_one()
+            finally:
+                self._waited_s, self._waiting_since_s = self._waited(), None
+        return self._ready
 
     def is_over(self) -> bool:
         """Whether the learner, with all its ranks, has `totalFrames`."""
@@ -83,10 +95,11 @@ class Gatherer:
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
         """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
+        self._ready = []
         self._unacknowledged += arrivals
+        self._tally.add(arrivals, newest=self._weights.version)
         if not self._manual:
             self.acknowledge()
-        self._tally.add(arrivals, newest=self._weights.version)
         self.direct_async()
         self._report()
 
@@ -105,9 +118,11 @@ class Gatherer:
             round=run_state.round if self._sync else 0,
             version=self._weights.meant_for_all,
             some=self._weights.meant_for_some,
-            closed=run_state.closed if self._sync else 0,
+            # No worker collects for the last round of the session before.
+            closed=(run_state.closed if self._opened else run_state.round) if self._sync else 0,
             random_actions=self._all_frames() < self._job.spec.collect.init_random_frames,
             seed=run_state.seed,
+            static_seed=run_state.static_seed,
             seeding=run_state.seeding,
             origin=run_state.origin,
             steps=self._steps,
@@ -151,6 +166,7 @@ class Gatherer:
         self._bound_lag()
         self._report()
         for worker, status in self._transport.workers().items():
+            self.admission.hear(status)
             if status.state is WorkerState.FAILED and status.fatal:
                 raise WorkerFailed(worker, status.error or "no reason given")
             if status.state is WorkerState.WAITING_FOR_WEIGHTS and self._weights.version == 0 and self._rank.leads:
@@ -160,17 +176,22 @@ class Gatherer:
                 )
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:
-        """Wait until every member has applied this version or a newer one.
+        """Wait until every member that this version was sent to has applied it, or a newer one.
 
         Raises:
-            Timeout: Workers are still behind. The message names them.
+            Timeout: Workers are still behind, and the message names them; or this version was not sent.
         """
         until = time.monotonic() + timeout_s
-        while behind := sorted(self._transport.members() - self._at(version)):
+        while version > self._weights.version or self._behind(version):
             if time.monotonic() >= until:
-                raise Timeout(f"workers {behind} have not applied version {version} within {timeout_s:g} s")
+                raise Timeout(
+                    f"workers {sorted(self._behind(version))} have not applied version {version} within {timeout_s:g} s"
+                    if version <= self._weights.version
+                    else f"version {version} was not sent within {timeout_s:g} s; the newest is {self._weights.version}"
+                )
             self.check_workers()
-            time.sleep(0.01)
+            with interruptible():
+                time.sleep(0.01)
 
     def stats(self) -> Stats:
         """Return counters since this learner connected."""
@@ -187,21 +208,21 @@ class Gatherer:
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
         )
 
-    def _at(self, version: int) -> set[int]:
-        return {worker for worker, status in self._transport.workers().items() if status.version >= version}
+    def _behind(self, version: int) -> set[int]:
+        """Return the members that this version was sent to, and that have an older one."""
+        sent_to = {worker for worker in self._transport.members() if self._weights.meant_for(worker) >= version}
+        return sent_to - {worker for worker, status in self._transport.workers().items() if status.version >= version}
 
     def _gather_round(self) -> list[Arrival]:
         run_state = self.run_state
-        self._wait_for_peers()
-        if self.is_over():
-            return []
-        run_state.round, self._opened = run_state.round + 1, True
-        self.admission.open_round(run_state.round)
-        everyone, members = len(self._transport.members()), self._members()
-        # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
-        self._steps = self._job.spec.steps_among(everyone) if everyone else self._steps
-        self.direct()
-        round_ = Round(members, enough=self._enough(members))
+        if self._round is None:
+            self._wait_for_peers()
+            if self.is_over():
+                return []
+            self._round = self._open_round()
+        if self._control is None or self._control.round != run_state.round:
+            self.direct()
+        round_ = self._round
         silent_s = 0.0
         # Without members, others may join. Workers of other ranks stop only when this rank closes the round.
         while round_.missing or not round_.fragments or self._must_close():
@@ -227,7 +248,17 @@ class Gatherer:
         for arrival in late:
             self.admission.stale += 1
             self._transport.take(arrival)
+        self.shape = RoundShape.of(self._job.spec, round_.workers, self._steps)
+        self._round = None
         return fragments
+
+    def _open_round(self) -> Round:
+        self.run_state.round, self._opened = self.run_state.round + 1, True
+        self.admission.open_round(self.run_state.round)
+        everyone, members = len(self._transport.members()), self._members()
+        # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
+        self._steps = self._job.spec.steps_among(everyone) if everyone else self._steps
+        return Round(members, enough=self._enough(members))
 
     def _wait_for_peers(self) -> None:
         """Wait until every rank is present, and has received the last round of this session."""
@@ -237,6 +268,8 @@ class Gatherer:
         last = self.run_state.round if self._opened else None
         while not self._peers.wait_for_round(last, timeout_s=CHECK_WORKERS_S):
             self.check_workers()
+            with interruptible():
+                pass
         self._waiting_since_s = time.monotonic()
 
     def _must_close(self) -> bool:
@@ -287,18 +320,24 @@ class Gatherer:
 
     def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
         """Wait for an arrival that is admitted; None: none came in time."""
+        left_s = timeout_s
         while True:
-            arrival = self._transport.receive(timeout_s=timeout_s)
             if time.monotonic() - self._checked_s >= CHECK_WORKERS_S:
                 self.check_workers()
-            if arrival is None:
-                return None
+            with interruptible():
+                pass  # Ctrl-C is raised here, where no arrival can be lost
+            wait_s = min(left_s, CTRL_C_S)
+            if (arrival := self._transport.receive(timeout_s=wait_s)) is None:
+                if (left_s := left_s - wait_s) <= 0:
+                    return None
+                continue
             # A stored batch was new enough when its worker wrote it.
             version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
             if self.admission.admit(arrival, version=version):
                 return arrival
             self._transport.take(arrival)
             self._report()
+            left_s = timeout_s
 
     def _bound_lag(self) -> None:
         self.admission.max_lag = self._job.spec.max_lag_among(max(1, len(self._transport.members())))

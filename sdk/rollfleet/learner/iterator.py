@@ -5,51 +5,40 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
+from torch.utils.data import IterableDataset
+
+from rollfleet.arguments import seconds, true_or_false, whole_number
+from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill
 from rollfleet.learner.following import gatherer_over
 from rollfleet.learner.membership import Membership
+from rollfleet.learner.next_batch import NextBatch
 from rollfleet.learner.options import LearnerOptions
 from rollfleet.learner.outcome import Outcome
+from rollfleet.learner.public_calls import PublicCalls
+from rollfleet.learner.saved_state import checked
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source
+from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 
 SHUTDOWN_S = 3.0  # for a step, and for the batch on its way into a replay buffer
 
-
-class RaisedErrors:
-    """A context around public calls that remembers the errors they raised: the end raises none of them again."""
-
-    def __init__(self) -> None:
-        self._errors: weakref.WeakSet[RollfleetError] = (
-            weakref.WeakSet()
-        )  # an error holds its traceback, and so the collector
-
-    def __contains__(self, error: RollfleetError) -> bool:
-        """Whether a call has raised this very error before."""
-        return error in self._errors
-
-    def __enter__(self) -> None:
-        """Begin a call."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the call; remember its error."""
-        if isinstance(error, RollfleetError):
-            self._errors.add(error)
+_NOTHING: Final = object()
 
 
-class BatchIterator:
+class BatchIterator(IterableDataset[Any]):
     """Iterates over the batches of a job, and sends the policy's weights to its workers.
 
     `rollfleet.Collector` is the public class. Use an iterator from one thread.
+
+    An iteration that is interrupted, or whose `postproc` raises, loses nothing: the next one continues its round, or
+    yields its batch. Ctrl-C is raised in waits and in environments' steps, else at the end of a call.
 
     Args:
         transport: The learner's side of a transport. The iterator closes it.
@@ -68,10 +57,10 @@ class BatchIterator:
         self._tally = Tally(through=resumed.frames, batches=resumed.batches, quota=quota)
         self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
         self._membership = Membership(transport)
-        self._raised_errors = RaisedErrors()
-        self._ended = False
-        self._outcome = Outcome(job.spec.collect.cat_results, options)
-        self._background_fill: BackgroundFill | None = None
+        self._calls = PublicCalls(job.key)
+        self._buffer = options.replay_buffer
+        self._next_batch = NextBatch(job, self._weights, self._gatherer, Outcome(job.spec.collect.cat_results, options))
+        self._value: Any = _NOTHING  # made and not yielded, because of Ctrl-C
 
     # --- iteration ---
 
@@ -87,37 +76,41 @@ class BatchIterator:
             NoWeights: The workers wait for weights, and nothing would ever send them.
             WorkerFailed: A worker gave up with an error that a restart would repeat.
             JobEnded: The collector was shut down.
+            RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
-        with self._raised_errors:
-            if self._background_fill is not None and not self._ended:
-                self._background_fill.check()
-                raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
-            return self._next()
+        if self._calls.ended or self._value is _NOTHING:
+            with self._calls.acting():
+                if self._calls.fill is not None:
+                    raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
+                self._value = self._make()
+        value, self._value = self._value, _NOTHING
+        return value  # no call since the value was let go: Ctrl-C is raised in calls only, and would lose it
 
-    def _next(self) -> Any:
-        if self._ended:
-            raise JobEnded(f"the collector of {self._job.key} was shut down")
-        if self._gatherer.phase is LearnerPhase.PAUSE:
-            raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
-        if self._gatherer.is_over():
-            self._gatherer.complete()
-            raise StopIteration
-        if self._weights.is_due(self._job.spec.weights.interval):
-            self.update_policy_weights_()
-        arrivals = self._gatherer.gather()
-        if not arrivals:
-            return self._next()
-        batch = self._outcome.put_together(arrivals)
-        self._gatherer.hand_over(arrivals)
-        self._weights.count_batch()
-        return self._outcome.of(batch)
+    def _make(self) -> Any:
+        return self._next_batch.make()
+
+    def __len__(self) -> int:
+        """Return the number of batches: `total_frames` in batches of `frames_per_batch`, rounded up.
+
+        Raises:
+            TypeError: The iterator has no end, or its batches differ in frames (`trajs_per_batch`).
+        """
+        self._calls.check()
+        collect = self._job.spec.collect
+        if not collect.total_frames or collect.trajs_per_batch:
+            raise TypeError("the number of batches is known with `total_frames`, and without `trajs_per_batch`")
+        return -(-collect.total_frames // collect.frames_per_batch)
+
+    def __bool__(self) -> bool:
+        """Return True, whatever its length."""
+        return True
 
     def ack(self) -> None:
         """With `acknowledge="manual"`: acknowledge all batches yielded so far, because they are stored.
 
         Over NATS, the next learner gets the batches that this one has not acknowledged.
         """
-        with self._raised_errors:
+        with self._calls.acting():
             self._gatherer.acknowledge()
 
     @property
@@ -162,9 +155,9 @@ class BatchIterator:
             NoWeights: No weights were passed, here or to the collector.
             JobInvalid: The arguments contradict each other, or there is no such worker.
         """
-        source = one_source(policy_or_weights, weights=weights, policy=policy)
-        models = named_states(source, model_id, weights_dict, select=self._weights.select)
-        with self._raised_errors:
+        with self._calls.acting():
+            source = one_source(policy_or_weights, weights=weights, policy=policy)
+            models = named_states(source, model_id, weights_dict, select=self._weights.select)
             version = self._weights.send(models, workers=self._membership.these(worker_ids))
             self._gatherer.direct_async()
         return version
@@ -174,22 +167,16 @@ class BatchIterator:
     ) -> int:
         """Load weights of an outer collector into this one's policy, if it has one, and send them to the workers.
 
-        See `rollfleet.worker.weight_receivers`. Arguments and errors are those of `update_policy_weights_`.
-
-        Args:
-            policy_or_weights: See `update_policy_weights_`.
-            version: The outer collector's version number. They keep it here if it is newer.
-            weights: See `update_policy_weights_`.
-            policy: See `update_policy_weights_`.
-
-        Returns:
-            The version number that they have here.
+        See `rollfleet.worker.weight_receivers`. They have the number `version` here, too, unless it is not newer. From
+        then on `weights_interval` has no effect: the outer collector sends the weights, and numbers them. Returns the
+        number that they have here. Other arguments, and errors, are those of `update_policy_weights_`.
         """
-        source = one_source(policy_or_weights, weights=weights, policy=policy)
-        models = named_states(source, select=self._weights.select)
-        if models is None:
-            raise JobInvalid("`receive_weights` needs weights; update_policy_weights_() sends the policy's own")
-        with self._raised_errors:
+        version = whole_number(version, "version")
+        with self._calls.acting():
+            source = one_source(policy_or_weights, weights=weights, policy=policy)
+            models = named_states(source, select=self._weights.select)
+            if models is None:
+                raise JobInvalid("`receive_weights` needs weights; update_policy_weights_() sends the policy's own")
             version = self._weights.pass_on(models, version)
             self._gatherer.direct_async()
         return version
@@ -197,21 +184,26 @@ class BatchIterator:
     @property
     def version(self) -> int:
         """The newest version sent; 0: none yet."""
+        self._calls.check()
         return self._weights.version
 
     def versions(self) -> dict[int, int]:
         """Return the version that each worker has applied, by worker; 0: none yet."""
+        self._calls.check()
         return {worker: status.version for worker, status in sorted(self._transport.workers().items())}
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:
-        """Wait until every worker has applied this version or a newer one.
+        """Wait until every worker that this version was sent to has applied it, or a newer one.
 
-        In mode sync a worker applies weights when the next round begins: do not wait between rounds.
+        Workers that wait apply weights at once; those that collect, after their batch.
 
         Raises:
-            Timeout: Workers are still behind. The message names them.
+            Timeout: Workers are still behind, and the message names them; or this version was not sent.
         """
-        with self._raised_errors:
+        version, timeout_s = whole_number(version, "version", most=2**63 - 1), seconds(timeout_s, "timeout_s")
+        with self._calls.acting():
+            if self._calls.fill is None:
+                self._gatherer.direct()
             self._gatherer.wait_for_version(version, timeout_s)
 
     # --- control ---
@@ -222,27 +214,36 @@ class BatchIterator:
 
         Workers finish and keep the batch that they are collecting.
         """
-        if self._gatherer.phase is not LearnerPhase.RUN:
-            raise JobInvalid("the collector is paused already, or at its end")
-        with self._background_fill.held() if self._background_fill else nullcontext():
-            with self._raised_errors:
+        with self._calls.acting():
+            if self._gatherer.phase is not LearnerPhase.RUN:
+                raise JobInvalid("the collector is paused already, or at its end")
+        with self._calls.fill.held() if self._calls.fill else nullcontext():
+            with self._calls.acting():
                 self._gatherer.enter(LearnerPhase.PAUSE)
             try:
                 yield
             finally:
-                if not self._ended:
-                    with self._raised_errors:
+                if not self._calls.ended:
+                    with self._calls.acting():
                         self._gatherer.enter(LearnerPhase.RUN)
 
     def start(self) -> None:
         """Fill the replay buffer in the background. `frames` counts the frames in it. Do not iterate meanwhile.
 
+        Each later call raises the error that ends the background fill, until `shutdown`.
+
         Raises:
             JobInvalid: The collector has no `replay_buffer`.
         """
-        if self._outcome.buffer is None:
-            raise JobInvalid("start() fills a replay buffer in the background; pass `replay_buffer=`")
-        self._background_fill = self._background_fill or BackgroundFill(self._next)
+        with self._calls.acting():
+            if self._buffer is None:
+                raise JobInvalid("start() fills a replay buffer in the background; pass `replay_buffer=`")
+            self._calls.fill = self._calls.fill or BackgroundFill(self._make)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether `start` fills the replay buffer now: not before it, not after its end, an error or `shutdown`."""
+        return self._calls.fill is not None and self._calls.fill.running
 
     def async_shutdown(self, timeout_s: float | None = None) -> None:
         """Stop filling the replay buffer, and shut down. Raise the error that the background fill ended with, if any.
@@ -250,9 +251,10 @@ class BatchIterator:
         Raises:
             Timeout: The batch that is under way did not come in time. None: wait for it without a limit.
         """
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         try:
-            if self._background_fill:
-                self._background_fill.stop(timeout_s)
+            if self._calls.fill and not self._calls.ended:
+                self._calls.fill.stop(timeout_s)
         finally:
             self.shutdown()
 
@@ -261,24 +263,26 @@ class BatchIterator:
 
         Environments drop the episodes under way and begin new ones. Trajectory ids count on.
 
+        Args:
+            seed: From 0 to 2**53 - 1.
+            static_seed: Give this very seed to each environment of each worker, not a different one made of it.
+
         Returns:
             A seed for the next collector: `seed` itself if `static_seed`, else `seed + 1`.
         """
-        self._gatherer.run_state.set_seed(seed)
-        with self._raised_errors:
+        seed, static_seed = whole_number(seed, "seed"), true_or_false(static_seed, "static_seed")
+        with self._calls.acting():
+            self._gatherer.run_state.set_seed(seed, static=static_seed)
             self._gatherer.direct_async()
-        return seed if static_seed else seed + 1
+        return seed if static_seed else (seed + 1) % (MAX_COUNT + 1)
 
     def add_workers(self, count: int = 1) -> list[int]:
-        """Start more workers during the run. In mode sync they take part from the next round on.
-
-        Returns:
-            Their indices.
+        """Start more workers during the run. Returns their indices. In mode sync they take part from the next round on.
 
         Raises:
             JobInvalid: The workers are not this collector's own. The message says how to scale them.
         """
-        with self._raised_errors:
+        with self._calls.acting():
             return self._membership.add(count)
 
     def remove_workers(self, worker_ids: int | Collection[int]) -> None:
@@ -287,54 +291,68 @@ class BatchIterator:
         Raises:
             JobInvalid: There is no such worker, or the workers are not this collector's own.
         """
-        with self._raised_errors:
+        with self._calls.acting():
             self._membership.remove(worker_ids)
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Indices of the present workers, in the order of their fragments in a batch."""
+        self._calls.check()
         return self._membership.all()
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, versions and seeds, for a run that continues elsewhere. No policy, no environments."""
+        self._calls.check()
         incarnations = max((status.incarnation + 1 for status in self._transport.workers().values()), default=1)
         return {"version": self.version} | self._tally.state_dict() | self._gatherer.run_state.state_dict(incarnations)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`: versions and trajectory ids count on, environments begin new episodes."""
-        self._tally.load_state_dict(state)
-        self._gatherer.run_state.load_state_dict(state)
-        self._weights.continue_from(state["version"])
+        """Continue from a `state_dict`: versions and trajectory ids count on, environments begin new episodes.
+
+        Raises:
+            JobInvalid: It is no `state_dict`. The message names the missing keys.
+        """
+        known = checked(state)
+        with self._calls.acting():
+            self._tally.load_state_dict(known)
+            self._gatherer.run_state.load_state_dict(known)
+            self._weights.continue_from(known["version"])
 
     # --- counters ---
 
     @property
     def frames(self) -> int:
         """Frames yielded so far, over NATS also by earlier learners of the job, or written into the replay buffer."""
+        self._calls.check()
         return self._tally.frames
 
     @property
     def batches(self) -> int:
         """Batches yielded so far."""
+        self._calls.check()
         return self._tally.batches
 
     @property
     def episode_returns(self) -> deque[float]:
         """Returns of the last 100 episodes that ended in yielded batches."""
+        self._calls.check()
         return self._tally.episode_returns
 
     @property
     def episode_lengths(self) -> deque[int]:
         """Lengths of the same episodes, in frames."""
+        self._calls.check()
         return self._tally.episode_lengths
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of the same episodes; None: no episode has ended."""
+        self._calls.check()
         return self._tally.mean_return
 
     def stats(self) -> Stats:
         """Return counters since this learner connected."""
+        self._calls.check()
         return self._gatherer.stats()
 
     # --- the end ---
@@ -347,20 +365,24 @@ class BatchIterator:
         Args:
             timeout_s: How long the collector's own processes have to end in order, before signals end them.
         """
-        if not self._ended:
+        timeout_s = seconds(timeout_s, "timeout_s")
+        if not self._calls.ended:
             try:
                 self._gatherer.complete()
+                if self._calls.fill:
+                    self._calls.fill.check(again=False)
             except RollfleetError as error:
-                if error not in self._raised_errors:
+                if not self._calls.has_raised(error):
                     raise
             finally:
                 self.detach(timeout_s)
 
     def detach(self, timeout_s: float = SHUTDOWN_S) -> None:
         """Leave without completing the job: workers wait, and another learner may continue. Twice is harmless."""
-        self._ended = True
-        if self._background_fill:
-            self._background_fill.leave(timeout_s)
+        timeout_s = seconds(timeout_s, "timeout_s")
+        self._calls.ended = True
+        if self._calls.fill:
+            self._calls.fill.leave(timeout_s)
         if self._close.detach():
             self._transport.close(timeout_s=timeout_s)
 

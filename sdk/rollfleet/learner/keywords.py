@@ -1,4 +1,7 @@
-"""Keywords of public calls: explicit signatures, which keywords the caller gave, and hints for unknown names."""
+"""Keywords of public calls: explicit signatures, which keywords the caller gave, and hints for unknown names.
+
+NumPy's numbers are taken as Python's. None counts as not given wherever a signature's annotation allows None.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,6 +9,10 @@ from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, Self, TypeVar
+
+from rollfleet.arguments import plain
+from rollfleet.learner.spec_fields import SPEC_FIELDS
+from rollfleet.learner.torchrl_names import ABSENT, RENAMED
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,7 +28,7 @@ class Keywords:
         (4, True, False)
 
     Attributes:
-        given: The keywords that the caller wrote, with their values. A None that is the default counts as not written.
+        given: The keywords that the caller wrote, with their values. See above for None and for NumPy's numbers.
         defaults: The defaults that the signature declares.
     """
 
@@ -29,12 +36,10 @@ class Keywords:
     defaults: Mapping[str, Any]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Self:
-        """Make the keywords of a call from what the caller wrote."""
-        written = {
-            name: value for name, value in given.items() if value is not None or defaults.get(name, ()) is not None
-        }
-        return cls(written, defaults)
+    def of(cls, given: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Self:
+        """Make the keywords of a call from what the caller wrote, and the parameters of the signature."""
+        defaults = {each.name: each.default for each in parameters.values() if each.default is not Parameter.empty}
+        return cls(_written(given, parameters), defaults)
 
     def __getitem__(self, name: str) -> Any:
         """Return the given value, or else the default.
@@ -58,19 +63,17 @@ def implemented_by(implementation: Callable[..., R], *, caller: str) -> Callable
     """
 
     def declare(declaration: Callable[P, R]) -> Callable[P, R]:
-        parameters = signature(declaration).parameters.values()
-        keyword_only = [each for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
-        positional = {each.name for each in parameters if each.kind is not Parameter.KEYWORD_ONLY}
-        defaults = {each.name: each.default for each in keyword_only if each.default is not Parameter.empty}
-        names = [each.name for each in keyword_only]
+        parameters = {name: each for name, each in signature(declaration).parameters.items() if name != "self"}
+        keyword_only = {name: each for name, each in parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
+        positional = parameters.keys() - keyword_only
         implementation.__qualname__ = declaration.__qualname__  # Python's own error messages name the public function
 
         @wraps(declaration)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             others = {name: value for name, value in kwargs.items() if name in positional}
             given = {name: value for name, value in kwargs.items() if name not in positional}
-            check_names(given, names, caller)
-            return implementation(*args, **others, keywords=Keywords.of(given, defaults))
+            check_names(given, list(parameters), caller)
+            return implementation(*args, **others, keywords=Keywords.of(given, keyword_only))
 
         return call
 
@@ -78,19 +81,19 @@ def implemented_by(implementation: Callable[..., R], *, caller: str) -> Callable
 
 
 def hints_names(*, caller: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function: a TypeError for an unknown keyword names the nearest known one.
+    """Decorate a function: a TypeError for an unknown keyword names the one to write. See above for None and numbers.
 
     Args:
         caller: The public name of the function, for error messages.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        names = list(signature(function).parameters)
+        parameters = {name: each for name, each in signature(function).parameters.items() if name != "cls"}
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            check_names(kwargs, names, caller)
-            return function(*args, **kwargs)
+            check_names(kwargs, list(parameters), caller)
+            return function(*args, **_written(kwargs, parameters))
 
         return call
 
@@ -101,10 +104,29 @@ def check_names(given: Mapping[str, object], names: list[str], caller: str) -> N
     """Check that a function has all these keywords.
 
     Raises:
-        TypeError: A keyword is unknown. The message hints at the nearest name.
+        TypeError: A keyword is unknown. The message has the keyword to write, if it is TorchRL's, or the nearest name.
     """
     for name in given:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"the keywords are: {', '.join(names)}"
-            raise TypeError(f"{caller} has no keyword `{name}`; {hint}")
+            raise TypeError(f"{caller} has no keyword `{name}`; {_hint(name, names)}")
+
+
+def _hint(name: str, names: list[str]) -> str:
+    if name in ABSENT:
+        return ABSENT[name]
+    ours = RENAMED.get(name, name)
+    keyword = ours.partition("=")[0]
+    if keyword in SPEC_FIELDS and keyword not in names:
+        return f"the job sets it: `spec.{'.'.join(SPEC_FIELDS[keyword].path)}`"
+    if name in RENAMED:
+        return f"write `{ours}`" if keyword in names else "the job sets it, and not its learner"
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"the keywords are: {', '.join(names)}"
+
+
+def _written(given: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    return {
+        name: plain(value)
+        for name, value in given.items()
+        if value is not None or "None" not in str(parameters[name].annotation)
+    }

@@ -1,9 +1,11 @@
 """The workers of a learner: named, added and removed during a run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+from rollfleet.arguments import plain, shown, whole_number
 from rollfleet.errors import JobInvalid
 from rollfleet.transports.learner_side import Elastic, Transport
+from rollfleet_api.job import MAX_WORKERS
 
 
 class Membership:
@@ -25,7 +27,12 @@ class Membership:
         """
         if worker_ids is None:
             return None
-        these = (worker_ids,) if isinstance(worker_ids, int) else tuple(worker_ids)
+        given = plain(worker_ids)
+        several = isinstance(given, Iterable) and not isinstance(given, str)
+        try:
+            these = tuple(whole_number(each, "worker_ids") for each in (given if several else (given,)))
+        except TypeError:  # a tensor without dimensions is an iterable that cannot be iterated
+            raise JobInvalid(f"worker_ids: expected an int or a list of them, got {shown(given)}") from None
         members = self._transport.members()
         for worker in these:
             if worker not in members:
@@ -38,6 +45,7 @@ class Membership:
         Raises:
             JobInvalid: The workers are not the learner's own.
         """
+        count = whole_number(count, "count", most=MAX_WORKERS)
         return self._elastic().add_workers(count)
 
     def remove(self, worker_ids: int | Collection[int]) -> None:
@@ -46,7 +54,9 @@ class Membership:
         Raises:
             JobInvalid: There is no such worker, none would remain, or the workers are not the learner's own.
         """
-        these = self.these(worker_ids) or ()
+        these = self.these(worker_ids)
+        if these is None:
+            raise JobInvalid("worker_ids: expected an int or a list of them, got None")
         if set(these) >= self._transport.members():
             raise JobInvalid("no worker would remain: shut the collector down instead")
         self._elastic().remove_workers(these)

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
+from rollfleet.arguments import shown, true_or_false, whole_number
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.keywords import Keywords
+from rollfleet.processes.launch import START_METHODS
+from rollfleet_api.job import MAX_WORKERS
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
 
     from rollfleet.schemes import WeightScheme
 
-Device = str | torch.device
 AUTO, MANUAL = "auto", "manual"  # values of `acknowledge`
 
 
@@ -31,7 +31,7 @@ class LearnerOptions:
     """What the learner does with batches and weights, on every transport.
 
     Attributes:
-        split_trajs: Yield `split_trajectories(batch)`.
+        split_trajs: Yield `split_trajectories(batch)`. None: False.
         postproc: A function of each batch; its result is yielded. None: the batch itself.
         replay_buffer: The buffer that stores batches; the iterator then yields None. None: no buffer.
         weight_scheme: Which weights travel, and in which form. None: the scheme that the job names.
@@ -41,7 +41,7 @@ class LearnerOptions:
         JobInvalid: A value cannot be used. The message names the keyword.
     """
 
-    split_trajs: bool = False
+    split_trajs: bool | None = False
     postproc: "Callable[[TensorDict], Any] | None" = None
     replay_buffer: Extends | None = None
     weight_scheme: "WeightScheme | None" = None
@@ -49,11 +49,18 @@ class LearnerOptions:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        if self.split_trajs is not None:
+            true_or_false(self.split_trajs, "split_trajs")
+        scheme = self.weight_scheme
+        if scheme is not None and not all(callable(getattr(scheme, name, None)) for name in ("select", "layout")):
+            raise JobInvalid(
+                f"`weight_scheme` needs the methods of rollfleet.schemes.WeightScheme; {shown(scheme)} lacks them"
+            )
         buffer = self.replay_buffer
         if buffer is not None and not callable(getattr(buffer, "extend", None)):
             raise JobInvalid(f"`replay_buffer` needs a method extend(frames); {type(buffer).__name__} has none")
-        if self.acknowledge not in (AUTO, MANUAL):
-            raise JobInvalid(f"`acknowledge` is one of {AUTO!r}, {MANUAL!r}, not {self.acknowledge!r}")
+        if not isinstance(self.acknowledge, str) or self.acknowledge not in (AUTO, MANUAL):
+            raise JobInvalid(f"`acknowledge` is one of {AUTO!r}, {MANUAL!r}, not {shown(self.acknowledge)}")
         if self.acknowledge == MANUAL and buffer is not None:
             raise JobInvalid(
                 "`replay_buffer` stores each batch before the next one comes; remove `acknowledge`, or extend the "
@@ -79,8 +86,23 @@ OF_PROCESSES = (
 )
 """Keywords without a meaning for a worker in the learner's own process."""
 
-OF_MODES = {"max_lag": "async", "max_batches_ahead": "async", "cat_results": "sync"}
+OF_MODES = {"max_lag": "async", "max_batches_ahead": "async", "cat_results": "sync", "stragglers_threshold": "sync"}
 """Keywords with a meaning in one mode only."""
+
+
+def check_values(keywords: Keywords) -> None:
+    """Check the keywords whose values no field of a job checks, one by one.
+
+    Raises:
+        JobInvalid: A value cannot be used. The message names the keyword.
+    """
+    whole_number(keywords["workers"], "workers", most=MAX_WORKERS)
+    whole_number(keywords["max_restarts_per_worker"], "max_restarts_per_worker")
+    for name in ("quiet", "no_cuda_sync"):
+        true_or_false(keywords[name], name)
+    method = keywords["start_method"]
+    if not isinstance(method, str) or method not in START_METHODS:
+        raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {shown(method)}")
 
 
 def check_together(keywords: Keywords) -> None:
@@ -89,7 +111,7 @@ def check_together(keywords: Keywords) -> None:
     Raises:
         JobInvalid: A keyword has none. The message names it, and what to write.
     """
-    given, mode = keywords.given, str(keywords["mode"]).lower()
+    given, mode, backend = keywords.given, str(keywords["mode"]).lower(), str(keywords["backend"]).lower()
     if not keywords["workers"]:
         for name in OF_PROCESSES:
             if name in given:
@@ -97,7 +119,7 @@ def check_together(keywords: Keywords) -> None:
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
     for name, needed in OF_MODES.items():
-        if name in given and mode != needed:
+        if name in given and mode in ("sync", "async") and mode != needed:
             raise JobInvalid(f"`{name}` has no effect in mode '{mode}'; write `mode='{needed}'`, or remove it")
     if keywords["no_cuda_sync"] and not ("device" in given or "env_device" in given):
         raise JobInvalid(
@@ -105,15 +127,6 @@ def check_together(keywords: Keywords) -> None:
         )
     if "precision" in given and "weight_scheme" in given:
         raise JobInvalid("`weight_scheme` sets the precision itself; remove `precision`, or pass it to the scheme")
-
-
-def device_of(value: Device, keyword: str) -> torch.device:
-    """Return a torch device by its name.
-
-    Raises:
-        JobInvalid: torch has no such device. The message names the keyword.
-    """
-    try:
-        return torch.device(value)
-    except (RuntimeError, TypeError) as error:
-        raise JobInvalid(f"`{keyword}`: {value!r} is not a torch device: {error}") from None
+    for name in ("vectorization", "env_processes"):
+        if name in given and backend == "envpool":
+            raise JobInvalid(f"`{name}` has no effect with `backend='envpool'`, which has its own threads; remove it")

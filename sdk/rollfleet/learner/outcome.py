@@ -1,14 +1,15 @@
 """Makes what an iteration yields of gathered fragments: joined, split, post-processed, stored in a replay buffer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rollfleet.data.batch import MASK, check_alike, join, pad
-from rollfleet.data.splitting import frames_of, split_trajectories
+from rollfleet.data.splitting import rows_for, split_trajectories
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.options import LearnerOptions
+from rollfleet.learner.round_shape import RoundShape
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api.job import CatResults
 
@@ -19,35 +20,71 @@ if TYPE_CHECKING:
 class Outcome:
     """Turns arrivals into the value that an iteration yields.
 
+    It keeps a batch until all steps are done. After an error of `postproc` or of the buffer, `finish` calls that same
+    step again, with the same value.
+
     Args:
         cat_results: How the fragments of workers are joined.
         options: The learner's options.
-
-    Attributes:
-        buffer: The replay buffer that stores batches; None: batches are yielded.
     """
 
     def __init__(self, cat_results: CatResults, options: LearnerOptions) -> None:
         self._cat_results = cat_results
-        self._split, self._postproc = options.split_trajs, options.postproc
-        self.buffer = options.replay_buffer
+        self._postproc = options.postproc
+        self._buffer = options.replay_buffer
+        steps = {
+            split_trajectories: bool(options.split_trajs),
+            self._process: self._postproc is not None,
+            self._store: self._buffer is not None,
+        }
+        self._steps: list[Callable[[Any], Any]] = [step for step, wanted in steps.items() if wanted]
+        self._left: list[Callable[[Any], Any]] | None = None  # steps to do; None: there is no batch
+        self._value: Any = None
 
-    def put_together(self, arrivals: Sequence[Arrival]) -> "TensorDict | None":
-        """Join the arrivals into one batch; None: their workers have written them into the replay buffer."""
+    @property
+    def waits(self) -> bool:
+        """Whether it has a batch that was not yielded."""
+        return self._left is not None
+
+    def begin(self, arrivals: Sequence[Arrival], shape: RoundShape | None) -> None:
+        """Join the arrivals into one batch, unless their workers have written them into the replay buffer.
+
+        Args:
+            arrivals: What the workers sent, in the order of their fragments.
+            shape: The rows and frames that the batch has, whichever workers sent; None: those of the arrivals.
+
+        Raises:
+            JobInvalid: The arrivals cannot be joined.
+        """
         if any(arrival.stored for arrival in arrivals):
-            return None
-        return join_fragments([arrival.batch for arrival in arrivals], self._cat_results)
+            self._value, self._left = None, []
+            return
+        fragments = [arrival.batch for arrival in arrivals]
+        if shape is not None:
+            fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
+        self._value, self._left = join_fragments(fragments, self._cat_results), list(self._steps)
 
-    def of(self, batch: "TensorDict | None") -> Any:
-        """Return the value to yield; None: the batch is in the replay buffer."""
-        if batch is None:
-            return None
-        result = split_trajectories(batch) if self._split else batch
-        result = result if self._postproc is None else self._postproc(result)
-        if self.buffer is None:
-            return result
-        self.buffer.extend(frames_of(result))
-        return None
+    def finish(self) -> Any:
+        """Return the value to yield; None: the batch is in the replay buffer.
+
+        Raises:
+            JobInvalid: `postproc` returned None.
+        """
+        while self._left:
+            self._value = self._left[0](self._value)
+            del self._left[0]
+        value, self._value, self._left = self._value, None, None
+        return value
+
+    def _process(self, batch: "TensorDict") -> Any:
+        assert self._postproc is not None
+        if (result := self._postproc(batch)) is None:
+            raise JobInvalid("`postproc` returned None; return the batch, or the value to yield in its place")
+        return result
+
+    def _store(self, batch: "TensorDict") -> None:
+        assert self._buffer is not None
+        self._buffer.extend(rows_for(self._buffer, batch))
 
 
 def join_fragments(fragments: Sequence["TensorDict"], how: CatResults) -> "TensorDict":

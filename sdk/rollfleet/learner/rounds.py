@@ -52,6 +52,11 @@ class Round:
         """Wait for these workers instead: all the others left before they had sent."""
         self._members = self._counted = members
 
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The workers that have rows in the batch, in order, also if they have sent nothing."""
+        return tuple(sorted(self._counted if self.fragments.keys() & self._counted else self.fragments.keys()))
+
     def result(self) -> tuple[list[Arrival], list[Arrival]]:
         """Return the fragments that make the batch, in the order of their workers, and the rest.
 

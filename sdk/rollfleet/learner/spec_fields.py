@@ -27,6 +27,12 @@ _OTHER_PARTS: Final = {
 }
 
 
+NO_LIMIT: Final = frozenset(
+    ("total_frames", "init_random_frames", "max_frames_per_traj", "trajs_per_batch", "weights_interval")
+)
+"""Keywords whose 0 means that there is none. None and TorchRL's -1 mean it, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpecField:
     """The field of a job that a keyword sets.
@@ -34,17 +40,19 @@ class SpecField:
     Attributes:
         path: Its place in the job's YAML, from `spec`: `("collect", "framesPerBatch")`.
         info: Its default, checks and description.
+        no_limit: Whether -1 means 0.
     """
 
     path: tuple[str, ...]
     info: FieldInfo
+    no_limit: bool = False
 
     def put(self, spec: dict[str, Any], value: object) -> None:
         """Write a value into the plain data of a spec. Names of choices are taken in any case: `sync` is `Sync`."""
         *outer, last = self.path
         for name in outer:
             spec = spec.setdefault(name, {})
-        spec[last] = self._choice(value)
+        spec[last] = 0 if self.no_limit and type(value) is int and value == -1 else self._choice(value)
 
     def _choice(self, value: object) -> object:
         choices = self.info.annotation
@@ -53,7 +61,7 @@ class SpecField:
         return value
 
 
-def _field(names: tuple[str, ...]) -> SpecField:
+def _field(keyword: str, names: tuple[str, ...]) -> SpecField:
     model: type[BaseModel] = CollectorJobSpec
     path: list[str] = []
     for name in names[:-1]:
@@ -63,11 +71,11 @@ def _field(names: tuple[str, ...]) -> SpecField:
         path.append(info.alias or name)
         model = info.annotation
     info = model.model_fields[names[-1]]
-    return SpecField((*path, info.alias or names[-1]), info)
+    return SpecField((*path, info.alias or names[-1]), info, keyword in NO_LIMIT)
 
 
 SPEC_FIELDS: Final[Mapping[str, SpecField]] = {
-    keyword: _field(names)
+    keyword: _field(keyword, names)
     for keyword, names in ({name: ("collect", name) for name in CollectSpec.model_fields} | _OTHER_PARTS).items()
 }
 """The field that each keyword sets. A keyword that is missing here has no field: only Python can express its value."""

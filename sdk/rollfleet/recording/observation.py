@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 
 from rollfleet.errors import JobInvalid
-from rollfleet.learner.options import device_of
 from rollfleet.nats.link import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import MEMORY_BYTES, Observer, check_may_observe
 from rollfleet.recording.recorder import SEGMENT_BYTES, Recorder
+from rollfleet.system.devices import device_of
 from rollfleet_api.job import CollectorJob
 
 

@@ -16,7 +16,7 @@ from rollfleet.data.batch import to_batch
 from rollfleet.errors import ConnectionFailed, JobEnded, WireError
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
-from rollfleet.nats.polling import poll
+from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
 from rollfleet.wire.batch_chunks import Assembled, Assembler
 from rollfleet.wire.fragment_message import unpack_fragment
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MEMORY_BYTES = 256 << 20
-POLL_EVERY_S = 2.0
-GONE_AFTER_S = 60.0  # NATS may have lost the job: its owner has this long to recreate it
 SUBSCRIBE_TIMEOUT_S = 15.0
 
 
@@ -164,9 +162,9 @@ class Observer:
         await self._link.flush()
 
     async def _watch_job(self) -> None:
-        """End when the job is complete, or gone from NATS."""
+        """End when the job is complete, or was deleted."""
         try:
-            await poll(self._read_control, every_s=POLL_EVERY_S, on_missing=self._check_patience)
+            await JobPresence(self._link).watch(self._read_control)
         except JobEnded as error:
             self._end(error)
 
@@ -175,10 +173,6 @@ class Observer:
             self._obey(control)
         if self._ended:
             raise self._ended
-
-    def _check_patience(self, missing_s: float) -> None:
-        if missing_s >= GONE_AFTER_S:
-            raise JobEnded(f"the job {self.job.key} is gone from NATS for {missing_s:g} s")
 
     async def _on_chunk(self, message: Msg) -> None:
         if message.subject.endswith(BEGAN):

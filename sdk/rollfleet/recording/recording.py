@@ -9,9 +9,9 @@ import torch
 
 from rollfleet.data.batch import to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
-from rollfleet.learner.options import device_of
 from rollfleet.learner.outcome import join_fragments
 from rollfleet.recording.segments import Record, describe, scan, segments_in
+from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob

@@ -14,5 +14,4 @@ PARAMETERS: Final = {
 
 def keywords_of(**given: Any) -> Keywords:
     """The keywords of a call that gives these."""
-    defaults = {name: each.default for name, each in PARAMETERS.items() if each.default is not Parameter.empty}
-    return Keywords.of(given, defaults)
+    return Keywords.of(given, PARAMETERS)

@@ -38,7 +38,7 @@ class Nested(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (6,))
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self) -> None:
+    def __init__(self, weights_interval: int = 0) -> None:
         self.policy = Constant(-1)
         self.inner = Collector(
             "CartPole-v1",
@@ -47,7 +47,7 @@ class Nested(gymnasium.Env[Any, Any]):
             start_method="fork",
             num_envs=1,
             frames_per_batch=4,
-            weights_interval=0,
+            weights_interval=weights_interval,
         )
         self.receive_weights = self.inner.receive_weights
 
@@ -84,6 +84,24 @@ def test_the_workers_of_an_environments_own_collector_act_on_the_learners_weight
             policy.weight.add_(1)
     assert collector.update_policy_weights_(Constant(10)) == 4
     assert collector.update_policy_weights_(policy=Constant(20)) == 5
+
+
+@pytest.mark.parametrize("weights_interval", [1, 2])
+def test_the_outer_learners_version_numbers_hold_whatever_the_inner_interval_is(
+    collect: "Collect", weights_interval: int
+) -> None:
+    policy = Constant(3)
+    keywords: dict[str, Any] = {"env_kwargs": {"weights_interval": weights_interval}, "weights_interval": 2}
+    for number, batch in enumerate(islice(collect(Nested, policy, **keywords, **OPTIONS), 5)):
+        version = 1 + number // 2
+        assert (batch[VERSION] == version).all()
+        assert (batch["next", "observation"][..., -2:] == version).all()
+
+
+def test_a_received_version_without_a_number_leaves_the_inner_interval_as_it_was(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", Constant(0), **OPTIONS)
+    assert collector.receive_weights(Constant(1)) == 1
+    assert [int(batch[VERSION].unique()) for batch in islice(collector, 3)] == [1, 2, 3]
 
 
 def test_only_workers_that_were_sent_weights_pass_them_on(apart: "Collect") -> None:

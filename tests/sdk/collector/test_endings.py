@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, WorkerFailed
-from rollfleet.learner.iterator import RaisedErrors
+from rollfleet.learner.public_calls import PublicCalls
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def test_workers_have_timeout_s_to_end_in_order(
 
 
 def test_a_raised_error_is_recognised_by_identity_and_not_by_its_message() -> None:
-    raised, first, other = RaisedErrors(), WorkerFailed(1, "first"), WorkerFailed(1, "first")
-    with pytest.raises(WorkerFailed), raised:
+    calls, first, other = PublicCalls("default/test"), WorkerFailed(1, "first"), WorkerFailed(1, "first")
+    with pytest.raises(WorkerFailed), calls.acting():
         raise first
-    assert first in raised
-    assert other not in raised
+    assert calls.has_raised(first)
+    assert not calls.has_raised(other)

@@ -9,6 +9,7 @@ import pytest
 from tests.sdk.collector.concurrent_calls import begin
 
 from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.data.batch import MASK
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     if comes:
         workers.append(start_worker(job, 1))
         workers[1].wait_for(WorkerState.WAITING_FOR_LEARNER)
-    assert first.result(20).shape == (2, 8)
+    batch = first.result(20)
+    assert batch.shape == (4, 8)
+    assert batch[MASK].all(1).tolist() == [True, True, False, False]
     if comes:
-        while next(collector).shape != (4, 8):
+        while not next(collector)[MASK][2:].any():
             assert set(transport.workers()) == {0, 1}
     collector.shutdown()
     for worker in workers:
@@ -67,7 +70,7 @@ def test_another_rank_does_not_wait_for_the_late_worker_either(
     running = [begin(next, collector) for collector in (leader, other)]
     for index in range(3):
         start_worker(job, index)
-    shapes = [each.result(20).shape for each in running]
-    assert shapes[0][0] in (2, 4)  # of two workers, one of which may have been cut before it had begun
-    assert shapes[1][0] == 2
+    batches = [each.result(20) for each in running]
+    assert [batch.shape for batch in batches] == [(4, 8), (4, 8)]
+    assert not batches[1][MASK][2:].any()  # of worker 3
     leader.shutdown()

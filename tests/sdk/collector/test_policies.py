@@ -80,6 +80,39 @@ def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -
     assert not torch.equal(first["action"], other["action"])
 
 
+def test_the_policy_is_not_called_for_random_frames(collect: "Collect") -> None:
+    calls = [0]
+
+    def policy(observation: Tensor) -> dict[str, Tensor]:
+        calls[0] += 1
+        return {"action": torch.zeros(len(observation)).long(), "calls": torch.full((len(observation),), calls[0])}
+
+    whole = batches(collect("CartPole-v1", policy, init_random_frames=64, **SMALL, **collect.alone), count=3)
+    steps = 16 // (1 if collect.alone else collect.workers)
+    expected = [*[0] * (2 * steps), *range(2, 2 + steps)]  # once, to learn its keys, and then for each step
+    assert torch.equal(whole["calls"], torch.tensor(expected).expand(len(whole), -1))
+    assert whole["action"][:, : 2 * steps].any()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_frames_are_the_same_in_batches_of_any_size(collect: "Collect", env: str) -> None:
+    """The built-in policy draws noise for many steps at a time."""
+    torch.manual_seed(0)
+    spaces = gymnasium.make(env)
+    policy = ActorCritic(spaces.observation_space, spaces.action_space)
+    frames = 1000
+    wholes = []
+    for size in (32, 100, 1000):
+        collector = collect(env, policy, num_envs=2, frames_per_batch=size, seed=3)
+        whole = batches(collector, count=-(-frames // size))
+        wholes.append(whole[:, : frames // len(whole)])
+    for other in wholes[:2]:
+        for key in ("observation", "action", ("next", "reward"), ("next", "done")):
+            assert torch.equal(other[key], wholes[2][key]), key
+        for key in ("action_log_prob", "state_value"):
+            torch.testing.assert_close(other[key], wholes[2][key], rtol=1e-5, atol=1e-6)
+
+
 # --- policy_factory --------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +183,13 @@ def test_in_mode_async_workers_need_not_wait_either(apart: "Collect") -> None:
     while (batch := next(collector))["collector", "policy_version"].min() < 1:
         assert (batch["action"] == 0).all()
     assert (batch["action"] == 1).all()
+
+
+def test_a_compiled_policy_gets_the_learners_weights(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", policy_factory=lambda *_: torch.compile(Constant(0), backend="eager"), **SMALL)
+    for action in (1, 0):
+        collector.update_policy_weights_(Constant(action))
+        assert (next(collector)["action"] == action).all()
 
 
 # --- device, policy_device -------------------------------------------------------------------------------------------
@@ -265,8 +305,8 @@ def test_set_seed_returns_the_next_seed_and_repeats_the_first_batch_of_a_seed(co
     plain = batches(collect("CartPole-v1", sampler, seed=5, **SMALL, **collect.alone))
     collector = collect("CartPole-v1", sampler, seed=1, **SMALL, **collect.alone)
     next(collector)
-    assert collector.set_seed(5) == 6
     assert collector.set_seed(5, static_seed=True) == 5
+    assert collector.set_seed(5) == 6
     for _ in range(2):  # also if the seed is unchanged
         after = batches(collector)
         for key in ("observation", "action", ("next", "reward"), ("next", "done")):

@@ -2,6 +2,7 @@
 
 import time
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -71,11 +72,12 @@ def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: "Collec
     for batch in islice(collector, 4):
         frames += int(batch[MASK].sum())
         assert collector.frames == frames
-        for row in batch:
-            mine = row[row[MASK]] if MASK in row.keys(True) else row
-            (worker,) = {split(each)[0] for each in mine[TRAJECTORY].unique().tolist()}
+        assert batch.batch_size == (2, STEPS)
+        for worker, row in enumerate(batch):
+            mine = row[row[MASK]]
+            assert {split(each)[0] for each in mine[TRAJECTORY].unique().tolist()} <= {worker}
             rows[worker].append(mine)
-    assert 4 <= sum(map(len, rows[1])) < 4 * STEPS
+    assert sum(map(len, rows[1])) < 4 * STEPS
     lengths = []
     for parts in rows.values():
         all_of: Any = torch.cat(parts)
@@ -99,6 +101,79 @@ def test_the_threshold_is_the_fraction_of_workers_that_closes_a_round(apart: "Co
     assert counts[1] == steps
     assert 0 < counts[2] < steps
     assert collector.frames == sum(counts)
+
+
+class Late(Slow):
+    """Its worker has not begun before a file exists."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        super().__init__()
+        while file is not None and not file.exists():
+            time.sleep(0.01)
+
+
+SHAPES = {"envs": (4, 20), "time": (2, 40), "stack": (2, 2, 20)}
+
+
+@pytest.mark.parametrize("how", SHAPES)
+def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: "Collect", tmp_path: Path, how: str) -> None:
+    go = tmp_path / "go"
+    options: dict[str, Any] = keywords(0, 0, steps=40, num_envs=2, cat_results=how)
+    options["env_kwargs"] = [{}, {"file": go}]
+    collector = apart(Late, always_0, stragglers_threshold=0.5, **options)
+    batch = next(collector)
+    go.touch()
+    assert batch.batch_size == SHAPES[how]
+    assert int(batch[MASK].sum()) == collector.frames == 40
+    padding = batch[~batch[MASK]]
+    assert (padding[TRAJECTORY] == -1).all()
+    assert not padding["observation"].any()
+    if how == "envs":
+        assert batch[MASK].all(1).tolist() == [True, True, False, False]
+    rounds = 0
+    while collector.frames < 400 or not batch[MASK].all():  # until the other worker is there, too
+        assert (rounds := rounds + 1) < 5000
+        batch = next(collector)
+        assert batch.batch_size == SHAPES[how]
+        assert sorted(map(str, batch.keys(True, True))) == sorted(map(str, padding.keys(True, True)))
+        if not batch[MASK].all():
+            time.sleep(0.01)
+    assert (batch[TRAJECTORY] >= 0).all()
+
+
+def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: "Collect", tmp_path: Path) -> None:
+    for more in ({"split_trajs": True}, {"replay_buffer": (parts := Parts())}):
+        go = tmp_path / f"{len(more)}{next(iter(more))}"
+        options: dict[str, Any] = keywords(0, 0, steps=20)
+        options["env_kwargs"] = [{}, {"file": go}]
+        collector = apart(Late, always_0, stragglers_threshold=0.5, **options, **more)
+        batch = next(collector)
+        go.touch()
+        if batch is None:
+            batch = parts[0]
+            assert batch.batch_size == (20,)
+        else:
+            assert int(batch[MASK].sum()) == 20
+        assert {split(int(each))[0] for each in batch[TRAJECTORY].unique() if each >= 0} == {0}
+
+
+class Parts(list[Any]):
+    """A replay buffer: a list's own `extend` would take a batch apart."""
+
+    def extend(self, frames: Any) -> None:
+        self.append(frames)
+
+
+def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(
+    apart: "Collect", tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    options: dict[str, Any] = keywords(0, 0, steps=20, trajs_per_batch=3)
+    options["env_kwargs"] = [{}, {"file": go}]
+    batch = next(apart(Late, always_0, stragglers_threshold=0.5, **options))
+    go.touch()
+    assert batch.batch_size == (6, 7)
+    assert batch[MASK].sum(1).tolist() == [7, 7, 7, 0, 0, 0]
 
 
 def test_without_a_threshold_the_round_waits_for_all_workers(apart: "Collect") -> None:

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictParams
 from torch import Tensor, nn
 
-from rollfleet.errors import JobInvalid, NoWeights, Timeout, WeightMismatch
+from rollfleet.errors import JobInvalid, NoWeights, WeightMismatch
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Trained, Whole
 from rollfleet.weights.layout import WeightLayout
@@ -101,28 +101,6 @@ def test_in_mode_async_batches_older_than_max_lag_are_dropped_and_counted(apart:
             assert (batch[VERSION] == number).all()
             assert (batch["shown"] == number).all()
     assert collector.stats().stale > 0
-
-
-# --- what is known of it ---------------------------------------------------------------------------------------------
-
-
-def test_versions_shows_the_version_that_each_worker_has_applied(collect: "Collect") -> None:
-    """In pytorch/rl#3759 they were the versions sent."""
-    collector = collect("CartPole-v1", Constant(), weights_interval=0, **OPTIONS)
-    next(collector)
-    collector.update_policy_weights_()
-    assert collector.version == 2
-    assert set(collector.versions().values()) == {1}  # workers take it at the start of the next batch
-    next(collector)
-    collector.wait_for_version(2, timeout_s=20)
-    assert collector.versions() == dict.fromkeys(range(collect.workers), 2)
-
-
-def test_a_timeout_for_a_version_names_the_workers_that_are_behind(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Constant(), **OPTIONS)
-    next(collector)
-    with pytest.raises(Timeout, match=r"workers \[0.*have not applied version 5 within 0.1 s"):
-        collector.wait_for_version(5, timeout_s=0.1)
 
 
 # --- from what -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 import threading
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -48,8 +51,36 @@ def test_an_empty_buffer_and_different_frames_are_errors() -> None:
     buffer.extend(frames(1))
     with pytest.raises(JobInvalid, match="more"):
         buffer.extend(frames(1).set("more", torch.zeros(1)))
-    with pytest.raises(ValueError, match="at least one"):
-        ReplayBuffer(0)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda _: ReplayBuffer(0), "capacity: must be at least 1, got 0"),
+        (lambda _: ReplayBuffer("a"), "capacity: expected an int, got 'a'"),  # type: ignore[arg-type]
+        (lambda _: ReplayBuffer(8, device="cuda:99"), "`device`: this machine has no device 'cuda:99'"),
+        (lambda _: ReplayBuffer(8, shared="yes"), "shared: expected True or False, got 'yes'"),  # type: ignore[arg-type]
+        (lambda buffer: buffer.sample(-1), "count: must be at least 0, got -1"),
+        (lambda buffer: buffer.sample(2.0), "count: expected an int, got 2.0"),
+        (lambda buffer: buffer.sample(2, 5), "generator: expected a torch.Generator, got 5"),
+        (lambda buffer: buffer.extend(5), "stores frames as a TensorDict .*, not 5"),
+        (lambda buffer: buffer.extend(TensorDict({}, [3])), "stores frames as a TensorDict .* with keys"),
+        (lambda buffer: buffer.load_state_dict({}), "expected the state_dict of a ReplayBuffer, got {}"),
+        (lambda buffer: buffer.load_state_dict(5), "expected the state_dict of a ReplayBuffer, got 5"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_its_name(use: Callable[[Any], Any], message: str) -> None:
+    buffer = ReplayBuffer(8)
+    buffer.extend(frames(1))
+    with pytest.raises(JobInvalid, match=message) as raised:
+        use(buffer)
+    assert "\n" not in str(raised.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    buffer = ReplayBuffer(np.int64(2))  # type: ignore[arg-type]
+    buffer.extend(frames(1, 2, 3))
+    assert len(buffer.sample(np.uint8(5))) == 5  # type: ignore[arg-type]
 
 
 def test_a_restored_buffer_has_the_same_frames_and_continues() -> None:

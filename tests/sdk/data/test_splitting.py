@@ -1,9 +1,12 @@
+from typing import Any
+
 import pytest
 import torch
 from tensordict import TensorDict
 
 from rollfleet.data.batch import MASK, TRAJECTORY
 from rollfleet.data.splitting import frames_of, split_trajectories, trajectories_of
+from rollfleet.errors import JobInvalid
 
 
 def batch_of(ids: list[list[int]], *, mask: bool = False) -> TensorDict:
@@ -64,3 +67,63 @@ def test_frames_in_a_row_exclude_padding(mask: bool) -> None:
     frames = frames_of(batch_of([[3, -1], [4, 4]], mask=mask))
     assert frames["frame"].tolist() == ([1, 3, 4] if mask else [1, 2, 3, 4])
     assert MASK not in frames.keys(True)
+
+
+def unmarked(done: list[list[bool]]) -> TensorDict:
+    """Return a batch of another source: frames numbered from 1, and flags, without trajectory ids."""
+    flags = torch.tensor(done)
+    frame = torch.arange(1, flags.numel() + 1).reshape(flags.shape)
+    return TensorDict({"frame": frame, "next": {"done": flags[..., None], "over": ~flags}}, batch_size=flags.shape)
+
+
+def test_a_batch_without_ids_is_cut_after_done_and_gets_ids() -> None:
+    split = split_trajectories(unmarked([[False, True, False], [False, False, False]]))
+    assert split["frame"].tolist() == [[1, 2, 0], [3, 0, 0], [4, 5, 6]]
+    assert split["traj_ids"].tolist() == [[0, 0, -1], [1, -1, -1], [2, 2, 2]]
+    assert split["mask"].tolist() == split["frame"].ne(0).tolist()
+    over = split_trajectories(unmarked([[False, True, True]]), done_key="over", prefix="mine")
+    assert over["frame"].tolist() == [[1, 0], [2, 3]]
+    assert over["mine", "traj_ids"].tolist() == [[0, -1], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "ids"),
+    [({"trajectory_key": "episode"}, ("episode",)), ({"prefix": "meta"}, ("meta", "traj_ids"))],
+)
+def test_ids_may_have_another_key_and_the_mask_is_beside_them(keywords: dict[str, Any], ids: tuple[str, ...]) -> None:
+    batch = TensorDict({"frame": torch.tensor([1, 2, 3])}, batch_size=[3]).set(ids, torch.tensor([4, 4, 5]))
+    split = split_trajectories(batch, **keywords)
+    assert split["frame"].tolist() == [[1, 2], [3, 0]]
+    assert split[ids].tolist() == [[4, 4], [5, -1]]
+    assert split[(*ids[:-1], "mask")].tolist() == [[True, True], [True, False]]
+
+
+def test_a_batch_without_ids_and_flags_is_refused() -> None:
+    with pytest.raises(JobInvalid, match=r"no trajectory ids \('traj_ids',\), and no flags \('next', 'done'\)"):
+        split_trajectories(TensorDict({"frame": torch.arange(3)}, batch_size=[3]))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [True, torch.strided, torch.jagged])
+def test_nested_tensors_have_the_same_pieces_without_padding(layout: bool | torch.layout) -> None:
+    batch = batch_of([[3, 3, -1, -1], [4, 5, 5, 5]], mask=True)
+    nested = split_trajectories(batch, as_nested=layout)
+    assert len(nested) == 3
+    assert [piece.tolist() for piece in nested["frame"].unbind()] == [[1, 2], [5], [6, 7, 8]]
+    assert nested["frame"].layout is (torch.jagged if layout is torch.jagged else torch.strided)
+    assert MASK not in nested.keys(True)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0,), (2, 0, 4)])
+def test_a_batch_without_frames_has_no_trajectories(shape: tuple[int, ...]) -> None:
+    ids = torch.zeros(shape, dtype=torch.int64)
+    empty = TensorDict({"image": torch.zeros(*shape, 2, 2), "collector": {"traj_ids": ids}}, batch_size=shape)
+    split = split_trajectories(empty)
+    assert split.batch_size == (0, 0)
+    assert split["image"].shape == (0, 0, 2, 2)
+    assert trajectories_of(empty) == []
+    assert frames_of(empty).batch_size == (0,)
+
+
+def test_padding_alone_has_no_trajectories() -> None:
+    assert split_trajectories(batch_of([[-1, -1]], mask=True)).batch_size == (0, 0)

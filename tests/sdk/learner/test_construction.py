@@ -1,8 +1,10 @@
 """Arguments that `rollfleet.Collector` refuses, and its messages."""
 
+import re
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
@@ -10,6 +12,7 @@ from tests.sdk.collector.given_keywords import keywords_of
 from torch import Tensor, nn
 
 import rollfleet
+import rollfleet.schemes
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
@@ -56,6 +59,31 @@ def test_connect_takes_the_learners_keywords_and_refuses_others_before_it_connec
         rollfleet.connect("job", replay_buffer=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"job": 5}, r"job: expected a name, 'namespace/name', or a CollectorJob, got 5"),
+        ({"address": 5}, r"address: expected a URL such as 'nats://host:4222', got 5"),
+        ({"credentials": "/nope"}, r"credentials: there is no file '/nope'"),
+        ({"credentials": 5}, r"credentials: there is no file 5"),
+        ({"timeout_s": "a"}, r"timeout_s: expected a number of seconds, got 'a'"),
+        ({"timeout_s": -1}, r"timeout_s: must be between 0 and 1e\+09 seconds, got -1"),
+        ({"timeout_s": float("nan")}, r"timeout_s: must be between"),
+        ({"rank": "a"}, r"`rank` is a whole number, not 'a'"),
+        ({"rank": 2, "ranks": 2}, r"`rank` is one of 0 to 1"),
+        ({"ranks": 0}, r"`ranks` is the learner's number of processes: 1 or more, not 0"),
+        ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
+        ({"no_cuda_sync": "no"}, r"no_cuda_sync: expected True or False, got 'no'"),
+        ({"split_trajs": "yes"}, r"split_trajs: expected True or False, got 'yes'"),
+        ({"weight_scheme": 5}, r"`weight_scheme` needs the methods"),
+        ({"acknowledge": 5}, r"`acknowledge` is one of 'auto', 'manual', not 5"),
+    ],
+)
+def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobInvalid, match=message):
+        rollfleet.connect(**{"job": "job", "address": "nats://localhost:1"} | arguments)
+
+
 # --- single keywords -------------------------------------------------------------------------------------------------
 
 
@@ -67,31 +95,114 @@ def test_connect_takes_the_learners_keywords_and_refuses_others_before_it_connec
             {"frames_per_batch": 10, "num_envs": 3},
             r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*9 or 12",
         ),
-        ({"frames_per_batch": "10"}, r"frames_per_batch: expected a whole number"),
-        ({"total_frames": -1}, r"total_frames: must be at least 0, got -1"),
-        ({"exploration": "greedy"}, r"exploration: "),
-        ({"cat_results": "sideways"}, r"cat_results: expected"),
-        ({"precision": "float16"}, r"precision: got `float16`; write `bfloat16`"),
-        ({"weights_interval": -1}, r"weights_interval: must be at least 0"),
-        ({"workers": -1}, r"workers: must be at least 1, got -1"),
+        ({"frames_per_batch": "10"}, r"frames_per_batch: expected an int, got '10'; write 10$"),
+        (
+            {"frames_per_batch": None},
+            r"frames_per_batch: expected an int, got None; write e\.g\. `frames_",
+        ),
+        ({"frames_per_batch": 8.0}, r"frames_per_batch: expected an int, got 8\.0; write 8$"),
+        ({"total_frames": -2}, r"total_frames: must be at least 0, got -2"),
+        ({"total_frames": True}, r"total_frames: expected an int, got True"),
+        ({"seed": None}, r"seed: expected an int, got None; remove it for the default"),
+        ({"step_count": 1}, r"step_count: expected True or False, got 1"),
+        ({"exploration": "greedy"}, r"exploration: expected 'random' or 'mode' or .*, got 'greedy'"),
+        ({"cat_results": "sideways"}, r"cat_results: expected 'envs' or 'time' or 'stack', got 'sideways'"),
+        ({"precision": "float16"}, r"precision: got 'float16'; write 'bfloat16'"),
+        ({"weights_interval": -2}, r"weights_interval: must be at least 0"),
+        ({"workers": -1}, r"workers: must be at least 0, got -1"),
+        ({"workers": 1.5}, r"workers: expected an int, got 1\.5"),
         ({"workers": 1, "stragglers_threshold": 0.0}, r"stragglers_threshold: must be more than 0"),
+        ({"workers": 1, "max_restarts_per_worker": -1}, r"max_restarts_per_worker: must be at least 0, got -1"),
+        ({"workers": 1, "quiet": "no"}, r"quiet: expected True or False, got 'no'"),
+        ({"split_trajs": "yes"}, r"split_trajs: expected True or False, got 'yes'"),
+        ({"weight_scheme": 5}, r"`weight_scheme` needs the methods of rollfleet.schemes.WeightScheme; 5 lacks them"),
         ({"device": "gpu"}, r"`device`: .*gpu"),
+        ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
+        ({"env_device": "cuda:99"}, r"`env_device`: this machine has no device 'cuda:99'"),
+        ({"policy_device": object()}, r"`policy_device`: <object .*> is not a torch device; write a name"),
+        ({"backend": "envpool"}, r"env: `backend='envpool'` takes an id of EnvPool"),
         ({"policy_device": "gpu"}, r"`policy_device`: .*gpu"),
         ({"env_kwargs": 3}, r"`env_kwargs` must map names to values, not be a int"),
         ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend"),
         ({"postproc": 3}, r"`postproc` must be callable; int is not"),
-        ({"policy_factory": 3}, r"policy_factory is called as factory\(observation_space, action_space\)"),
+        (
+            {"policy_factory": 3},
+            r"policy_factory is called as factory\(observation_space, action_space\) or factory\(\)",
+        ),
+        ({"policy_factory": lambda space: space}, r"policy_factory is called as .*; <function .*> cannot be"),
+        ({"policy_factory": nn.Linear(4, 2)}, r"policy_factory makes a policy, and this nn\.Module is one"),
+        ({"policy_factory": print}, r"policy_factory returned None; a policy is an nn\.Module or another callable"),
+        ({"env_kwargs": {"no name": 1}}, r"`env_kwargs` must map names .*; 'no name' is no name"),
         ({"policy_factory": "nowhere:make"}, r"policy_factory: module 'nowhere'"),
         ({"env_kwargs": {"nonsense": 1}}, r"could not be built with kwargs \{'nonsense': 1\}"),
         ({"workers": 1, "start_method": "thread"}, r"start_method is one of 'spawn', 'fork', not 'thread'"),
     ],
 )
 def test_an_invalid_value_is_refused_by_its_keyword(keywords: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobInvalid, match=message):
-        Collector("CartPole-v1", **({"frames_per_batch": 8} if keywords else {}) | keywords)
+    env: Any = make_env if "backend" in keywords else "CartPole-v1"
+    with pytest.raises(JobInvalid, match=message) as raised:
+        Collector(env, **({"frames_per_batch": 8} if keywords else {}) | keywords)
+    assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("env", [3, None, [], ["CartPole-v1", "CartPole-v1"], {"id": "CartPole-v1"}])
+@pytest.mark.parametrize("places", [{}, {"workers": 2}], ids=["here", "processes"])
+def test_a_policy_that_cannot_be_called_is_refused_before_workers_start(places: dict[str, Any]) -> None:
+    with pytest.raises(PolicyInvalid, match=r"a policy is an nn.Module or another callable, not a int"):
+        Collector("CartPole-v1", 5, frames_per_batch=8, **places)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = keywords_of(
+        frames_per_batch=np.int64(8),
+        num_envs=np.uint8(2),
+        total_frames=np.int32(16),
+        workers=np.int64(2),
+        stragglers_threshold=np.float32(0.5),
+        step_count=np.True_,
+        max_restarts_per_worker=np.int16(3),
+    )
+    spec = construct("CartPole-v1", None, given).workload.job.spec
+    assert (spec.collect.frames_per_batch, spec.env.num_envs, spec.collect.total_frames) == (8, 2, 16)
+    assert (spec.workers, spec.stragglers.threshold, spec.collect.step_count) == (2, 0.5, True)
+    assert type(given["max_restarts_per_worker"]) is int
+
+
+@pytest.mark.parametrize("none", [0, -1, None])
+@pytest.mark.parametrize("keyword", ["total_frames", "init_random_frames", "max_frames_per_traj", "trajs_per_batch"])
+def test_minus_1_and_none_mean_no_limit(keyword: str, none: int | None) -> None:
+    job = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, **{keyword: none})).workload.job
+    assert getattr(job.spec.collect, keyword) == 0
+
+
+def test_weights_interval_minus_1_is_0_as_torchrls_max_weight_update_interval() -> None:
+    job = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, weights_interval=-1)).workload.job
+    assert job.spec.weights.interval == 0
+
+
+def test_none_is_the_default_where_it_is_torchrls_default() -> None:
+    given = dict.fromkeys(["split_trajs", "cat_results", "no_cuda_sync", "workers", "stragglers_threshold"])
+    assert keywords_of(frames_per_batch=8, **given).given == {"frames_per_batch": 8}
+
+
+# --- policy_factory --------------------------------------------------------------------------------------------------
+
+
+def make_always_0() -> Any:
+    return always_0
+
+
+@pytest.mark.parametrize(
+    "factory", [make_always_0, lambda: always_0, lambda observed, acted: always_0, f"{__name__}:make_always_0"]
+)
+def test_a_policy_factory_takes_the_spaces_or_nothing(factory: Any) -> None:
+    with Collector("CartPole-v1", policy_factory=factory, num_envs=2, frames_per_batch=8) as collector:
+        assert not next(collector)["action"].any()
+
+
+@pytest.mark.parametrize("env", [3, "no id!", None, [], ["CartPole-v1", "CartPole-v1"], {"id": "CartPole-v1"}])
 def test_an_invalid_environment_argument_is_refused(env: Any) -> None:
     with pytest.raises(JobInvalid, match="env"):
         Collector(env, frames_per_batch=8)
@@ -113,6 +224,7 @@ def test_a_policy_that_cannot_be_called_is_refused() -> None:
 @pytest.mark.parametrize(
     ("keywords", "names"),
     [
+        ({"backend": "envpool", "env_processes": 1}, ("backend", "env_processes")),
         ({"trajs_per_batch": 2, "set_truncated": True}, ("trajs_per_batch", "set_truncated")),
         ({"reset_at_each_iter": True, "reset_when_done": False}, ("reset_at_each_iter", "reset_when_done")),
         ({"trajs_per_batch": 2, "reset_when_done": False}, ("trajs_per_batch", "reset_when_done")),
@@ -129,7 +241,7 @@ def test_a_policy_that_cannot_be_called_is_refused() -> None:
         ({"max_lag": 3}, ("max_lag", "mode")),
         ({"cat_results": "time", "mode": "async", "workers": 2}, ("cat_results", "mode")),
         ({"max_batches_ahead": 2, "workers": 2}, ("max_batches_ahead", "mode")),
-        ({"precision": "bfloat16", "weight_scheme": object()}, ("precision", "weight_scheme")),
+        ({"precision": "bfloat16", "weight_scheme": rollfleet.schemes.Whole()}, ("precision", "weight_scheme")),
         ({"env_kwargs": [{}, {}]}, ("env_kwargs", "workers")),
         ({"policy_device": ["cpu"] * 3, "workers": 2}, ("policy_device", "workers")),
         ({"policy_device": "meta"}, ("policy_device", "policy")),
@@ -143,6 +255,7 @@ def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any
         assert name in str(raised.value)
     assert "Each" not in str(raised.value)  # the message has the user's keywords, not the job's fields
     assert "env.num" not in str(raised.value)
+    assert not re.search(r"[a-z][A-Z]", str(raised.value).replace("VectorEnv", ""))
 
 
 def test_a_policy_and_a_policy_factory_together_are_refused() -> None:

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollfleet import Collector, connect
@@ -33,6 +34,36 @@ def test_the_implementation_knows_a_given_keyword_from_its_default() -> None:
 def test_a_none_that_is_the_default_counts_as_not_given() -> None:
     _, keywords = example(3, frames=8, device=None)
     assert "device" not in keywords.given
+
+
+def test_a_none_counts_as_not_given_only_where_the_annotation_allows_it() -> None:
+    _, keywords = example(3, frames=None, quiet=None)  # type: ignore[arg-type]
+    assert keywords.given == {"frames": None, "quiet": None}
+
+
+def test_a_number_of_numpy_is_taken_as_pythons() -> None:
+    _, keywords = example(3, frames=np.int64(8), quiet=np.True_)  # type: ignore[arg-type]
+    assert [type(value) for value in keywords.given.values()] == [int, bool]
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "hint"),
+    [
+        (Collector, "storing_device", "write `device`"),
+        (Collector, "create_env_fn", "write `env`"),
+        (Collector, "update_at_each_batch", "write `weights_interval=1`"),
+        (Collector, "num_collectors", "write `workers`"),
+        (Collector, "trust_policy", "not needed: any callable is accepted"),
+        (connect, "storing_device", "write `device`"),
+        (connect, "num_collectors", r"the job sets it: `spec\.workers`"),
+        (connect, "total_frames", r"the job sets it: `spec\.collect\.totalFrames`"),
+        (connect, "create_env_fn", "the job sets it, and not its learner"),
+        (Collector.over, "max_weight_update_interval", r"the job sets it: `spec\.weights\.interval`"),
+    ],
+)
+def test_torchrls_names_are_hinted_with_ours(function: Any, name: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=f"has no keyword `{name}`; {hint}$"):
+        function(**{name: 1})
 
 
 def test_a_keyword_without_a_default_may_be_missing() -> None:

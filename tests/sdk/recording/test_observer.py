@@ -13,9 +13,9 @@ from tests.sdk.wire.joined_chunks import split
 import rollfleet
 from rollfleet import Collector, CollectorJob
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
+from rollfleet.nats import presence
 from rollfleet.nats.streams import deprovision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet.recording import observer
 from rollfleet.recording.observer import Observer
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, pack
@@ -191,8 +191,8 @@ def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: "Server
 def test_an_observer_ends_when_the_job_is_deleted(
     server: "Server", observe: Observe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "POLL_EVERY_S", 0.1)
-    monkeypatch.setattr(observer, "GONE_AFTER_S", 0.3)
+    monkeypatch.setattr(presence, "CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.3)
     server.provision(**ASYNC)
     evaluator = observe()
     admin = server.link()

@@ -187,6 +187,15 @@ def values(recording: Recording) -> list[float]:
     return [float(batch["observation"].mean()) for batch in recording]
 
 
+def test_torchs_default_device_changes_no_recorded_batch(tmp_path: Path) -> None:
+    write(tmp_path)
+    torch.set_default_device("meta")  # a tensor there has no values to read
+    try:
+        assert values(Recording(tmp_path)) == [0.0, 1.0, 2.0, 3.0]
+    finally:
+        torch.set_default_device(None)
+
+
 def test_a_cut_file_loses_its_last_record_only(tmp_path: Path) -> None:
     last = write(tmp_path)[-1]
     (file,) = segments_in(tmp_path)

@@ -1,0 +1,116 @@
+"""`torch.set_default_device`, as for a learner on a GPU, changes no batch. The device "meta" has no values to read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, RandomPolicy, ReplayBuffer
+from rollfleet.data.splitting import split_trajectories, trajectories_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sdk.collector.places import Collect
+
+SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "seed": 3}
+CARTPOLE = gymnasium.make("CartPole-v1")
+
+
+@contextmanager
+def default_device(name: str) -> Iterator[None]:
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def linear() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1))
+
+
+def actor() -> Any:
+    torch.manual_seed(0)
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def argmax(observation: torch.Tensor) -> torch.Tensor:
+    return observation[:, 2].gt(0).long()
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = nn.GRUCell(4, 3)
+
+    def initial_state(self, num_envs: int) -> torch.Tensor:
+        return torch.zeros(num_envs, 3, device="cpu")
+
+    def forward(self, observation: torch.Tensor, state: torch.Tensor) -> Any:
+        state = self.cell(observation, state)
+        return state[:, :2].argmax(-1), state
+
+
+@pytest.mark.parametrize(
+    ("policy", "keywords"),
+    [
+        (lambda: None, {}),
+        (lambda: argmax, {"step_count": True, "is_init": True, "set_truncated": True}),
+        (actor, {"max_frames_per_traj": 7, "init_random_frames": 64}),
+        (actor, {"trajs_per_batch": 3, "exploration": "mode"}),
+        (actor, {"reset_when_done": False, "split_trajs": True}),
+        (Recurrent, {"is_init": True}),
+        (lambda: TensorDictModule(argmax, in_keys=["observation"], out_keys=["action"]), {}),
+    ],
+    ids=["random", "callable", "ActorCritic", "trajectories", "padding", "recurrent", "TensorDictModule"],
+)
+def test_batches_are_the_same(collect: "Collect", policy: "Callable[[], Any]", keywords: dict[str, Any]) -> None:
+    expected = list_of(collect("CartPole-v1", policy(), **SMALL | collect.alone | keywords))
+    made = policy()
+    with default_device("meta"):
+        found = list_of(collect("CartPole-v1", made, **SMALL | collect.alone | keywords))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert set(mine.keys(True, True)) == set(theirs.keys(True, True))
+        for key, value in theirs.items(True, True):
+            assert torch.equal(mine[key], value), key
+
+
+def list_of(collector: Collector) -> list[TensorDict]:
+    return [next(collector) for _ in range(2)]
+
+
+@pytest.mark.parametrize("space", [Discrete(3), MultiDiscrete([2, 3]), Box(-1, 1, (2,)), Box(0, float("inf"), (2,))])
+def test_random_actions_are_drawn(space: gymnasium.Space[Any]) -> None:
+    with default_device("meta"):
+        assert RandomPolicy(space)(torch.zeros(3, 4, device="cpu")).device.type == "cpu"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_replay_buffer_is_filled_and_drawn_from(collect: "Collect", shared: bool) -> None:
+    with default_device("meta"):
+        buffer, copied = ReplayBuffer(100, shared=shared), ReplayBuffer(100, shared=shared)
+        list_of(collect("CartPole-v1", replay_buffer=buffer, **SMALL))
+        sample = buffer.sample(16)
+        copied.load_state_dict(buffer.state_dict())
+    assert sample["observation"].abs().sum() > 0
+    assert len(copied) == len(buffer) == 100
+
+
+def test_a_batch_is_split(collect: "Collect") -> None:
+    batch = next(collect("CartPole-v1", **SMALL))
+    with default_device("meta"):
+        padded, nested = split_trajectories(batch), split_trajectories(batch, as_nested=torch.jagged)
+        pieces = trajectories_of(batch)
+    assert len(padded) == len(nested) == len(pieces)
+    assert int(padded["collector", "mask"].sum()) == 64
+    assert nested["observation"].device.type == "cpu"

@@ -1,0 +1,337 @@
+"""An iteration that is interrupted, or in which a user's function raises, loses no frame and repeats none."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rollfleet import Collector
+from rollfleet.errors import EnvironmentFailed, JobInvalid, WorkerFailed
+from rollfleet.rollout.trajectory_ids import split
+from rollfleet.testing import CountingEnv
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, always_0, until
+
+ONE_ENV: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
+
+
+# --- StopIteration ---------------------------------------------------------------------------------------------------
+
+
+class Exhausted(CountingEnv):
+    """Reads its 20th step from an iterator that has ended."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._steps == 19:
+            next(iter(()))
+        return super().step(action)
+
+
+class ExhaustedPolicy:
+    """Reads an action from an iterator that ends."""
+
+    def __init__(self) -> None:
+        self._left = iter(range(20))
+
+    def __call__(self, observation: Tensor) -> Tensor:
+        next(self._left)
+        return always_0(observation)
+
+
+def exhausted(_: Any) -> Any:
+    next(iter(()))
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "environment": {"env": Exhausted},
+    "policy": {"policy": ExhaustedPolicy()},
+    "postproc": {"postproc": exhausted},
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_stop_iteration_of_users_code_is_an_error_and_not_the_end(collect: "Collect", source: str) -> None:
+    keywords = {"env": CountingEnv, "policy": always_0} | SOURCES[source] | OPTIONS
+    collector = collect(**keywords)
+    with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration") as raised:
+        list(islice(collector, 10))
+    assert raised.type is WorkerFailed or isinstance(raised.value.__cause__, StopIteration)
+
+
+@pytest.mark.parametrize(
+    ("vectorization", "error"), [("sync", RuntimeError), ("async", EnvironmentFailed), ("native", RuntimeError)]
+)
+def test_it_is_one_in_every_vectorization(
+    here: Callable[..., Collector], vectorization: str, error: type[Exception]
+) -> None:
+    env: Any = Exhausted
+    if vectorization == "native":
+        env = gymnasium.vector.SyncVectorEnv([Exhausted] * 2, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP)
+    keywords = OPTIONS if vectorization == "native" else OPTIONS | {"vectorization": vectorization}
+    with pytest.raises(error, match="StopIteration"):
+        list(islice(here(env, always_0, **keywords), 10))
+
+
+class Frames(list[TensorDict]):
+    """A replay buffer: the list's own `extend` would take a batch apart."""
+
+    def extend(self, frames: Any) -> None:
+        self.append(frames)
+
+
+@pytest.mark.parametrize("source", [*SOURCES, "buffer"])
+def test_it_does_not_end_the_background_fill_in_silence(collect: "Collect", source: str) -> None:
+    class Buffer(Frames):
+        def extend(self, frames: Any) -> None:
+            if source == "buffer":
+                exhausted(frames)
+            super().extend(frames)
+
+    policies: dict[str, Any] = {"policy": {"policy": ExhaustedPolicy()}}
+    keywords = {"env": CountingEnv, "policy": always_0} | SOURCES.get(source, {}) | policies.get(source, {}) | OPTIONS
+    collector = collect(**keywords, replay_buffer=Buffer())
+    collector.start()
+    until(lambda: not collector.is_running)
+    with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration"):
+        collector.frames  # noqa: B018
+    with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration"):
+        collector.async_shutdown()
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+class Pressed:
+    """Presses Ctrl-C after a delay, once, while the block runs."""
+
+    def __init__(self, after_s: float) -> None:
+        self._thread = threading.Thread(target=self._press, args=(after_s,))
+
+    def _press(self, after_s: float) -> None:
+        time.sleep(after_s)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+
+def interrupted_at_random(collector: Collector, times: int, within_s: float) -> list[Any]:
+    """Iterate, with a Ctrl-C at a random moment of each call. Returns all batches."""
+    moments, interrupts = random.Random(7), 0
+    batches: list[Any] = []
+    while interrupts < times:
+        try:
+            with Pressed(moments.random() * within_s):
+                batches.extend(islice(collector, 1))  # in C: nothing is lost between the iterator and the list
+                batches.extend(islice(collector, 1))
+        except KeyboardInterrupt:
+            interrupts += 1
+    return [*batches, next(collector)]
+
+
+def rows_by_worker(batches: list[Any]) -> dict[int, Any]:
+    """Return the frames of each worker, in order; workers have one environment."""
+    rows: dict[int, list[Any]] = {}
+    for batch in batches:
+        for row in batch:
+            rows.setdefault(split(int(row[TRAJECTORY][0]))[0], []).append(row)
+    return {worker: torch.cat(parts) for worker, parts in rows.items()}
+
+
+def check_trajectories(frames: Any) -> None:
+    """Check that no frame came twice, and that none lacks within a trajectory."""
+    seen, ids = frames["observation"].flatten(), frames[TRAJECTORY]
+    assert torch.equal(frames["next", "observation"].flatten(), seen + 1)
+    assert len(seen.unique()) == len(seen)
+    same = ids[1:] == ids[:-1]
+    assert torch.equal(seen[1:][same], seen[:-1][same] + 1)
+    assert len(ids.unique()) == int((~same).sum()) + 1
+
+
+MODES = ["sync", "async"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ctrl_c_at_any_moment_loses_no_frame_of_workers_and_repeats_none(apart: "Collect", mode: str) -> None:
+    collector = apart(CountingEnv, always_0, mode=mode, **ONE_ENV)
+    next(collector)
+    batches = interrupted_at_random(collector, times=60, within_s=0.01)
+    for frames in rows_by_worker(batches).values():
+        check_trajectories(frames)
+        seen = frames["observation"].flatten()
+        assert torch.equal(seen, torch.arange(float(len(seen))) + seen[0])
+    stats = collector.stats()
+    assert (stats.stale, stats.missed, stats.repeated) == (0, 0, 0)
+    if mode == "sync":
+        assert all(batch.batch_size == (2, 8) for batch in batches)
+
+
+# Ctrl-C that Python raises in a callback of the garbage collector is reported, and goes no further.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_in_this_process_frames_that_ctrl_c_cuts_are_of_trajectories_that_end_there(
+    here: Callable[..., Collector],
+) -> None:
+    collector = here(CountingEnv, always_0, num_envs=1, frames_per_batch=64)
+    next(collector)
+    for frames in rows_by_worker(interrupted_at_random(collector, times=200, within_s=0.004)).values():
+        check_trajectories(frames)
+
+
+class WaitsForFile(CountingEnv):
+    """The step that has this number waits until a file exists."""
+
+    def __init__(self, step: int = 0, file: Path | None = None) -> None:
+        super().__init__()
+        self._step, self._file = step, file
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        while self._steps + 1 == self._step and self._file is not None and not self._file.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def test_an_interrupted_round_goes_on(apart: "Collect", tmp_path: Path) -> None:
+    """One worker has sent its fragment of the round, and the other one has not."""
+    go = tmp_path / "go"
+    env_kwargs: list[dict[str, Any]] = [{}, {"step": 12, "file": go}]
+    collector = apart(WaitsForFile, always_0, env_kwargs=env_kwargs, **ONE_ENV)
+    batches = [next(collector)]
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt), Pressed(0.3):
+            next(collector)
+    go.touch()
+    batches += islice(collector, 2)
+    for frames in rows_by_worker(batches).values():
+        assert torch.equal(frames["observation"].flatten(), torch.arange(24.0))
+    assert collector.stats().stale == 0
+
+
+def test_an_error_while_a_round_is_gathered_loses_nothing(apart: "Collect", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any kind, and after each fragment that has come."""
+    collector = apart(CountingEnv, always_0, **ONE_ENV)
+    transport: Any = collector._transport
+    receive, calls = transport.receive, 0
+
+    def breaks(*, timeout_s: float) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 2:
+            raise LookupError("an interruption")
+        return receive(timeout_s=timeout_s)
+
+    monkeypatch.setattr(transport, "receive", breaks)
+    batches: list[Any] = []
+    while len(batches) < 6:
+        with suppress(LookupError):
+            batches.append(next(collector))
+    for frames in rows_by_worker(batches).values():
+        assert torch.equal(frames["observation"].flatten(), torch.arange(48.0))
+
+
+# --- postproc and buffers --------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_in_postproc_is_raised_after_it_and_the_next_call_yields_its_batch(collect: "Collect") -> None:
+    processed: list[Any] = []
+
+    def postproc(batch: TensorDict) -> TensorDict:
+        if len(processed) == 1:
+            signal.raise_signal(signal.SIGINT)
+        processed.append(batch)
+        return batch
+
+    collector = collect(CountingEnv, always_0, postproc=postproc, **ONE_ENV)
+    yielded = [next(collector)]
+    with pytest.raises(KeyboardInterrupt):
+        next(collector)
+    yielded += islice(collector, 2)
+    assert len(processed) == len(yielded) == 3
+    assert all(one is other for one, other in zip(processed, yielded, strict=True))
+    for frames in rows_by_worker(yielded).values():
+        assert torch.equal(frames["observation"].flatten(), torch.arange(float(len(frames))))
+
+
+def test_after_an_error_of_postproc_the_next_call_gives_it_the_same_batch(collect: "Collect") -> None:
+    given: list[Any] = []
+
+    def postproc(batch: TensorDict) -> TensorDict:
+        given.append(batch)
+        if len(given) in (2, 3):
+            raise LookupError("mine")
+        return batch
+
+    collector = collect(CountingEnv, always_0, postproc=postproc, **ONE_ENV)
+    yielded = [next(collector)]
+    for _ in range(2):
+        with pytest.raises(LookupError, match="mine"):
+            next(collector)
+    yielded += islice(collector, 2)
+    assert given[1] is given[2] is given[3] is yielded[1]
+    assert collector.frames == 48
+    for frames in rows_by_worker(yielded).values():
+        assert torch.equal(frames["observation"].flatten(), torch.arange(float(len(frames))))
+
+
+def test_after_an_error_of_the_buffer_the_next_call_gives_it_the_same_frames(collect: "Collect") -> None:
+    class Busy(Frames):
+        errors = 2
+        processed = 0
+
+        def extend(self, frames: Any) -> None:
+            if self and self.errors:
+                self.errors -= 1
+                raise BlockingIOError("busy")
+            super().extend(frames)
+
+    buffer = Busy()
+
+    def postproc(batch: TensorDict) -> TensorDict:
+        buffer.processed += 1
+        return batch
+
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, postproc=postproc, **ONE_ENV)
+    next(collector)
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            next(collector)
+    assert list(islice(collector, 2)) == [None, None]
+    assert (len(buffer), buffer.processed) == (3, 3)
+    frames: Any = torch.cat(list(buffer))
+    for worker in range(collect.workers):
+        mine = frames[torch.tensor([split(int(each))[0] == worker for each in frames[TRAJECTORY]])]
+        assert torch.equal(mine["observation"].flatten(), torch.arange(float(len(mine))))
+
+
+def test_a_postproc_that_returns_none_is_an_error(collect: "Collect") -> None:
+    with pytest.raises(JobInvalid, match="`postproc` returned None; return the batch"):
+        next(collect(CountingEnv, always_0, postproc=lambda batch: None, **ONE_ENV))
+
+
+def test_after_the_end_a_kept_batch_is_not_yielded(here: Callable[..., Collector]) -> None:
+    def postproc(batch: TensorDict) -> TensorDict:
+        signal.raise_signal(signal.SIGINT)
+        return batch
+
+    collector = here(CountingEnv, always_0, postproc=postproc, **ONE_ENV)
+    with pytest.raises(KeyboardInterrupt):
+        next(collector)
+    collector.shutdown()
+    with pytest.raises(Exception, match="was shut down"):
+        next(collector)

@@ -1,0 +1,161 @@
+"""What users' code was given stays as it was: observations that a policy keeps, actions that an environment keeps."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from tests.sdk.collector.places import FORKED
+from torch import Tensor, nn
+
+from rollfleet import ActorCritic
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+
+class Drifting(gymnasium.Env[Any, Any]):
+    """Its observation is a random walk; as a Dict if asked for."""
+
+    action_space = Box(-1, 1, (2,), np.float64)
+
+    def __init__(self, as_dict: bool = False) -> None:
+        seen = Box(-np.inf, np.inf, (3,), np.float64)
+        self._as_dict = as_dict
+        self.observation_space = Dict(at=seen, steps=Discrete(1000)) if as_dict else seen
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at, self._steps = np.zeros(3), 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._at += self.np_random.normal(size=3)
+        self._steps += 1
+        return self._seen(), 0.0, False, self._steps == 5, {}
+
+    def _seen(self) -> Any:
+        return {"at": self._at, "steps": self._steps} if self._as_dict else self._at
+
+
+class Difference:
+    """Acts with the difference of the last two observations; it keeps the last one as it was given."""
+
+    def __init__(self) -> None:
+        self._last: Tensor | None = None
+
+    def __call__(self, observation: Any) -> Tensor:
+        at: Tensor = observation["at"] if isinstance(observation, dict) else observation
+        last, self._last = self._last, at
+        return (at - (at if last is None else last))[:, :2]
+
+
+@FORKED
+@pytest.mark.parametrize("as_dict", [False, True], ids=["plain", "dict"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_policy_may_keep_its_observations(collect: "Collect", vectorization: str, as_dict: bool) -> None:
+    collector = collect(
+        lambda: Drifting(as_dict),
+        Difference(),
+        num_envs=2,
+        frames_per_batch=48,
+        vectorization=vectorization,
+        **collect.alone,
+    )
+    batches = [batch.clone() for batch in islice(collector, 2)]
+    for worker in collector.workers:
+        rows: Any = torch.cat([batch[2 * worker : 2 * worker + 2] for batch in batches], 1)
+        at = rows["at"] if as_dict else rows["observation"]
+        assert torch.equal(rows["action"][:, 1:], (at[:, 1:] - at[:, :-1])[:, :, :2])
+
+
+class Keeping(gymnasium.Env[Any, Any]):
+    """Keeps all actions of an episode as they were given; the reward is their sum."""
+
+    observation_space = Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._actions: list[Any] = []
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._actions.append(action)
+        return np.full(3, len(self._actions), np.float32), float(sum(map(np.sum, self._actions))), False, False, {}
+
+
+@FORKED
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("plain", [False, True], ids=["actor and critic", "module"])
+def test_an_environment_may_keep_its_actions(collect: "Collect", vectorization: str, plain: bool) -> None:
+    policy: nn.Module = ActorCritic(Keeping.observation_space, Keeping.action_space, hidden=(8,))
+    if plain:
+        policy = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    collector = collect(
+        Keeping, policy, num_envs=2, frames_per_batch=2 * 70 * collect.workers, vectorization=vectorization
+    )
+    batches = [batch.clone() for batch in islice(collector, 2)]
+    for worker in collector.workers:
+        rows: Any = torch.cat([batch[2 * worker : 2 * worker + 2] for batch in batches], 1)
+        expected = rows["action"].sum(-1).double().cumsum(1)
+        torch.testing.assert_close(rows["next", "reward"].squeeze(-1).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def sticky() -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.StickyAction(gymnasium.make("Pendulum-v1"), repeat_action_probability=0.5)
+
+
+def test_sticky_actions_are_the_same_in_processes(here: Any) -> None:
+    policy = nn.Sequential(nn.Linear(3, 1), nn.Tanh())
+    rewards = [
+        next(here(sticky, policy, num_envs=2, frames_per_batch=100, seed=3, vectorization=each))["next", "reward"]
+        for each in ("sync", "async")
+    ]
+    assert torch.equal(*rewards)
+
+
+class RunningMean(nn.Module):
+    """Normalises by a running mean, in a buffer that it assigns, and a list of what it saw."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("mean", torch.zeros(4))
+        self.seen: list[Tensor] = []
+
+    def forward(self, observation: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * observation.mean(0)
+        self.seen.append(observation)
+        scores: Tensor = self.head(observation - self.mean)
+        return scores.argmax(-1)
+
+
+def test_the_learner_trains_on_what_its_own_policy_kept(here: Any) -> None:
+    policy = RunningMean()
+    collector = here("CartPole-v1", policy, num_envs=2, frames_per_batch=32)
+    next(collector)
+    loss = policy.head(torch.stack(policy.seen) - policy.mean).square().mean()
+    loss.backward()
+    policy.mean += 1.0
+    assert policy.head.weight.grad is not None
+    next(collector)
+
+
+@FORKED
+def test_weights_reach_a_policy_that_has_replaced_its_buffers(apart: "Collect") -> None:
+    policy = RunningMean()
+    collector = apart("CartPole-v1", policy, num_envs=2, frames_per_batch=64)
+    next(collector)
+    with torch.no_grad():
+        policy.head.weight.zero_()
+        policy.head.bias.copy_(torch.tensor([0.0, 1.0]))
+    collector.update_policy_weights_()
+    next(collector)
+    batch = next(collector)
+    assert (batch["action"] == 1).all()
