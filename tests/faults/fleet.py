@@ -185,11 +185,20 @@ class Fleet:
         self._nats.child.kill(signal.SIGKILL)
         self._loop.run(self._nats.child.wait())
 
-    def start_nats(self, *, lose: bool = False) -> None:
-        """Start NATS on the same port; `lose`: without its storage."""
-        if lose:
+    def start_nats(self, *, lose: bool = False, store: Path | None = None) -> None:
+        """Start NATS on the same port; `lose`: without its storage; `store`: with this one instead."""
+        if lose or store:
             shutil.rmtree(self._folder / "jetstream", ignore_errors=True)
+        if store:
+            store.rename(self._folder / "jetstream")
         self._loop.run(self._nats.start_again())
+
+    def copied_store(self) -> Path:
+        """Copy NATS's storage while it runs, as a power loss leaves it: what is written meanwhile may be torn."""
+        copy = self._folder / "copy"
+        with suppress(shutil.Error):  # of files that were removed meanwhile
+            shutil.copytree(self._folder / "jetstream", copy)
+        return copy
 
     def nats_stores(self) -> bool:
         """Return whether NATS confirms that it has stored a message: the job, once more."""

@@ -161,6 +161,12 @@ class _Transport(TcpTransport):
         self.receiver = None
         await super().connect(uri, buffer_size, connect_timeout)
 
+    async def connect_tls(self, *arguments: Any, **keywords: Any) -> None:
+        await super().connect_tls(*arguments, **keywords)
+        assert self._io_writer is not None
+        # asyncio does not notice that its stream is over TLS now, and would warn when the server closes it.
+        self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
+
     async def read(self, buffer_size: int) -> Any:
         if self.receiver is None:
             assert self._io_writer is not None

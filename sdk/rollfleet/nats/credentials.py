@@ -1,7 +1,10 @@
-"""Follows a credentials file: a connection must use new credentials before the old ones expire."""
+"""Reads a credentials file, and follows it: a connection must use new credentials before the old ones expire."""
 
 import asyncio
+import base64
+import json
 import logging
+import re
 from pathlib import Path
 
 from nats.aio.client import Client
@@ -9,6 +12,18 @@ from nats.aio.client import Client
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 10.0  # an operator renews at half of their validity: hours before they expire
+
+
+def job_of_credentials(credentials: bytes) -> str | None:
+    """Return the job, `namespace/name`, whose subjects a credentials file permits; None: it names no single job."""
+    try:
+        payload = credentials.partition(b"USER JWT")[2].split(b".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
+        allowed = " ".join(claims["nats"]["sub"]["allow"])
+    except (IndexError, KeyError, TypeError, ValueError):  # written by another program than the operator
+        return None
+    found = re.search(r"(?:^| )rollfleet\.([a-z0-9-]+)\.([a-z0-9-]+)\.", allowed)
+    return f"{found[1]}/{found[2]}" if found else None
 
 
 async def follow_credentials(client: Client, file: Path, known: bytes) -> None:

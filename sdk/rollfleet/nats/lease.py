@@ -1,5 +1,10 @@
-"""A worker's lease. Each incarnation takes it by compare and set, so no two have the same number."""
+"""A worker's lease. Each incarnation takes it by compare and set, so no two have the same number.
 
+All workers of a job have the same credentials: another worker may write anything here. A message that is no lease
+counts as none. The numbers end at `MAX_INCARNATIONS` and begin again at 0, so that no number can end a worker for good.
+"""
+
+import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -7,11 +12,14 @@ from typing import Self
 
 from nats.js.errors import APIError
 
-from rollfleet.errors import JobEnded
-from rollfleet.nats.link import Link
+from rollfleet.errors import WorkerReplaced
+from rollfleet.nats.link import Link, unpack_or_skip
 from rollfleet.nats.state import read_message
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, is_later
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
-from rollfleet_api.messages import Lease, pack, unpack
+from rollfleet_api.messages import Lease, pack
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +28,6 @@ class _Stored:
 
     incarnation: int
     sequence: str
-    time: str
 
 
 class WorkerLease:
@@ -29,10 +36,10 @@ class WorkerLease:
     Args:
         link: The worker's connection.
         worker: Index of the worker.
-        stored: The lease of this incarnation.
+        incarnation: Number of this incarnation, from 0; no other process has it.
 
     Attributes:
-        incarnation: Number of this incarnation, from 0; no other process has it.
+        incarnation: The same.
 
     Example:
         >>> lease = await WorkerLease.take(link, worker=3)  # doctest: +SKIP
@@ -40,70 +47,58 @@ class WorkerLease:
         0
     """
 
-    def __init__(self, link: Link, worker: int, stored: _Stored) -> None:
-        self._link, self._worker, self._stored = link, worker, stored
-        self.incarnation = stored.incarnation
+    def __init__(self, link: Link, worker: int, incarnation: int) -> None:
+        self._link, self._worker = link, worker
+        self.incarnation = incarnation
 
     @property
     def lease(self) -> Lease:
         """The stored message."""
-        return _lease(self.incarnation)
+        return Lease(incarnation=self.incarnation, host=socket.gethostname(), pid=os.getpid())
 
     @classmethod
     async def take(cls, link: Link, worker: int) -> Self:
         """Take the lease for the worker's next incarnation."""
         while True:
             last = await _last(link, worker)
-            if await _publish(link, worker, last.incarnation + 1, after=last):
-                mine = await _last(link, worker)
-                if mine.incarnation == last.incarnation + 1:
-                    return cls(link, worker, mine)
+            lease = cls(link, worker, (last.incarnation + 1) % MAX_INCARNATIONS)
+            if lease.incarnation < last.incarnation:
+                log.warning("worker %d has had all %d incarnations; it counts from 0 again", worker, MAX_INCARNATIONS)
+            if await lease._store(after=last):
+                return lease
 
-    async def check(self) -> _Stored:
-        """Return the newest lease of this worker.
-
-        Raises:
-            JobEnded: A later incarnation holds the lease.
-        """
-        last = await _last(self._link, self._worker)
-        if last.incarnation > self.incarnation:
-            raise JobEnded(f"worker {self._worker} was started again while this incarnation was cut off")
-        return last
-
-    async def renew(self) -> bool:
-        """Store the lease again after a cut, if NATS has lost it. Returns False if NATS has lost its storage.
+    async def hold(self) -> bool:
+        """Store the lease again if NATS has lost it. Returns False if it had.
 
         Raises:
-            JobEnded: A later incarnation holds the lease.
+            WorkerReplaced: A later incarnation holds the lease.
         """
-        before = self._stored
-        while True:
-            last = await self.check()
-            if last.incarnation == self.incarnation:
-                self._stored = last
-                return last == before  # else the job's owner has stored it again
-            await _publish(self._link, self._worker, self.incarnation, after=last)
+        held = True
+        while (last := await _last(self._link, self._worker)).incarnation != self.incarnation:
+            if last.incarnation >= 0 and is_later(last.incarnation, self.incarnation):
+                raise WorkerReplaced(
+                    f"worker {self._worker} was started again: incarnation {last.incarnation} holds its lease, and "
+                    f"this one, {self.incarnation}, ends"
+                )
+            held = False
+            await self._store(after=last)
+        return held
 
-
-def _lease(incarnation: int) -> Lease:
-    return Lease(incarnation=incarnation, host=socket.gethostname(), pid=os.getpid())
+    async def _store(self, *, after: _Stored) -> bool:
+        """Store the lease. Returns False if another process took it in between."""
+        expected = {EXPECTED_SEQUENCE: after.sequence}
+        try:
+            await self._link.js.publish(self._link.subjects.lease(self._worker), pack(self.lease), headers=expected)
+        except APIError as error:
+            if error.err_code != JetStreamCode.WRONG_LAST_SEQUENCE:
+                raise
+            return False
+        return True
 
 
 async def _last(link: Link, worker: int) -> _Stored:
-    last = await read_message(link, link.subjects.lease(worker))
+    last = await read_message(link, subject := link.subjects.lease(worker))
     if last is None:
-        return _Stored(-1, "0", "")
-    headers = last.headers or {}
-    return _Stored(unpack(Lease, last.data).incarnation, headers["Nats-Sequence"], headers["Nats-Time-Stamp"])
-
-
-async def _publish(link: Link, worker: int, incarnation: int, *, after: _Stored) -> bool:
-    """Store a lease. Returns False if another process took it in between."""
-    expected = {EXPECTED_SEQUENCE: after.sequence}
-    try:
-        await link.js.publish(link.subjects.lease(worker), pack(_lease(incarnation)), headers=expected)
-    except APIError as error:
-        if error.err_code != JetStreamCode.WRONG_LAST_SEQUENCE:
-            raise
-        return False
-    return True
+        return _Stored(-1, "0")
+    lease = unpack_or_skip(Lease, last.data, subject)
+    return _Stored(lease.incarnation if lease else -1, (last.headers or {})["Nats-Sequence"])

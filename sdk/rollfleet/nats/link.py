@@ -24,10 +24,12 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
+from rollfleet.arguments import seconds, shown
 from rollfleet.errors import ConnectionFailed, JobInvalid, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
 from rollfleet.nats.credentials import follow_credentials
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
+from rollfleet.nats.refusals import Refusals
 from rollfleet.system.process_setup import exit_on_sigterm
 from rollfleet_api.address import Address, EnvironmentIncomplete
 from rollfleet_api.jetstream import JetStreamCode
@@ -61,6 +63,7 @@ class Link:
 
     Attributes:
         client: The NATS client; use it on the connection's thread only.
+        role: The role that it connects as.
         js: Its JetStream context.
         closed: Whether `close` was called.
 
@@ -78,7 +81,8 @@ class Link:
         self.subjects = Subjects.parse(address.job)
         self.client = Client()
         self.closed = False
-        self._role = role
+        self.role = role
+        self._refusals = Refusals(address.job)
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
@@ -93,6 +97,7 @@ class Link:
         given = address.credentials.read_bytes() if address.credentials and address.credentials.is_file() else b""
         try:
             self.call(self._connect(timeout_s), timeout_s=timeout_s + 5)
+            self.call(self._refusals.check_job(self.client, self.subjects, given), timeout_s=timeout_s + 5)
         except BaseException:
             self._stop()
             raise
@@ -168,10 +173,16 @@ class Link:
 
     # --- for coroutines on the connection's thread ---
 
-    async def store(self, subject: str, data: bytes | Pieces, headers: dict[str, str] | None = None) -> None:
+    async def store(self, subject: str, data: bytes | Pieces, again: Callable[[], object] | None = None) -> None:
         """Publish a message to a stream until NATS confirms it. Waits while NATS is away.
 
-        The memory of `data` must not change until then: a large message is not copied.
+        A message whose confirmation is lost is stored twice. The memory of `data` must not change until NATS confirms
+        it: a large message is not copied.
+
+        Args:
+            subject: Its subject.
+            data: Its payload.
+            again: Called before the message is sent a second time: NATS may have it.
 
         Raises:
             APIError: JetStream refused it, for another reason than that it is starting up.
@@ -186,7 +197,7 @@ class Link:
                 log.warning("NATS has not stored %s for %.0f s; trying again", subject, now - began_s)
             cut = self._cut
             publishing: asyncio.Future[Any] = asyncio.ensure_future(
-                self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S, headers=headers)
+                self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S)
             )
             try:
                 # The answer to a message that was sent before a cut never comes: do not wait for it.
@@ -202,6 +213,8 @@ class Link:
                 await asyncio.sleep(RETRY_WAIT_S)
             finally:
                 publishing.cancel()
+            if again:
+                again()
 
     async def publish(self, subject: str, data: bytes) -> None:
         """Publish a message that may be lost. While NATS is away it is not sent."""
@@ -232,7 +245,7 @@ class Link:
         await self.client.flush()
 
     async def _connect(self, timeout_s: float) -> None:
-        address, role = self.address, self._role
+        address, role = self.address, self.role
         options: dict[str, Any] = {}
         if address.credentials:
             options["user_credentials"] = str(address.credentials)
@@ -276,6 +289,8 @@ class Link:
             self._drop_socket()
             if "authorization violation" in str(error).lower() and not self._refused.done():
                 self._refused.set_result(error)
+        if self._refusals.hear(error):
+            return
         # A reconnection mends a cut. Warn about errors that it does not mend.
         lasting = isinstance(error, nats.errors.SlowConsumerError) or "violation" in str(error).lower()
         log.log(logging.WARNING if lasting else logging.DEBUG, "NATS connection of %s: %r", self.address.job, error)
@@ -351,9 +366,16 @@ def open_link(
 
     Raises:
         ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: The name is not valid for a job.
+        JobInvalid: The name is not valid for a job, there is no such credentials file, or another value is wrong.
     """
     name = job.key if isinstance(job, CollectorJob) else job
+    if name is not None and not isinstance(name, str):
+        raise JobInvalid(f"job: expected a name, 'namespace/name', or a CollectorJob, got {shown(job)}")
+    if address is not None and not isinstance(address, str):
+        raise JobInvalid(f"address: expected a URL such as 'nats://host:4222', got {shown(address)}")
+    if credentials is not None and not (isinstance(credentials, str | Path) and os.path.isfile(credentials)):
+        raise JobInvalid(f"credentials: there is no file {shown(credentials)}")
+    timeout_s = seconds(timeout_s, "timeout_s")
     try:
         where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
         Subjects.parse(where.job)

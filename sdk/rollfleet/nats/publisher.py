@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -66,7 +67,7 @@ class BatchPublisher:
     async def begin(self, lease: Lease) -> None:
         """Report that an incarnation has begun, after all messages of earlier incarnations."""
         subject = self._link.subjects.began(self._worker)
-        await self._store(subject, pack(lease), f"{self._worker}.{lease.incarnation}.began")
+        await self._store(subject, pack(lease))
 
     async def publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
         """Publish a batch after the earlier ones. Overtaking would make its predecessor look lost.
@@ -83,42 +84,56 @@ class BatchPublisher:
             APIError: NATS refused it, and waiting would not help.
         """
         async with self._publishing:
-            losses = -1
-            while losses != self._losses:  # NATS lost its storage meanwhile, and earlier chunks with it
-                losses = self._losses
-                await self._publish(fragment, meta, identity, admitted)
+            losses, chunks = self._losses, await self._publish(fragment, meta, identity, admitted)
+            while chunks > 1 and losses != self._losses:  # NATS was away meanwhile, and may have lost earlier chunks
+                losses, chunks = self._losses, await self._publish(fragment, meta, identity, admitted, again=True)
             self._last = (fragment, meta, identity)
 
-    def lost(self, round_: int) -> None:
-        """Handle a NATS that has lost its storage: send the batch again that a learner in round `round_` waits for.
+    def send_again(self, round_: int) -> None:
+        """Handle a NATS that was away, and may have lost what it had confirmed: it writes to its disk later.
 
-        In async mode (round 0) no learner waits for one batch: a lost batch shows as a gap. In sync mode the fragment
-        has not changed: the worker writes to it again only when the next round opens.
+        The batch under way is sent from its start, and so is the last batch if a learner in round `round_` waits for
+        it; the learner drops repetitions. In async mode (round 0) no learner waits for one batch: a lost batch shows as
+        a gap. In sync mode the fragment has not changed: the worker writes to it again only when the next round opens.
         """
         self._losses += 1
         if self._last and not self._publishing.locked() and self._last[1].round == round_ > 0:
-            log.warning("worker %d: NATS has lost its batch of round %d; sending it again", self._worker, round_)
+            log.debug("worker %d sends its batch of round %d again", self._worker, round_)
             self._link.begin(self.publish(*self._last, Future()))
 
-    async def _publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
+    async def _publish(
+        self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]", *, again: bool = False
+    ) -> int:
+        """Publish a batch; `again`: NATS may have some of its chunks. Returns the number of its chunks."""
         encoded = pack_fragment(fragment, meta)
         max_chunk_bytes = min(CHUNK_BYTES, self._link.max_payload_bytes - HEADER_BYTES)
         self._check_capacity(encoded, meta.frames, max_chunk_bytes)
         chunks = (
             (index, Pieces(*each)) for index, each in enumerate(cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
         )
-        await self._publish_chunk(identity, *next(chunks))  # once this one is stored, the others fit, too
-        if not admitted.done():
-            admitted.set_result(None)
+        # Once the first one is stored, the others fit, too. A chunk that NATS may have already holds none of them up:
+        # its own copy may take its place in the queue, until the learner has the whole batch.
+        others_may_follow = asyncio.Event()
+
+        async def publish_first(index: int, chunk: Pieces) -> None:
+            await self._publish_chunk(index, chunk, others_may_follow.set)
+            if not admitted.done():
+                admitted.set_result(None)
+            others_may_follow.set()
+
         window = asyncio.Semaphore(max(1, WINDOW_BYTES // max_chunk_bytes))
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(publish_first(*next(chunks)))
+                if not again:
+                    await others_may_follow.wait()
                 for index, chunk in chunks:
                     await window.acquire()
-                    publishing = group.create_task(self._publish_chunk(identity, index, chunk))
+                    publishing = group.create_task(self._publish_chunk(index, chunk, window.release))
                     publishing.add_done_callback(lambda _: window.release())
         except BaseExceptionGroup as failed:  # one cause, whichever chunks it hit
             raise failed.exceptions[0] from failed
+        return piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
 
     def _check_capacity(self, encoded: Encoded, frames: int, max_chunk_bytes: int) -> None:
         """Check that one batch of each worker fits at once: halves of several would wait for each other forever."""
@@ -138,17 +153,16 @@ class BatchPublisher:
                 f"`collect.framesPerBatch: {self._job.spec.collect.frames_per_batch}`"
             )
 
-    async def _publish_chunk(self, identity: Identity, index: int, chunk: Pieces) -> None:
-        message_id = f"{identity.worker}.{identity.incarnation}.{identity.sequence}.{index}"
-        await self._store(self._link.subjects.batch_chunk(self._worker, index), chunk, message_id)
+    async def _publish_chunk(self, index: int, chunk: Pieces, again: Callable[[], object] | None = None) -> None:
+        await self._store(self._link.subjects.batch_chunk(self._worker, index), chunk, again)
 
-    async def _store(self, subject: str, data: bytes | Pieces, message_id: str) -> None:
-        """Store a message once, however often it is sent. Waits while the queue is full."""
+    async def _store(self, subject: str, data: bytes | Pieces, again: Callable[[], object] | None = None) -> None:
+        """Store a message. Waits while the queue is full. See `Link.store` for `again`."""
         waited_s, wait_s = 0.0, FULL_WAIT_S
         while True:
             self._space.clear()
             try:
-                await self._link.store(subject, data, {"Nats-Msg-Id": message_id})
+                await self._link.store(subject, data, again)
             except APIError as error:
                 if error.err_code != JetStreamCode.STORE_FAILED and error.err_code not in NO_CAPACITY:
                     raise

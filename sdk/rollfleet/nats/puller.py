@@ -31,6 +31,7 @@ class Puller:
         consumer: The consumer's name.
         on_message: Takes a message; must not block.
         on_deleted: Called once if the consumer was deleted.
+        on_unavailable: Called if no server answers for the consumer; the puller holds until `resume`.
         paused: Whether to request nothing more. Call `wake` when that changes.
 
     Example:
@@ -46,12 +47,13 @@ class Puller:
         consumer: str,
         on_message: Callable[[Msg], None],
         on_deleted: Callable[[], None],
+        on_unavailable: Callable[[], None],
         paused: Callable[[], bool],
     ) -> None:
         self._client = client
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._on_message = on_message
-        self._on_deleted = on_deleted
+        self._on_deleted, self._on_unavailable = on_deleted, on_unavailable
         self._paused = paused
         self._open: dict[str, float] = {}  # reply subject of each open request -> loop time at which to give it up
         self._wake = asyncio.Event()
@@ -120,6 +122,9 @@ class Puller:
         if status == "409" and "Deleted" in text:
             self._deleted = True
             self._on_deleted()
+        elif status == "503":  # asking again at once would be answered at once
+            self.hold()
+            self._on_unavailable()
         elif status not in ("404", "408", "409"):
             log.warning("unexpected reply to a pull request: %s %s", status, text)
         self._wake.set()

@@ -17,6 +17,8 @@ from rollfleet.data.batch import to_batch
 from rollfleet.errors import MessageCorrupt, WireError
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
+from rollfleet.nats.state import read_state
+from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.batch_chunks import MAX_WORKERS, Assembled, Assembler, Identity, peek
 from rollfleet.wire.buffer_pool import BufferPool
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 ACKNOWLEDGE_TIMEOUT_S = 2.0
 ACKNOWLEDGE_FOR_S = 60.0  # after that the batch was delivered again, and is dropped as repeated
+LEASE_READS, LEASE_WAIT_S = 5, 2.0  # for the lease of a worker that has begun: NATS may have lost it for a moment
 KEEP_EVERY_S = 10.0  # well within the consumer's ack wait
 READY_ASYNC = 2  # decoded batches that may wait for the learner; in sync mode all of a round may
 IDLE_BUFFERS, IDLE_BUFFER_BYTES = 4, 64 << 20  # memory to reuse: fresh pages cost more than a copy
@@ -45,7 +48,8 @@ class BatchReceiver:
         on_received: Called on the link's thread after the learner received a batch.
 
     Attributes:
-        corrupt: Number of batches that could not be read.
+        corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
+            successor had begun, and false beginnings.
 
     Example:
         >>> receiver = BatchReceiver(link, job=job, device=None, no_cuda_sync=False, on_received=wake)  # doctest: +SKIP
@@ -69,9 +73,11 @@ class BatchReceiver:
         self.follow(job)
         # Each chunk of each batch that is not taken: its sequence in the stream, and its newest reply subject.
         self._acknowledge_at: dict[Identity, dict[int, tuple[int, str]]] = {}
+        self._held_at: dict[int, tuple[Identity, int]] = {}  # the inverse: which chunk is at a sequence in the stream
         self._complete: set[Identity] = set()
+        self._acknowledging: set[Identity] = set()  # taken, and not confirmed by NATS
         self._taken: dict[Identity, None] = {}  # the most recent ones, in order
-        self._incarnations: dict[int, int] = {}  # worker -> its newest incarnation
+        self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
         self._waiting = 0  # complete batches that were not received yet
         self._counting = threading.Lock()
         self._encoded: queue.SimpleQueue[Assembled | None] = queue.SimpleQueue()
@@ -132,8 +138,11 @@ class BatchReceiver:
 
     def forget_deliveries(self) -> None:
         """Forget what to acknowledge: NATS has lost its stream. In a new one, other messages have these sequences."""
+        self._held_at.clear()
         for held in self._acknowledge_at.values():
             held.clear()
+        self._complete -= self._acknowledging
+        self._taken.clear()  # what comes again may be another process's: the learner knows the processes
 
     def full(self) -> bool:
         """Return whether enough batches wait for the learner."""
@@ -161,12 +170,15 @@ class BatchReceiver:
     def _add_chunk(self, message: Msg) -> Assembled | None:
         header = peek(message.data)
         identity, assembled = header.identity, None
-        late = identity.incarnation < self._incarnations.get(identity.worker, 0)
+        begun = self._begun.get(identity.worker)
+        late = begun is not None and is_later(begun.incarnation, identity.incarnation)
         held = self._acknowledge_at.get(identity, {})
         if identity in self._complete and (header.index in held or not held):
             pass  # delivered again, because it was not acknowledged in time
         elif late or identity in self._complete or (identity in self._taken and header.count > 1):
             # Sent again, and the batch's other chunks may never come; or sent by a worker that was replaced.
+            if late and header.index == 0 and identity not in self._complete and identity not in self._taken:
+                self._count_corrupt(f"incarnation {identity.incarnation} of worker {identity.worker} was replaced")
             self._link.begin(self._acknowledge([message.reply]))
             return None
         else:
@@ -176,27 +188,60 @@ class BatchReceiver:
 
     def _hold(self, identity: Identity, index: int, message: Msg) -> None:
         """Keep a chunk's reply subject until its batch is taken. Of a chunk stored twice, acknowledge the older now."""
+        stored = message.metadata.sequence.stream
+        if (other := self._held_at.get(stored, (identity, index))) != (identity, index):
+            # NATS came back with an older state, and gave the sequence to this message: the other one must not be
+            # acknowledged at it.
+            self._acknowledge_at.get(other[0], {}).pop(other[1], None)
         held = self._acknowledge_at.setdefault(identity, {})
-        stored, before = message.metadata.sequence.stream, held.get(index)
-        held[index] = (stored, message.reply)
+        before = held.get(index)
+        held[index], self._held_at[stored] = (stored, message.reply), (identity, index)
         if before and before[0] != stored:
+            self._held_at.pop(before[0], None)
             self._link.begin(self._acknowledge([before[1]]))
 
+    def _release(self, identity: Identity) -> dict[int, tuple[int, str]]:
+        """Return the deliveries of a batch's chunks, and forget them."""
+        held = self._acknowledge_at.pop(identity, {})
+        for stored, _ in held.values():
+            self._held_at.pop(stored, None)
+        return held
+
     def _begin_incarnation(self, message: Msg) -> None:
-        """Give up incomplete batches of a worker's earlier incarnations: they would block its subjects.
+        """Give up incomplete batches of a worker's other incarnations: they would block its subjects.
 
         The queue keeps its order: their complete batches have come before.
         """
-        name, incarnation = message.subject.split(".")[-2], unpack(Lease, message.data).incarnation
+        name, lease = message.subject.split(".")[-2], unpack(Lease, message.data)
         if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
             raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
-        worker = int(name)
-        self._incarnations[worker] = max(incarnation, self._incarnations.get(worker, 0))
-        self._assembler.give_up(worker, before_incarnation=incarnation)
-        self._link.begin(self._end_incarnations(self._assembler.take_given_up(), message.reply))
+        self._link.begin(self._end_incarnations(int(name), lease, message.reply))
 
-    async def _end_incarnations(self, given_up: list[Identity], reply: str) -> None:
-        for identity in given_up:
+    async def _end_incarnations(self, worker: int, lease: Lease, reply: str) -> None:
+        """Give them up, if this incarnation has the lease. Else any worker could end the batches of another one."""
+        subject = self._link.subjects.lease(worker)
+        for attempt in range(LEASE_READS):
+            try:
+                holder = await read_state(self._link, subject, Lease)
+            except (NatsError, TimeoutError, OSError) as error:
+                log.debug("%s: %r; the message comes again", subject, error)
+                return
+            if holder and (holder == lease or is_later(holder.incarnation, lease.incarnation)):
+                break
+            await asyncio.sleep(LEASE_WAIT_S if attempt < LEASE_READS - 1 else 0.0)
+        else:
+            self._count_corrupt(f"worker {worker} has not begun incarnation {lease.incarnation}: it has no such lease")
+            await self._link.publish(reply, b"+TERM")
+            return
+        before = self._begun.get(worker)
+        if before != lease and (before is None or not is_later(before.incarnation, lease.incarnation)):
+            self._begun[worker] = lease
+            # After a power loss of NATS, an earlier process may have had the same number.
+            same = {each for each in (*self._taken, *self._acknowledging) if _is_of(each, worker, lease.incarnation)}
+            self._complete -= same & self._acknowledging
+            self._taken = {each: None for each in self._taken if each not in same}
+            self._assembler.give_up(worker, but_incarnation=lease.incarnation)
+        for identity in self._assembler.take_given_up():
             await self._acknowledge_batch(identity)
         await self._acknowledge([reply])  # last: a learner that takes over in between must begin with it
 
@@ -209,14 +254,22 @@ class BatchReceiver:
 
     async def _acknowledge_batch(self, identity: Identity) -> None:
         until = time.monotonic() + ACKNOWLEDGE_FOR_S
-        while held := self._acknowledge_at.pop(identity, {}):
+        self._acknowledging.add(identity)
+        while held := self._release(identity):
             if not await self._acknowledge([reply for _, reply in held.values()]) and time.monotonic() < until:
-                self._acknowledge_at.setdefault(identity, held)  # unless it was delivered again meanwhile
+                self._hold_again(identity, held)
+        self._acknowledging.discard(identity)
         self._complete.discard(identity)
         self._taken[identity] = None
         if len(self._taken) > self._remembered:
             del self._taken[next(iter(self._taken))]
         await self._link.publish(self._link.subjects.taken(identity.worker), b"")
+
+    def _hold_again(self, identity: Identity, held: dict[int, tuple[int, str]]) -> None:
+        """Keep deliveries that could not be acknowledged, unless the batch was delivered again meanwhile."""
+        if identity not in self._acknowledge_at and not any(stored in self._held_at for stored, _ in held.values()):
+            self._acknowledge_at[identity] = held
+            self._held_at |= {stored: (identity, index) for index, (stored, _) in held.items()}
 
     async def _acknowledge(self, replies: list[str]) -> bool:
         """Acknowledge messages. Returns True once NATS has confirmed it: from then on the queue has space."""
@@ -266,6 +319,10 @@ class BatchReceiver:
             nbytes=assembled.buffer.nbytes,
         )
 
-    def _count_corrupt(self, error: Exception) -> None:
+    def _count_corrupt(self, error: Exception | str) -> None:
         self.corrupt += 1
-        log.warning("dropped a batch that could not be read: %s", error)
+        log.warning("dropped a message of a worker: %s", error)
+
+
+def _is_of(identity: Identity, worker: int, incarnation: int) -> bool:
+    return (identity.worker, identity.incarnation) == (worker, incarnation)

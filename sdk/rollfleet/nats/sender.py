@@ -9,9 +9,10 @@ import threading
 from rollfleet.errors import MessageTooLarge
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
+from rollfleet.nats.state import read_state
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.weight_chunks import cut, manifest_of
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerPhase, pack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerPhase, Manifest, pack
 from rollfleet_api.subjects import WeightSubjects
 
 WINDOW_BYTES = 8 << 20
@@ -41,6 +42,8 @@ class LearnerSender:
         self._newest: dict[int | None, Version] = {}  # sent last; kept in case NATS loses it
         self._control: Control | None = None
         self._last_control: Control | None = None
+        self._stored_control: Control | None = None  # NATS has confirmed it
+        self._stored_versions: dict[int | None, int] = {}  # the same, of the newest versions
         self._spent: list[Snapshot] = []
         self._idle = threading.Event()
         self._idle.set()
@@ -74,6 +77,27 @@ class LearnerSender:
             self._control = self._control or self._last_control
             self._idle.clear()
         self._wake()
+
+    async def lost_control(self) -> bool:
+        """Return whether NATS has lost the control message that it has confirmed.
+
+        It confirms messages before it writes them to its disk: after a power loss the newest ones may be missing.
+        """
+        confirmed = self._stored_control
+        if confirmed is None:
+            return False
+        stored = await read_state(self._link, self._link.subjects.control, Control)
+        if stored is not None and (stored.session > confirmed.session or stored in (confirmed, self._last_control)):
+            return False
+        return self._stored_control is confirmed  # else another one was stored meanwhile
+
+    async def lost_weights(self) -> bool:
+        """Return whether NATS has lost the newest weights that it has confirmed."""
+        for worker, version in dict(self._stored_versions).items():
+            manifest = await read_state(self._link, self._link.subjects.weights_of(worker).manifest, Manifest)
+            if manifest is None or (manifest.session, manifest.version) < (self._session, version):
+                return True
+        return False
 
     @property
     def ends_job(self) -> bool:
@@ -111,6 +135,10 @@ class LearnerSender:
                         await self._send_weights(sending, version, snapshot, self._link.subjects.weights_of(worker))
                     if control:
                         sending.create_task(self._link.store(self._link.subjects.control, pack(control)))
+                self._stored_control = control or self._stored_control
+                if None in weights:
+                    self._stored_versions.clear()
+                self._stored_versions |= {worker: version for worker, (version, _) in weights.items()}
 
     def _begin_to_send(self) -> "tuple[dict[int | None, Version], Control | None]":
         before = self._held()

@@ -48,7 +48,7 @@ async def ask(link: Link, subject: str, body: Mapping[str, Any]) -> dict[str, An
         JetStreamRefused: The server refused the request.
     """
     request = Request(subject=f"{API}{subject}", data=json.dumps(body).encode() if body else b"")
-    reply = await _send(link, request)
+    reply = await send(link, request)
     if reply.error_code:
         raise JetStreamRefused(subject, reply.error_code, reply.description)
     answer: dict[str, Any] = json.loads(reply.data)
@@ -68,7 +68,7 @@ async def _carry_out(link: Link, plan: Plan) -> None:
     try:
         request = next(plan)
         while True:
-            request = plan.send(await _send(link, request))
+            request = plan.send(await send(link, request))
     except StopIteration:
         return
     except RequestRefused as refused:
@@ -77,7 +77,12 @@ async def _carry_out(link: Link, plan: Plan) -> None:
         raise APIError(err_code=refused.error_code, description=refused.description) from refused  # it is tried again
 
 
-async def _send(link: Link, request: Request) -> Reply:
+async def send(link: Link, request: Request) -> Reply:
+    """Send a request to JetStream.
+
+    Raises:
+        ServiceUnavailableError: JetStream is starting up, or has no leader: ask again.
+    """
     headers = dict(request.headers) or None
     message = await link.client.request(request.subject, request.data, timeout=REQUEST_TIMEOUT_S, headers=headers)
     reply = Reply.parse(request, message.data)

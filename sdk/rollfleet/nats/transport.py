@@ -11,24 +11,26 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 
 import torch
 import xxhash
-from nats.errors import NoRespondersError
 
 from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, RollfleetError
 from rollfleet.nats.consumer import LearnerConsumer, Missing
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import NatsPeers
-from rollfleet.nats.polling import RETRY_WAIT_S, insist, poll
+from rollfleet.nats.polling import LONGEST_RETRY_WAIT_S, RETRY_WAIT_S, WARN_AFTER_S, insist, poll
+from rollfleet.nats.presence import is_missing
 from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
-from rollfleet.nats.state import read_bytes, read_state
+from rollfleet.nats.state import read_state
 from rollfleet.transports.learner_side import Arrival, Resumed
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.batch_chunks import Identity
@@ -41,7 +43,6 @@ log = logging.getLogger(__name__)
 TAKE_OVER_TIMEOUT_S = 15.0
 FLUSH_TIMEOUT_S = 2.0
 END_TIMEOUT_S = 30.0  # for the message that the job is complete: no other process would send it
-LOST_AFTER_S = 60.0  # after a cut NATS may have lost the job: its owner has this long to recreate it
 
 
 class NatsTransport:
@@ -79,6 +80,7 @@ class NatsTransport:
         self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
         self._creating = asyncio.Lock()  # the consumer
+        self._warned_s = -math.inf  # time of the last warning that no server has the consumer
         self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner)
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(
@@ -89,15 +91,15 @@ class NatsTransport:
             stream=self._subjects.batches_stream,
             consumer=rank.consumer,
             on_message=self._receiver.add,
-            on_deleted=lambda: link.begin(self._fail_without_consumer()),
+            on_deleted=lambda: link.begin(insist(self._fail_without_consumer)),
+            on_unavailable=lambda: link.begin(self._wait_for_consumer()),
             paused=self._receiver.full,
         )
         self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         self._sender = LearnerSender(link, self._resumed.session)
         link.on_reconnect(self._reclaim)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
-        if rank != ALONE:
-            running.append(poll(self._read_rank_state))
+        running.append(poll(self._read_stored))
         self._tasks = [link.spawn(coroutine) for coroutine in running]
         for task in self._tasks:
             task.add_done_callback(self._on_ended)
@@ -218,36 +220,39 @@ class NatsTransport:
     async def _reclaim(self) -> None:
         """After a cut: NATS takes messages on their way for delivered. Have them delivered again, at once.
 
-        Where NATS has lost its storage, continue, and send again what workers must know.
+        Where NATS has lost its storage, or came back with an older state, send again what workers must know.
 
         Raises:
             LearnerReplaced: Another learner has the job.
-            JobEnded: The job's streams were not recreated in time.
         """
         async with self._creating:
             await self._reclaim_consumer()
         await self._read_spec()
 
+    async def _wait_for_consumer(self) -> None:
+        """Wait until a server answers for the consumer again, as in a cluster whose one server with it restarts."""
+        if time.monotonic() - self._warned_s >= WARN_AFTER_S:
+            self._warned_s = time.monotonic()
+            log.warning("%s: no NATS server has the learner's consumer now; waiting", self._job.key)
+        await asyncio.sleep(RETRY_WAIT_S)
+        with suppress(LearnerReplaced):  # the learner's next call raises it
+            await insist(self._reclaim)
+
     async def _reclaim_consumer(self) -> None:
         self._puller.hold()
-        until = time.monotonic() + LOST_AFTER_S
-        while (owner := await self._consumer.owned_by()) is Missing.STREAM:
-            if time.monotonic() > until:
-                self._receiver.fail(ended := JobEnded(f"the job {self._job.key} is gone from NATS"))
-                raise ended
-            await asyncio.sleep(RETRY_WAIT_S)
+        owner = await self._find_consumer()
         control = await read_state(self._link, self._subjects.control, Control)
+        went_back = await self._has_gone_back(control)
         newer = self._rank.leads and control is not None and control.session > self._resumed.session
         try:
-            if newer or owner not in (Missing.CONSUMER, self._consumer.owner):
+            # An older state has the consumer of an earlier learner.
+            if newer or (owner not in (Missing.CONSUMER, self._consumer.owner) and not went_back):
                 raise self._replaced()
-            if owner is Missing.CONSUMER:
+            if owner is Missing.CONSUMER or went_back:
                 self._receiver.forget_deliveries()
-                await self._consumer.create()
-                log.warning("%s: NATS has lost its storage; continuing", self._job.key)
+                log.warning("%s: NATS has lost messages that it had confirmed; continuing", self._job.key)
                 self._sender.send_again()
-            else:
-                await self._consumer.recreate()
+            await self._consumer.recreate()
         except LearnerReplaced as replaced:
             self._receiver.fail(replaced)
             raise
@@ -256,11 +261,35 @@ class NatsTransport:
         self._heartbeats.forget_missed()
         self._puller.resume()
 
-    async def _read_rank_state(self) -> None:
-        """Read the messages that a rank must not miss."""
-        if not self._rank.leads and (control := await read_state(self._link, self._subjects.control, Control)):
-            self._heartbeats.leader.hear(control)
-        await self._read_spec()
+    async def _has_gone_back(self, stored: Control | None) -> bool:
+        """Return whether NATS came back with an older state than it has confirmed, or shown, to this learner."""
+        if self._rank.leads:
+            return await self._sender.lost_control() or await self._sender.lost_weights()
+        known = self._heartbeats.leader.control
+        return known is not None and (stored is None or known.is_newer_than(stored))
+
+    async def _find_consumer(self) -> str | Missing:
+        """Return the owner of the consumer. Wait while NATS has no such stream: the job's owner recreates it."""
+        began_s, warned = time.monotonic(), False
+        while (owner := await self._consumer.owned_by()) is Missing.STREAM:
+            if not warned and time.monotonic() - began_s >= WARN_AFTER_S:
+                warned = True
+                log.warning(
+                    "%s: NATS came back without this job; waiting until the job's owner recreates it", self._job.key
+                )
+            await asyncio.sleep(LONGEST_RETRY_WAIT_S if warned else RETRY_WAIT_S)
+        return owner
+
+    async def _read_stored(self) -> None:
+        """Read the messages that a rank must not miss, and see that NATS still has those of rank 0."""
+        if not self._rank.leads:
+            if control := await read_state(self._link, self._subjects.control, Control):
+                self._heartbeats.leader.hear(control)
+        elif await self._sender.lost_control():  # the one server with the state may have restarted without it
+            log.warning("%s: NATS has lost messages that it had confirmed; sending them again", self._job.key)
+            self._sender.send_again()
+        if self._rank != ALONE:
+            await self._read_spec()
 
     async def _read_spec(self) -> None:
         if job := await read_state(self._link, self._subjects.spec, CollectorJob):
@@ -288,10 +317,9 @@ class NatsTransport:
             self._receiver.fail(error)
 
     async def _fail_without_consumer(self) -> None:
-        """Find out whether the consumer was deleted with the job, or by another learner."""
-        try:
-            await read_bytes(self._link, self._subjects.control)
-        except NoRespondersError:
+        """Find out whether the consumer was deleted with the job, whose state goes first, or by another learner."""
+        owner = await self._consumer.owned_by()
+        if owner is Missing.STREAM or (owner is Missing.CONSUMER and await is_missing(self._link)):
             self._receiver.fail(JobEnded(f"the job {self._job.key} was deleted"))
         else:
             self._receiver.fail(self._replaced())

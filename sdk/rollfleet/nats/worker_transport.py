@@ -4,6 +4,7 @@ The worker's thread blocks in these calls; everything else happens on the link's
 """
 
 import asyncio
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,8 @@ from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
 from rollfleet.nats.lease import WorkerLease
 from rollfleet.nats.link import Link, now_s
-from rollfleet.nats.polling import insist, poll
+from rollfleet.nats.polling import RETRY_WAIT_S, insist
+from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.publisher import BatchPublisher
 from rollfleet.nats.state import read_state
 from rollfleet.nats.weights import NatsWeightsInbox
@@ -29,8 +31,6 @@ from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState
 HEARTBEAT_S = 1.0
 JOIN_TIMEOUT_S = 30.0
 WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
-DELETED_AFTER_S = 5.0  # without streams for this long while connected, the job has ended
-LOST_AFTER_S = 60.0  # after a cut NATS may have lost the streams: the job's owner has this long to recreate them
 
 
 class NatsWorkerTransport:
@@ -56,11 +56,12 @@ class NatsWorkerTransport:
         self._status: WorkerStatus | None = None
         self._asked_s = 0.0  # time of the last access to control: a hanging step shows as time since
         self._sequence = 0
+        self._process = secrets.randbits(31)
         self._publisher = BatchPublisher(link, worker)
         self._inbox: NatsWeightsInbox | None = None
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._ended = asyncio.Event()
-        self._patience_s = DELETED_AFTER_S
+        self._presence = JobPresence(link)
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.incarnation
         if self.incarnation:
@@ -89,7 +90,8 @@ class NatsWorkerTransport:
         """Wait until the condition is true. Check it whenever control or weights change, and once a second.
 
         Raises:
-            JobEnded: The job was deleted, or a later incarnation holds this worker's lease.
+            JobEnded: The job was deleted.
+            WorkerReplaced: A later incarnation holds this worker's lease.
         """
         with self._changed:
             while not condition():
@@ -101,6 +103,7 @@ class NatsWorkerTransport:
         """Publish a batch after those sent before. The fragment must not change until the batch is stored."""
         identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence)
         self._sequence += 1
+        meta = replace(meta, process=self._process)
         admitted: Future[None] = Future()
         stored = self._link.spawn(self._publish(fragment, meta, identity, admitted))
 
@@ -130,26 +133,43 @@ class NatsWorkerTransport:
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
         await link.listen(subjects.control, Control, self._set_control)
         await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
-        await insist(self._catch_up)
-        return await WorkerLease.take(link, self._worker)
+        leases: list[WorkerLease] = []
+
+        async def take() -> None:
+            # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
+            while True:
+                if await self._catch_up():
+                    leases.append(await WorkerLease.take(link, self._worker))
+                    return
+                await asyncio.sleep(RETRY_WAIT_S)
+
+        await insist(take)
+        return leases[0]
 
     async def _recover(self) -> None:
-        """Recover after a cut. NATS may be another server, without the stored messages."""
-        self._patience_s = LOST_AFTER_S
+        """Recover after a cut. NATS may be another server, or have lost messages that it had confirmed."""
         await self._catch_up()
         try:
-            kept = await self._lease.renew()
+            held = await self._lease.hold()
         except JobEnded as error:
             self._end(error)
             raise
-        if not kept:
-            self._publisher.lost(self._control.round if self._control else 0)
+        self._send_again(held=held)
 
-    async def _catch_up(self) -> None:
-        if job := await read_state(self._link, self._subjects.spec, CollectorJob):
+    def _send_again(self, *, held: bool) -> None:
+        """Send again what a learner waits for, or what NATS has surely lost."""
+        round_ = self._control.round if self._control else 0
+        if round_ > 0 or not held:
+            self._publisher.send_again(round_)
+
+    async def _catch_up(self) -> bool:
+        """Read the job and control. Returns False if the job is not stored."""
+        job = await read_state(self._link, self._subjects.spec, CollectorJob)
+        if job:
             self._publisher.follow(job)
         if control := await read_state(self._link, self._subjects.control, Control):
             self._set_control(control)
+        return job is not None
 
     def _set_control(self, control: Control) -> None:
         if self._control and self._control.is_newer_than(control):
@@ -188,23 +208,19 @@ class NatsWorkerTransport:
             await self._send_heartbeat()
 
     async def _watch_job(self) -> None:
-        """End when the job is gone from NATS, or when a later incarnation holds the lease."""
+        """End when the job was deleted, or when a later incarnation holds the lease."""
         try:
-            await poll(self._check_job, on_missing=self._check_patience)
+            await self._presence.watch(self._check_job)
         except JobEnded as error:
             self._end(error)
 
     async def _check_job(self) -> None:
-        await self._lease.check()
+        if not await self._lease.hold():  # the one server with the state may have restarted without it
+            self._send_again(held=False)
         if self._status and self._status.state in WAITING:
             await self._catch_up()
             if self._inbox:
                 await self._inbox.catch_up()
-        self._patience_s = DELETED_AFTER_S
-
-    def _check_patience(self, missing_s: float) -> None:
-        if missing_s >= self._patience_s:
-            raise JobEnded(f"the job {self._subjects.key} is gone from NATS for {missing_s:g} s")
 
     async def _send_heartbeat(self) -> None:
         if status := self._status:

@@ -232,10 +232,10 @@ class Assembler:
         self._give_up_before(header.identity, earlier_incarnations=True)
         return Assembled(identity=header.identity, buffer=pending.buffer)
 
-    def give_up(self, worker: int, *, before_incarnation: int) -> None:
-        """Give up incomplete messages of a worker's earlier incarnations: their other chunks never come."""
+    def give_up(self, worker: int, *, but_incarnation: int) -> None:
+        """Give up incomplete messages of a worker's other incarnations: their other chunks never come."""
         for identity in list(self._pending):
-            if identity.worker == worker and identity.incarnation < before_incarnation:
+            if identity.worker == worker and identity.incarnation != but_incarnation:
                 self._drop(identity)
 
     def take_given_up(self) -> list[Identity]:

@@ -58,7 +58,7 @@ def fold(observations: Tensor) -> Folded | None:
                 begins[row, 1:] = ~stacks.continues(row)
             if 2 * _count(begins, stacks.count) < begins.size * stacks.count:
                 images = torch.from_numpy(stacks.images(begins)).view(observations.dtype)
-                return Folded(images, torch.from_numpy(begins), torch.tensor([stacks.count, int(last)]))
+                return Folded(images, torch.from_numpy(begins), torch.tensor([stacks.count, int(last)], device="cpu"))
     return None
 
 

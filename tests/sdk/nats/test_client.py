@@ -7,9 +7,9 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats
 import pytest
@@ -19,7 +19,7 @@ from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from rollfleet.nats.client import LARGE_BYTES, SCRATCH_BYTES, Client, Pieces
-from rollfleet.nats.embedded_server import CONFIG, start_nats_server
+from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
 from rollfleet_api.subjects import Subjects
 
 if TYPE_CHECKING:
@@ -94,23 +94,43 @@ def test_messages_arrive_between_this_client_and_plain_ones(
         runner.run(main())
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_messages_arrive_over_tls(loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path) -> None:
-    authority, trusting = trustme.CA(), ssl.create_default_context()
+@pytest.fixture
+def trusting() -> ssl.SSLContext:
+    """Trust the certificate of `tls_server`."""
+    return ssl.create_default_context()
+
+
+@pytest.fixture
+def tls_server(tmp_path: Path, trusting: ssl.SSLContext) -> Callable[[], Awaitable[NatsServer]]:
+    """Start a server over TLS."""
+    authority = trustme.CA()
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(certificate)
     issued.private_key_pem.write_to_path(key)
     authority.configure_trust(trusting)
 
-    async def main() -> None:
+    async def start() -> NatsServer:
         server = await start_nats_server(Subjects.parse("tls"), tmp_path)
+        await server.child.stop(5.0)
+        config = tmp_path / CONFIG
+        tls = {"cert_file": str(certificate), "key_file": str(key)}
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
+        await server.start_again()
+        return server
+
+    return start
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_messages_arrive_over_tls(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    tls_server: Callable[[], Awaitable[NatsServer]],
+    trusting: ssl.SSLContext,
+) -> None:
+    async def main() -> None:
+        server = await tls_server()
         try:
-            await server.child.stop(5.0)
-            config = tmp_path / CONFIG
-            tls = {"cert_file": str(certificate), "key_file": str(key)}
-            config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
-            await server.start_again()
             ends = Client(), Client()
             for each in ends:
                 await each.connect(server.url(None), tls=trusting)
@@ -122,6 +142,48 @@ def test_messages_arrive_over_tls(loop: Callable[[], asyncio.AbstractEventLoop],
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_end_of_a_connection_over_tls_is_no_warning(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+    tls_server: Callable[[], Awaitable[NatsServer]],
+    trusting: ssl.SSLContext,
+    caplog: pytest.LogCaptureFixture,
+    refused: bool,
+) -> None:
+    async def main() -> None:
+        server, client, over = await tls_server(), Client(), asyncio.Event()
+
+        async def end(*_: object) -> None:
+            over.set()
+
+        url = f"nats://admin:wrong@{server.host_port}" if refused else server.url(None)
+        options: dict[str, Any] = {
+            "disconnected_cb": end,
+            "error_cb": end,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.1,
+        }
+        connecting = asyncio.ensure_future(client.connect(url, tls=trusting, **options))
+        try:
+            if not refused:
+                await connecting
+                await server.child.stop(5.0)
+            async with asyncio.timeout(10):
+                await over.wait()
+        finally:
+            connecting.cancel()
+            await server.child.stop(5.0)
+            await client.close()
+            if client._transport:
+                client._transport.close()  # type: ignore[no-untyped-call]
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+    assert "eof_received" not in caplog.text
 
 
 @pytest.mark.parametrize("loop", LOOPS)

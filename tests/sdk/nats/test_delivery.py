@@ -140,6 +140,29 @@ def test_batches_sent_at_once_arrive_in_their_order(server: "Server", connect: C
     assert collector.stats().repeated == collector.stats().missed == 0
 
 
+@pytest.mark.parametrize("lost", [1, 20], ids=["of the first chunk", "of all chunks"])
+def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}})
+    transport = NatsWorkerTransport(link := server.link(Role.WORKER), 0)
+    confirmed, times = link.js.publish, iter(range(lost))
+
+    async def publish_and_lose(*args: Any, **kwargs: Any) -> Any:
+        answer = await confirmed(*args, **kwargs)
+        if next(times, None) is not None:
+            raise TimeoutError
+        return answer
+
+    link.js.publish = publish_and_lose  # type: ignore[method-assign]
+    large = [fragment(float(number), envs=2, steps=1, size=2_000_000) for number in range(2)]  # 16 chunks each
+    sending = [transport.send(each, META) for each in large]
+    collector = connect()
+    assert values(collector, 2) == [0.0, 1.0]
+    for each in sending:
+        each.stored.result(10)
+    collector.detach()
+    assert _left(server) == 0
+
+
 def test_chunks_fit_the_servers_max_payload(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
     server.kill()
     config = server.folder / "nats.json"

@@ -1,23 +1,27 @@
 """A hostile worker with valid credentials: its cost is bounded, and batches of other workers arrive."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
+import pytest
+from tests.job_server import Server, WorkerThread
 from tests.sdk.collector.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 
 from rollfleet import Collector, CollectorJob
+from rollfleet.nats import receiver
 from rollfleet.nats.state_backup import MAX_LEASE_BYTES, StateBackup
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
 from rollfleet.testing.rig import receive, run
+from rollfleet.transports.workload import Workload
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.messages import BatchMeta, Lease, WorkerState, WorkerStatus, pack
+from rollfleet.worker.worker import Worker
+from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
 
 Connect = Callable[..., Collector]
 StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
@@ -108,6 +112,61 @@ def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: "Server",
     (arrival,) = receive(transport)
     assert arrival.batch.shape == (2, 6)
     transport.close()
+
+
+def test_the_last_incarnation_and_a_damaged_lease_end_no_later_worker(server: "Server") -> None:
+    job, link = server.provision(**ASYNC), server.link(Role.WORKER)
+    for worker, lease in enumerate((pack(Lease(incarnation=MAX_INCARNATIONS - 1, host="a", pid=1)), b"no lease")):
+        link.call(link.store(link.subjects.lease(worker), lease), timeout_s=5)
+        transport = NatsWorkerTransport(server.link(Role.WORKER), worker)
+        assert transport.incarnation == 0
+        Worker(transport, Workload.of(job), worker).close()
+
+
+def test_a_restored_run_of_many_incarnations_starts_its_workers(server: "Server") -> None:
+    job, link = server.provision(**ASYNC | {"workers": 1}), server.link(Role.WORKER)
+    learner = NatsTransport(server.link(Role.LEARNER), job)
+    last = pack(Lease(incarnation=MAX_INCARNATIONS - 2, host="a", pid=1))
+    link.call(link.store(link.subjects.lease(0), last), timeout_s=5)
+    worker = WorkerThread(server, job, 0)
+    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0, origin=MAX_INCARNATIONS)
+    learner.control(control)
+    (arrival,) = receive(learner)
+    assert arrival.incarnation == MAX_INCARNATIONS - 1
+    learner.control(replace(control, phase=LearnerPhase.COMPLETE))
+    worker.join()
+    assert worker.error is None
+    learner.close()
+
+
+def test_a_false_beginning_ends_no_other_worker(
+    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "LEASE_WAIT_S", 0.01)
+    server.provision(**ASYNC)
+    link, collector = server.link(Role.WORKER), connect()
+    worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    began = pack(Lease(incarnation=7, host="another", pid=1))
+    link.call(link.store(link.subjects.began(0), began), timeout_s=5)
+    wait_until_left(server, 0)
+    worker.send(fragment(7.0), META).stored.result(10)
+    assert values(collector, 1) == [7.0]
+    assert collector.stats().corrupt == 1
+
+
+def test_batches_of_a_replaced_worker_are_counted(server: "Server", connect: Connect) -> None:
+    server.provision(**ASYNC)
+    collector, replaced = connect(), server.link(Role.WORKER)
+    NatsWorkerTransport(server.link(Role.WORKER), 0).close()
+    successor = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    successor.send(fragment(1.0), META).stored.result(10)
+    assert values(collector, 1) == [1.0]
+    wait_until_left(server, 0)
+    publish(replaced, 9.0, of(0, 0))
+    wait_until_left(server, 0)
+    successor.send(fragment(2.0), META).stored.result(10)
+    assert values(collector, 1) == [2.0]
+    assert collector.stats().corrupt == 1
 
 
 def test_leases_in_the_state_backup_are_bounded(server: "Server") -> None:

@@ -13,8 +13,8 @@ from tests.sdk.wire.joined_chunks import split
 from torch import nn
 
 from rollfleet import ActorCritic, Collector, CollectorJob
-from rollfleet.errors import JobEnded
-from rollfleet.nats import worker_transport
+from rollfleet.errors import JobEnded, WorkerReplaced
+from rollfleet.nats import presence
 from rollfleet.nats.link import Link
 from rollfleet.nats.state_backup import StateBackup
 from rollfleet.nats.streams import deprovision, provision
@@ -149,7 +149,7 @@ def test_a_worker_renews_a_lost_lease(server: "Server") -> None:
 def test_a_worker_ends_within_seconds_after_its_job_was_deleted(
     server: "Server", start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_transport, "DELETED_AFTER_S", 2.0)
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"policy": {"random": {}}})
     waiting = start_worker(job, 0)
     waiting.wait_for(WorkerState.WAITING_FOR_LEARNER)
@@ -157,16 +157,16 @@ def test_a_worker_ends_within_seconds_after_its_job_was_deleted(
     admin.call(deprovision(admin))
     began = time.monotonic()
     waiting.join(20)
-    assert waiting.error is None
+    assert isinstance(waiting.error, JobEnded)
     assert time.monotonic() - began < 10
     assert waiting.transport.status is not None
-    assert waiting.transport.status.state is WorkerState.COMPLETE
+    assert waiting.transport.status.state is WorkerState.LEFT
 
 
 def test_a_sending_worker_ends_after_its_job_was_deleted(
     server: "Server", connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_transport, "DELETED_AFTER_S", 2.0)
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
     worker = start_worker(job, 0)
     collector = connect()
@@ -175,7 +175,7 @@ def test_a_sending_worker_ends_after_its_job_was_deleted(
     admin = server.link()
     admin.call(deprovision(admin))
     worker.join(20)
-    assert worker.error is None
+    assert isinstance(worker.error, JobEnded)
     with pytest.raises(JobEnded):
         list(islice(collector, 10))
 
@@ -184,5 +184,5 @@ def test_an_incarnation_that_was_replaced_ends(server: "Server") -> None:
     server.provision(**ASYNC)
     replaced = NatsWorkerTransport(server.link(Role.WORKER), 0)
     assert NatsWorkerTransport(server.link(Role.WORKER), 0).incarnation == 1
-    with pytest.raises(JobEnded, match="worker 0 was started again"):
+    with pytest.raises(WorkerReplaced, match="worker 0 was started again"):
         replaced.wait_until(lambda: False)

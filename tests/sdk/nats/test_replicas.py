@@ -21,8 +21,12 @@ from tests.job_server import Server, WorkerThread
 import rollfleet
 from rollfleet import ActorCritic, CollectorJob
 from rollfleet.errors import JetStreamRefused, Timeout
+from rollfleet.nats import presence
 from rollfleet.nats.embedded_server import MAX_FILE_BYTES, find_nats_server
 from rollfleet.nats.link import Link
+from rollfleet.nats.polling import insist
+from rollfleet.nats.presence import is_missing
+from rollfleet.nats.state_backup import StateBackup
 from rollfleet.nats.streams import provision
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet_api.address import Address
@@ -149,8 +153,8 @@ def job_of(**spec: Any) -> CollectorJob:
     return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": SPEC | spec})
 
 
-def provisioned(cluster: Cluster) -> CollectorJob:
-    link, job = cluster.link(), job_of()
+def provisioned(cluster: Cluster, **spec: Any) -> CollectorJob:
+    link, job = cluster.link(), job_of(**spec)
     until = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -193,6 +197,47 @@ def test_a_killed_server_of_a_cluster_costs_no_batch(cluster: Cluster, whose: st
         whole: Any = torch.cat(batches, dim=1)
         continuing = ~whole["next", "done"][:, :-1, 0]
         assert torch.equal(whole["next", "observation"][:, :-1][continuing], whole["observation"][:, 1:][continuing])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", ["File", "Memory"])
+def test_a_restart_of_the_one_server_with_a_jobs_streams_ends_nobody(
+    cluster: Cluster, storage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.5)
+    unanswered: list[None] = []
+
+    async def asked(link: Link) -> bool:
+        unanswered.append(None)
+        return await is_missing(link)
+
+    monkeypatch.setattr(presence, "is_missing", asked)
+    job = provisioned(
+        cluster, delivery=SPEC["delivery"] | {"replicas": 1, "storage": storage}, collect={"framesPerBatch": 16}
+    )
+    owner = cluster.link()
+    state_backup = StateBackup(owner)
+    workers = [WorkerThread(cluster, job, index) for index in range(2)]  # type: ignore[arg-type]
+    env = gymnasium.make("CartPole-v1")
+    policy = ActorCritic(env.observation_space, env.action_space)
+    with rollfleet.connect(SUBJECTS.key, policy=policy, address=cluster.url(Role.LEARNER)) as collector:
+        list(islice(collector, 10))
+        victims = {cluster.leader_of(stream) for stream in (SUBJECTS.state_stream, SUBJECTS.batches_stream)}
+        for victim in victims:
+            cluster.kill(victim)
+        until = time.monotonic() + START_TIMEOUT_S
+        while len(unanswered) < 8 and len(victims) == 1:  # several looks of each worker: no responder is no proof
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        for victim in victims:
+            cluster.start_again(victim)
+        if storage == "Memory":  # as the operator does when NATS was away
+            owner.call(insist(lambda: provision(owner, job, kept=state_backup.messages())), timeout_s=START_TIMEOUT_S)
+        list(islice(collector, 10))
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) < 20
 
 
 def test_more_replicas_than_servers_are_refused_with_advice(server: Server) -> None:

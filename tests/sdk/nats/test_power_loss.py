@@ -1,0 +1,209 @@
+"""NATS returns with an older state, as after a power loss: it confirms messages before it writes them to its disk."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+from tests.sdk.nats.numbered_batches import META, fragment, values
+from torch import nn
+
+from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet.learner import gathering
+from rollfleet.nats.state import read_state
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet_api.messages import Control, Manifest, WorkerState, WorkerStatus
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+}
+RANDOM: dict[str, Any] = {"mode": "Async", "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
+
+
+def actor_critic() -> nn.Module:
+    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+
+
+def copied(server: "Server") -> Path:
+    """Copy the server's storage while it runs, as the disk would have it."""
+    copy = server.folder / "copy"
+    with suppress(shutil.Error):  # of files that were removed meanwhile
+        shutil.copytree(server.folder / "jetstream", copy)
+    return copy
+
+
+def put_back(server: "Server", copy: Path) -> None:
+    server.kill()
+    shutil.rmtree(server.folder / "jetstream")
+    copy.rename(server.folder / "jetstream")
+    server.start_again()
+
+
+def sent(transport: NatsWorkerTransport, *numbers: float) -> None:
+    """Send a batch for each number, and wait until NATS has confirmed them. Report their count."""
+    for number in numbers:
+        transport.send(fragment(float(number)), META).stored.result(20)
+    worker = WorkerStatus.starting(transport._worker, transport.incarnation)
+    transport.report(replace(worker, batches=transport._sequence))
+
+
+def pull_nothing(collector: Collector) -> Any:
+    """Let no batch come to the learner until NATS returns. Return its transport."""
+    transport: Any = collector._gatherer._transport
+
+    async def end_requests() -> None:
+        client, inbox = transport._link.client, f"{transport._puller._inbox}.*"
+        transport._puller.hold()
+        for sid, subscription in client._subs.items():  # the client subscribes again when it reconnects
+            if subscription.subject == inbox:
+                await client._send_unsubscribe(sid, 0)
+        await transport._link.flush()
+
+    transport._link.call(end_requests())
+    return transport
+
+
+def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        list(islice(collector, 3))
+        copy = copied(server)
+        list(islice(collector, 5))
+        put_back(server, copy)
+        assert next(collector).shape[0] == 8
+        reader = server.link()
+        control = reader.call(read_state(reader, server.subjects.control, Control), timeout_s=10)
+        manifest = reader.call(read_state(reader, server.subjects.manifest, Manifest), timeout_s=10)
+        assert control is not None
+        assert manifest is not None
+        assert (control.round, manifest.version) == (9, 9)
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def next_of(collector: Collector) -> "Future[Any]":
+    """Wait for the next batch in a thread."""
+    batch: Future[Any] = Future()
+
+    def wait() -> None:
+        try:
+            batch.set_result(next(collector))
+        except BaseException as error:
+            batch.set_exception(error)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return batch
+
+
+def test_a_round_whose_fragments_were_lost_gets_them_again(server: "Server", connect: Connect) -> None:
+    server.provision(**SYNC | {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": 12}})
+    senders = [NatsWorkerTransport(server.link(Role.WORKER), index) for index in range(2)]
+    copy = copied(server)
+    collector = connect(actor_critic())
+    pull_nothing(collector)
+    batch = next_of(collector)
+    for index, sender in enumerate(senders):
+        sender.wait_until(lambda sender=sender: sender.control is not None and sender.control.round == 1)  # type: ignore[misc]
+        sender.send(fragment(float(index)), replace(META, session=1, round=1)).stored.result(20)
+    put_back(server, copy)
+    assert batch.result(30)["observation"].mean(dim=(1, 2)).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
+    server: "Server", connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    first, second = (start_worker(job, index) for index in range(2))
+    with connect(actor_critic()) as collector:
+        list(islice(collector, 3))
+        copy = copied(server)
+        list(islice(collector, 5))
+        second.transport.close()  # it dies with the node
+        batch = next_of(collector)
+        first.transport.wait_until(lambda: first.transport.control.round == 9)  # type: ignore[union-attr]
+        first.wait_for(WorkerState.WAITING_FOR_LEARNER)
+        put_back(server, copy)
+        third = start_worker(job, 1)
+        assert batch.result(30).shape[0] == 8
+        assert third.transport.incarnation == 1
+    first.join()
+    third.join()
+
+
+def test_lost_batches_are_counted_as_missed(server: "Server", connect: Connect) -> None:
+    server.provision(**RANDOM)
+    collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    sent(worker, 0)
+    assert values(collector, 1) == [0.0]
+    sent(worker, 1)
+    copy = copied(server)
+    pull_nothing(collector)
+    sent(worker, 2, 3, 4)
+    put_back(server, copy)
+    sent(worker, 5)
+    assert values(collector, 2) == [1.0, 5.0]
+    assert collector.stats().missed == 3
+
+
+def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(server: "Server", connect: Connect) -> None:
+    server.provision(**RANDOM)
+    collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    copy = copied(server)
+    first.close()
+    lost = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    sent(lost, 0, 1, 2)
+    assert values(collector, 3) == [0.0, 1.0, 2.0]
+    lost.close()
+    put_back(server, copy)
+    again = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    assert again.incarnation == lost.incarnation == 1
+    sent(again, 10, 11, 12)
+    assert [each for each in values(collector, 3) if each >= 10] == [10.0, 11.0, 12.0]
+    assert collector.stats().repeated == 0
+
+
+def test_the_last_batches_of_a_worker_that_died_with_nats_are_missed(
+    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "CHECK_WORKERS_S", 0.05)
+    server.provision(**RANDOM)
+    collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    sent(worker, 0)
+    assert values(collector, 1) == [0.0]
+    copy = copied(server)
+    transport = pull_nothing(collector)
+    sent(worker, 1, 2, 3, 4)
+    until = time.monotonic() + 20
+    while transport.workers()[0].batches < 5:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    collector._gatherer.check_workers()
+    worker.close()
+    put_back(server, copy)
+    successor = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    sent(successor, 10)
+    assert values(collector, 1) == [10.0]
+    assert collector.stats().missed == 3  # of 4, the last may have been under way

@@ -1,0 +1,82 @@
+"""A NATS that is away, or came back empty, ends nobody: worker, learner and observer wait until the job is back."""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import rollfleet
+from rollfleet import Collector, CollectorJob
+from rollfleet.nats import presence, transport
+from rollfleet.nats.link import Link
+from rollfleet.nats.presence import is_missing
+from rollfleet.nats.streams import deprovision, provision
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
+ASYNC: dict[str, Any] = {
+    "mode": "Async",
+    "workers": 1,
+    "policy": {"random": {}},
+    "collect": {"framesPerBatch": 16},
+    "delivery": {"storage": "Memory"},
+}
+WAITS = "NATS came back without this job; waiting until the job's owner recreates it"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let seconds of patience be fractions of a second."""
+    for module in (presence, transport):
+        monkeypatch.setattr(module, "WARN_AFTER_S", 0.5)
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.1)
+    monkeypatch.setattr(presence, "CHECK_EVERY_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_nats_that_came_back_empty_is_waited_for(
+    server: "Server", connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = server.provision(**ASYNC)
+    worker, owner = start_worker(job, 0), server.link()
+    with (
+        rollfleet.observe(server.subjects.key, address=server.url(Role.LEARNER), timeout_s=10) as observer,
+        connect() as collector,
+    ):
+        list(islice(collector, 3))
+        with caplog.at_level(logging.WARNING):
+            server.kill()
+            shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
+            server.start_again()
+            until = time.monotonic() + 30
+            while sum(WAITS in each.getMessage() for each in caplog.records) < 3:  # worker, learner, observer
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        owner.call(provision(owner, job), timeout_s=10)
+        list(islice(collector, 3))
+        next(observer)
+    worker.join()
+    assert worker.error is None
+    assert worker.transport.incarnation == 0
+    assert worker.transport.status is not None
+    assert worker.transport.status.state is WorkerState.COMPLETE
+
+
+@pytest.mark.parametrize("role", [None, *Role])
+def test_each_role_may_ask_whether_its_job_exists(server: "Server", role: Role | None) -> None:
+    owner = server.link()
+    link: Link = server.link(role)
+    assert link.call(is_missing(link), timeout_s=5)
+    server.provision(**ASYNC)
+    assert not link.call(is_missing(link), timeout_s=5)
+    owner.call(deprovision(owner))
+    assert link.call(is_missing(link), timeout_s=5)
