@@ -24,7 +24,11 @@ RUN mkdir -p sdk/rollfleet_api sdk/rollfleet operator/rollfleet_operator && touc
 
 FROM build AS build-operator
 ARG PIP_ARGUMENTS=""
-RUN python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} '.[operator]' \
+# Only the list of the extra `operator`: the dependencies of the project are the SDK's, with torch.
+RUN python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+      print(*project["optional-dependencies"]["operator"], sep="\n")' >operator.txt \
+    && python -m pip --python /opt/rollfleet/bin/python install --constraint constraints.txt ${PIP_ARGUMENTS} --requirement operator.txt \
+    && python -m pip --python /opt/rollfleet/bin/python install ${PIP_ARGUMENTS} --no-deps . \
     && rm /opt/rollfleet/bin/rollfleet /opt/rollfleet/bin/kubectl-rollfleet
 
 FROM build AS build-worker

@@ -63,13 +63,25 @@ def test_an_extra_is_there_for_each_use(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == EXTRAS
 
 
-def test_validating_a_job_needs_pydantic_and_yaml_alone(project: dict[str, Any]) -> None:
-    assert {Requirement(line).name for line in project["dependencies"]} == {"pydantic", "pyyaml"}
+def test_the_bare_install_is_the_sdk_with_its_command(project: dict[str, Any]) -> None:
+    named = {Requirement(line).name for line in project["dependencies"]}
+    assert {"gymnasium", "nats-py", "tensordict", "torch", "typer"} <= named
+    assert project["optional-dependencies"]["sdk"] == []  # the name of before stays
 
 
 def test_the_operator_needs_no_torch(project: dict[str, Any]) -> None:
     named = {Requirement(line).name for line in project["optional-dependencies"]["operator"]}
     assert not named & {"torch", "tensordict", "gymnasium", "rollfleet"}
+
+
+def test_the_operators_image_installs_the_operators_list_alone(repository: Path) -> None:
+    (stage,) = re.findall(
+        r"^FROM build AS build-operator\n(.*?)^FROM", (repository / "Dockerfile").read_text(), re.DOTALL | re.MULTILINE
+    )
+    installs = re.findall(r"pip --python \S+ install ([^&]*)", stage)
+    assert len(installs) == 2
+    assert "--requirement operator.txt" in installs[0]
+    assert "--no-deps ." in installs[1]  # the project's own dependencies have torch
 
 
 def test_every_dependency_is_pinned_to_a_version_that_is_allowed(

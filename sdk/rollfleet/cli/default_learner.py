@@ -3,10 +3,13 @@
 `rollfleet run` without `--learner` starts `python -m rollfleet.cli.default_learner`.
 """
 
+import sys
+
 import torch
 
 from rollfleet.connection import connect
 from rollfleet.envs.factory import make_env
+from rollfleet.errors import RollfleetError
 from rollfleet.policies.factory import make_policy
 from rollfleet_api.job import CollectorJob
 
@@ -31,4 +34,7 @@ def _policy(job: CollectorJob) -> object:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RollfleetError as error:  # the user has written no learner: its traceback shows none of their code
+        sys.exit(str(error))

@@ -26,6 +26,8 @@ ADVICE: Final = {
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
     "NameTaken": "Delete or rename the object that the message names, or rename the job.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
+    "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
+    "OwnedElsewhere": "Rename the job, or give this installation its own signing key of NATS: see docs/security.md.",
     "Pending": "See `kubectl describe pods` for the cause, then change the spec: each change tries again.",
     "PodSecurityViolation": "Remove what the namespace forbids from `spec.template`, or use another namespace.",
     "PodsRefused": "A webhook of the cluster refuses the pods; the message names it and its reason.",
@@ -41,6 +43,7 @@ ADVICE: Final = {
     "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",
     "WorkerCrashed": "See `rollfleet logs {job}{worker}`. The worker restarts by itself.",
     "WorkerHopeless": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
+    "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
 }
 """Advice by reason, with `{job}` and `{worker}` as placeholders."""
 

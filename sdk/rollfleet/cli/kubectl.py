@@ -1,6 +1,7 @@
 """Access to a cluster by running kubectl, with the user's configuration, login and permissions."""
 
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ _ADVICE: Final = {
     "no configuration has been provided": "name the cluster with --kubeconfig or KUBECONFIG",
     "was refused - did you specify the right host": "name the cluster with --kubeconfig, KUBECONFIG or --context",
 }
+_LOG_LINE: Final = re.compile(r"[EIWF]\d{4} \d\d:\d\d:")
 
 S = TypeVar("S", bound=View)
 
@@ -109,5 +111,7 @@ class Kubectl:
 
 
 def _explained(message: str) -> str:
-    advice = next((advice for words, advice in _ADVICE.items() if words in message), None)
-    return f"{message}\n{advice}" if advice else message
+    """Return kubectl's errors on one line, without the lines of its own log, and with advice where we have some."""
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not _LOG_LINE.match(line)]
+    advice = [advice for words, advice in _ADVICE.items() if words in message][:1]
+    return "; ".join([*lines, *advice])

@@ -3,8 +3,8 @@
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rollfleet.cli.kubectl_objects import EventView, JobView, PodView
 
 PLAIN_WIDTH = 2000  # columns when piped, so that no line is cut
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer()
 
@@ -47,18 +46,30 @@ def top(
     from rollfleet.cli.kubectl_objects import JobView
     from rollfleet.cli.top import overview, show
 
-    with _kubectl(context, namespace, kubeconfig) as kubectl:
-        selected = _by_namespace(jobs or []) or {None: ["--all-namespaces"] if all_namespaces else []}
+    kubectl = _kubectl(context, namespace, kubeconfig)
+    selected = _by_namespace(jobs or []) or {None: ["--all-namespaces"] if all_namespaces else []}
 
-        def read() -> "RenderableType":
-            found: list[JobView] = []
-            for where, names in selected.items():
-                found += kubectl.within(where).get(JobView, JOBS, *names)
-            pods = _pods(kubectl, found[0]) if len(jobs or []) == 1 else None
-            return overview(found, pods, datetime.now(UTC))
+    def read() -> "RenderableType":
+        found: list[JobView] = []
+        for where, names in selected.items():
+            found += kubectl.within(where).get(JobView, JOBS, *names)
+        pods = _pods(kubectl, found[0]) if len(jobs or []) == 1 else None
+        return overview(found, pods, datetime.now(UTC))
 
-        with suppress(KeyboardInterrupt):
-            show(_console(), read, every_s=every)
+    with suppress(KeyboardInterrupt):
+        show(_console(), read, every_s=every)
+
+
+@app.command()
+def doctor(context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
+    """Check this machine and the cluster, and say what to do. Exit with 1 if something is wrong."""
+    from rollfleet.cli.doctor import Verdict, findings
+
+    wrong = False
+    for finding in findings({"context": context, "namespace": namespace, "kubeconfig": kubeconfig}):
+        typer.echo(str(finding))
+        wrong = wrong or finding.verdict is Verdict.WRONG
+    raise typer.Exit(int(wrong))
 
 
 @app.command()
@@ -66,10 +77,10 @@ def describe(job: Job, context: Context = None, namespace: Namespace = None, kub
     """Explain what is wrong with a job and how to fix it, then show its counters."""
     from rollfleet.cli.description import description
 
-    with _job(job, context, namespace, kubeconfig) as (kubectl, seen):
-        pods = _pods(kubectl, seen)
-        events = _events(kubectl, seen, pods)
-        _console().print(description(seen, pods, events, datetime.now(UTC)))
+    kubectl, seen = _job(job, context, namespace, kubeconfig)
+    pods = _pods(kubectl, seen)
+    events = _events(kubectl, seen, pods)
+    _console().print(description(seen, pods, events, datetime.now(UTC)))
 
 
 @app.command()
@@ -89,28 +100,28 @@ def logs(
 
     if learner and worker is not None:
         raise typer.BadParameter("--learner and --worker exclude each other: give one of them")
-    with _job(job, context, namespace, kubeconfig) as (kubectl, seen):
-        pods = _pods(kubectl, seen)
-        selector = {JOB_LABEL: seen.metadata.name}
-        if learner:
-            selector[ROLE_LABEL] = "learner"
-            pods = [pod for pod in pods if pod.worker is None]
-        if worker is not None:
-            selector |= {ROLE_LABEL: "worker", INDEX_LABEL: str(worker)}
-            pods = [pod for pod in pods if pod.worker == worker]
-        if not pods:
-            found = diagnose(seen)
-            subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
-            typer.echo(f"{subject} has no pod: {seen.key} is {found.state}. {found.message}", err=True)
-            raise typer.Exit(1)
-        code = kubectl.show(
-            "logs",
-            f"--selector={','.join(f'{name}={value}' for name, value in selector.items())}",
-            "--prefix",
-            f"--tail={tail}",
-            f"--follow={str(follow).lower()}",
-            f"--max-log-requests={len(pods)}",
-        )
+    kubectl, seen = _job(job, context, namespace, kubeconfig)
+    pods = _pods(kubectl, seen)
+    selector = {JOB_LABEL: seen.metadata.name}
+    if learner:
+        selector[ROLE_LABEL] = "learner"
+        pods = [pod for pod in pods if pod.worker is None]
+    if worker is not None:
+        selector |= {ROLE_LABEL: "worker", INDEX_LABEL: str(worker)}
+        pods = [pod for pod in pods if pod.worker == worker]
+    if not pods:
+        found = diagnose(seen)
+        subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
+        typer.echo(f"{subject} has no pod: {seen.key} is {found.state}. {found.message}", err=True)
+        raise typer.Exit(1)
+    code = kubectl.show(
+        "logs",
+        f"--selector={','.join(f'{name}={value}' for name, value in selector.items())}",
+        "--prefix",
+        f"--tail={tail}",
+        f"--follow={str(follow).lower()}",
+        f"--max-log-requests={len(pods)}",
+    )
     raise typer.Exit(code)
 
 
@@ -125,9 +136,9 @@ def scale(
     """Change a job's number of workers. The learner keeps running."""
     from rollfleet.cli.kubectl import JOBS
 
-    with _kubectl(context, namespace, kubeconfig) as kubectl:
-        where, name = _parts(job)
-        typer.echo(kubectl.within(where).ask("scale", f"{JOBS}/{name}", f"--replicas={workers}"), nl=False)
+    where, name = _parts(job)
+    kubectl = _kubectl(context, namespace, kubeconfig).within(where)
+    typer.echo(kubectl.ask("scale", f"{JOBS}/{name}", f"--replicas={workers}"), nl=False)
 
 
 @app.command()
@@ -146,39 +157,26 @@ def _set_suspend(job: str, suspend: bool, context: str | None, namespace: str | 
     from rollfleet.cli.kubectl import JOBS
 
     patch = json.dumps({"spec": {"suspend": suspend}})
-    with _kubectl(context, namespace, kubeconfig) as kubectl:
-        where, name = _parts(job)
-        output = kubectl.within(where).ask("patch", JOBS, name, "--type=merge", f"--patch={patch}")
-        typer.echo(output, nl=False)
+    where, name = _parts(job)
+    kubectl = _kubectl(context, namespace, kubeconfig).within(where)
+    typer.echo(kubectl.ask("patch", JOBS, name, "--type=merge", f"--patch={patch}"), nl=False)
 
 
-@contextmanager
-def _kubectl(context: str | None, namespace: str | None, kubeconfig: Path | None) -> Iterator["Kubectl"]:
-    """Provide kubectl; report its errors and exit with 1."""
+def _kubectl(context: str | None, namespace: str | None, kubeconfig: Path | None) -> "Kubectl":
     from rollfleet.cli.kubectl import Kubectl
-    from rollfleet.errors import KubectlFailed, KubectlMissing
 
-    try:
-        yield Kubectl.find(context=context, namespace=namespace, kubeconfig=kubeconfig)
-    except (KubectlFailed, KubectlMissing) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    return Kubectl.find(context=context, namespace=namespace, kubeconfig=kubeconfig)
 
 
-@contextmanager
-def _job(
-    job: str, context: str | None, namespace: str | None, kubeconfig: Path | None
-) -> Iterator[tuple["Kubectl", "JobView"]]:
-    """Provide an existing job, and a kubectl for its namespace."""
+def _job(job: str, context: str | None, namespace: str | None, kubeconfig: Path | None) -> tuple["Kubectl", "JobView"]:
+    """Return an existing job, and a kubectl for its namespace."""
     from rollfleet.cli.kubectl import JOBS
     from rollfleet.cli.kubectl_objects import JobView
 
-    with _kubectl(context, namespace, kubeconfig) as kubectl:
-        where, name = _parts(job)
-        (seen,) = kubectl.within(where).get(JobView, JOBS, name)
-        yield kubectl.within(seen.metadata.namespace), seen
+    kubectl = _kubectl(context, namespace, kubeconfig)
+    where, name = _parts(job)
+    (seen,) = kubectl.within(where).get(JobView, JOBS, name)
+    return kubectl.within(seen.metadata.namespace), seen
 
 
 def _pods(kubectl: "Kubectl", job: "JobView") -> list["PodView"]:

@@ -27,7 +27,7 @@ from rollfleet.nats.streams import deprovision, provision
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
 from rollfleet_api.address import THREADS, WORKER, Address
-from rollfleet_api.exit_codes import EXIT_HOPELESS
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_HOPELESS, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -169,21 +169,22 @@ class _Children:
     async def _keep_worker(self, index: int) -> None:
         spec, display = self._local.job.spec, self._local.display
         environ = self._environ(Role.WORKER) | {WORKER: str(index)}
-        wait_s = FIRST_RESTART_WAIT_S
-        for restarts in range(spec.failure.max_restarts_per_worker + 1):
-            if restarts:
-                display.event(f"worker {index} restarts ({restarts} of {spec.failure.max_restarts_per_worker})")
+        wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, spec.failure.max_restarts_per_worker, 0
+        while True:
             child = await self._start(f"worker {index}", [sys.executable, "-m", "rollfleet", "worker"], environ)
             code = await self._wait(child)
-            if code == 0:
+            if code == EXIT_COMPLETE:
                 return
             cause = f"worker {index} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
             if code == EXIT_HOPELESS:
                 raise _GaveUp(cause)
             display.error(cause)
+            restarts += code not in NO_FAILURE
+            if restarts > allowed:
+                raise _GaveUp(f"gave up on worker {index} after {allowed} restart{'s' if allowed != 1 else ''}")
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RESTART_WAIT_S)
-        raise _GaveUp(f"gave up on worker {index} after {restarts} restart{'s' if restarts != 1 else ''}")
+            display.event(f"worker {index} restarts ({restarts} of {allowed})")
 
     async def _start(self, name: str, command: list[str], environ: dict[str, str]) -> Child:
         show = self._local.display.output

@@ -4,23 +4,49 @@ import asyncio
 import logging
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rollfleet.cli import kubectl_commands
+from rollfleet.cli.error_lines import OneLineErrors
 
 if TYPE_CHECKING:
     from rollfleet.cli.local import LocalRun
     from rollfleet_api.job import CollectorJob
 
 app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
+    cls=OneLineErrors,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     help="Collect reinforcement-learning data: run and check CollectorJobs here, or manage those of a cluster.",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"rollfleet {version('rollfleet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options of all commands; without a command, show the help."""
+    if isinstance(context.command, OneLineErrors):
+        context.command.verbose = verbose
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -42,15 +68,9 @@ def run(
     from rich.console import Console
 
     from rollfleet.cli.display import Display
-    from rollfleet.cli.local import EXIT_FAILURE, LocalRun
-    from rollfleet.errors import RollfleetError
-    from rollfleet_api.validation import JobErrors
+    from rollfleet.cli.local import LocalRun
 
-    try:
-        known = _with(_only_job(job), workers=workers, seed=seed)
-    except JobErrors as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_FAILURE) from None
+    known = _with(_only_job(job), workers=workers, seed=seed)
     display = Display(Console(highlight=False))
     local = LocalRun(
         job=known,
@@ -59,18 +79,14 @@ def run(
         nats_url=nats,
         display=display,
     )
-    try:
-        code = asyncio.run(_until_signal(local))
-    except RollfleetError as error:
-        display.error(str(error))
-        code = EXIT_FAILURE
-    raise typer.Exit(code)
+    raise typer.Exit(asyncio.run(_until_signal(local)))
 
 
 def _only_job(path: Path) -> "CollectorJob":
+    from rollfleet.cli.validate import read_text
     from rollfleet_api.documents import read_jobs
 
-    jobs = read_jobs(path.read_text(), origin=str(path))
+    jobs = read_jobs(read_text(str(path), sys.stdin), origin=str(path))
     if len(jobs) != 1:
         raise typer.BadParameter(f"{path} holds {len(jobs)} jobs; put the job to run into its own file")
     return jobs[0]
@@ -105,6 +121,30 @@ async def _until_signal(local: "LocalRun") -> int:
         return await running
     except asyncio.CancelledError:
         return stop.exit_code
+
+
+class Starter(StrEnum):
+    """A set of files that `rollfleet init` writes."""
+
+    PPO = "ppo"
+    CUSTOM_ENV = "custom-env"
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="The folder to write into.", file_okay=False)] = Path(),
+    example: Annotated[
+        Starter, typer.Option(help="`ppo`: CartPole. `custom-env`: an environment in a file of your own.")
+    ] = Starter.PPO,
+) -> None:
+    """Write a job and its learner, ready for `rollfleet run` and for `kubectl apply -k`."""
+    from rollfleet.cli.starters import write
+
+    for path in write(example, folder):
+        typer.echo(f"wrote {path}")
+    where = "" if folder == Path() else f"cd {folder} && "
+    typer.echo(f"run it here:      {where}rollfleet run job.yaml --learner learner.py")
+    typer.echo(f"or on a cluster:  {where}kubectl apply -k .")
 
 
 @app.command()
@@ -166,8 +206,8 @@ def record(
     `rollfleet.Recording(FOLDER)` iterates over the recorded batches. Options that are not given are read from
     environment variables.
     """
-    from rollfleet.cli.record_program import EXIT_FAILURE, main
-    from rollfleet_api.address import Address, EnvironmentIncomplete
+    from rollfleet.cli.record_program import main
+    from rollfleet_api.address import Address
     from rollfleet_api.quantity import parse_bytes
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -175,11 +215,7 @@ def record(
         segment_bytes = parse_bytes(segment_size)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--segment-size") from None
-    try:
-        address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
-    except EnvironmentIncomplete as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_FAILURE) from None
+    address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
     raise typer.Exit(main(address, to, segment_bytes=segment_bytes, timeout_s=timeout))
 
 
@@ -191,15 +227,10 @@ def plot(
     ] = None,
 ) -> None:
     """Draw a learning curve as an image."""
-    from rollfleet.errors import RollfleetError
     from rollfleet.progress import draw
 
     picture = output or curve.with_suffix(".png")
-    try:
-        draw(curve, picture)
-    except RollfleetError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+    draw(curve, picture)
     typer.echo(str(picture))
 
 
@@ -208,5 +239,8 @@ app.add_typer(kubectl_commands.app)
 
 def main() -> None:
     """Run the command, also as a plugin of kubectl."""
-    plugin = Path(sys.argv[0]).stem == "kubectl-rollfleet"
-    app(prog_name="kubectl rollfleet" if plugin else None)
+    command = typer.main.get_command(app)
+    if Path(sys.argv[0]).stem == "kubectl-rollfleet":  # shells complete `kubectl`, not its plugins
+        command.params = [each for each in command.params if not (each.name or "").endswith("_completion")]
+        command.main(prog_name="kubectl rollfleet")
+    command.main()

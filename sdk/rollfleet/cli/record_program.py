@@ -1,14 +1,12 @@
 """The program behind `rollfleet record`: write a job's batches to disk until the job ends or a signal comes."""
 
-import sys
 from pathlib import Path
 
 from rollfleet.cli.stop_signal import StopSignal
-from rollfleet.errors import RollfleetError
 from rollfleet.recording.observation import record
 from rollfleet_api.address import Address
 
-EXIT_COMPLETE, EXIT_FAILURE = 0, 1
+EXIT_COMPLETE = 0
 
 
 def main(address: Address, folder: Path, *, segment_bytes: int, timeout_s: float) -> int:
@@ -21,30 +19,29 @@ def main(address: Address, folder: Path, *, segment_bytes: int, timeout_s: float
         timeout_s: How long to wait for NATS, and then for the job.
 
     Returns:
-        0: the job has ended. 1: an error ended the recording. 130, 143: Ctrl-C or SIGTERM stopped it; every batch that
-        had arrived is written.
+        0: the job has ended. 130, 143: Ctrl-C or SIGTERM stopped it; every batch that had arrived is written.
+
+    Raises:
+        RollfleetError: The recording could not begin, or could not go on.
+        OSError: A file could not be written.
     """
 
     def end_at_once() -> None:
         raise SystemExit(stop.exit_code)
 
     stop = StopSignal(lambda: None, end_at_once)
-    try:
-        recorder = record(
-            address.job,
-            folder,
-            address=address.url,
-            credentials=address.credentials,
-            segment_bytes=segment_bytes,
-            timeout_s=timeout_s,
-        )
-        with recorder:
-            print(f"recording {address.job} to {folder}", flush=True)
-            while not (stop.number or recorder.wait(0.2)):
-                pass
-    except (RollfleetError, OSError) as error:
-        print(error, file=sys.stderr)
-        return EXIT_FAILURE
+    recorder = record(
+        address.job,
+        folder,
+        address=address.url,
+        credentials=address.credentials,
+        segment_bytes=segment_bytes,
+        timeout_s=timeout_s,
+    )
+    with recorder:
+        print(f"recording {address.job} to {folder}", flush=True)
+        while not (stop.number or recorder.wait(0.2)):
+            pass
     counts = recorder.counts()
     print(
         f"recorded {counts.batches:,} batches, {counts.frames:,} frames, {counts.bytes / 1e6:,.1f} MB; "

@@ -40,7 +40,7 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
     for path in paths:
         origin = STDIN_NAME if path == "-" else path
         try:
-            documents = read_documents(_read(path, stdin), origin=origin)
+            documents = read_documents(read_text(path, stdin), origin=origin)
         except JobErrors as errors:
             failed = True
             print(errors, file=out)
@@ -57,7 +57,12 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
     return int(failed)
 
 
-def _read(path: str, stdin: TextIO) -> str:
+def read_text(path: str, stdin: TextIO) -> str:
+    """Return the text of a file of jobs; `-` is standard input.
+
+    Raises:
+        JobErrors: The file is missing, or cannot be read as text.
+    """
     origin = STDIN_NAME if path == "-" else path
     try:
         return stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")

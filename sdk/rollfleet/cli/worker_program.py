@@ -1,5 +1,7 @@
 """The program behind `rollfleet worker`: join a job over NATS with an address and an index, and work until it ends.
 
+`rollfleet_api.exit_codes` lists its exit codes. Code 0 means that the learner has completed the job, and nothing else.
+
 SIGTERM drains the worker: it sends its collected frames as a shorter batch and leaves. A second SIGTERM ends it at
 once. So does a step, or a full queue, that blocks the worker for more than 10 s after the first. Python warnings are
 hidden unless -W or PYTHONWARNINGS asks for them.
@@ -10,13 +12,22 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from typing import NoReturn
 
 import torch
 
 from rollfleet.cli.stop_signal import StopSignal
-from rollfleet.errors import ConnectionFailed, JobInvalid, JobNotFound, WeightMismatch
+from rollfleet.errors import (
+    ConnectionFailed,
+    JobEnded,
+    JobInvalid,
+    JobNotFound,
+    Timeout,
+    WeightMismatch,
+    WorkerReplaced,
+)
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -25,7 +36,14 @@ from rollfleet.system.process_setup import silence_warnings
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker, failure
 from rollfleet_api.address import THREADS, WORKER, Address
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_HOPELESS, EXIT_TERMINATED
+from rollfleet_api.exit_codes import (
+    EXIT_COMPLETE,
+    EXIT_CRASHED,
+    EXIT_GONE,
+    EXIT_HOPELESS,
+    EXIT_REPLACED,
+    EXIT_TERMINATED,
+)
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
@@ -33,6 +51,7 @@ from rollfleet_api.permissions import Role
 log = logging.getLogger(__name__)
 
 JOB_TIMEOUT_S = 60.0
+JOB_CHECK_S = 0.5
 DRAIN_S = 10.0  # leaves time to report and close within the 30 s grace period of Kubernetes
 
 
@@ -79,8 +98,8 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
         timeout_s: How long to wait for NATS, and then for the job.
 
     Returns:
-        0: the job is complete. 1: an error; a restart may help. 2: an error that a restart would repeat.
-        143: SIGTERM stopped the worker.
+        0: the learner has completed the job. 1: an error; a restart may help. 2: an error that a restart would
+        repeat. 3: the job, or NATS, is not there. 4: another process took the index. 143: SIGTERM stopped the worker.
     """
     os.environ[WORKER] = str(index)  # environments and policies read it, however this program got its index
     if not sys.warnoptions:
@@ -89,14 +108,19 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
     link: Link | None = None
     try:
         link = Link(address, role=Role.WORKER, timeout_s=timeout_s)
-        job = link.call(read_job(link, timeout_s=timeout_s))
-        if index >= job.spec.workers:
-            log.error("worker %d: job %s has workers 0 to %d", index, job.key, job.spec.workers - 1)
-            return EXIT_HOPELESS
+        until = time.monotonic() + timeout_s
+        while index >= (job := link.call(read_job(link, timeout_s=timeout_s))).spec.workers:
+            if time.monotonic() >= until:  # until then, NATS may have returned with an older version of the job
+                log.error("worker %d: job %s has workers 0 to %d", index, job.key, job.spec.workers - 1)
+                return EXIT_HOPELESS
+            time.sleep(JOB_CHECK_S)
         return _work(link, job, index, termination)
-    except (ConnectionFailed, JobNotFound) as error:
+    except WorkerReplaced as error:
         log.error("%s", error)
-        return EXIT_CRASHED
+        return EXIT_REPLACED
+    except (ConnectionFailed, JobNotFound, JobEnded, Timeout) as error:
+        log.error("%s", error)
+        return EXIT_GONE
     except Terminated:
         return EXIT_TERMINATED
     finally:
@@ -116,6 +140,8 @@ def _work(link: Link, job: CollectorJob, index: int, termination: _Termination) 
         transport.report(
             replace(transport.status or WorkerStatus.starting(index, transport.incarnation), state=WorkerState.LEFT)
         )
+        raise
+    except (ConnectionFailed, JobEnded, Timeout):  # passing faults: the worker itself has not failed
         raise
     except Exception as error:
         # A restart repeats errors in the job or the weights; a broken environment may work next time.

