@@ -1,17 +1,21 @@
 """`python -m rollfleet_operator`: the operator, configured by environment variables (see `settings`)."""
 
+import gc
 import logging
 import os
 import sys
 
-import kopf
+try:
+    import kopf
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
-from rollfleet_operator.login import login
-from rollfleet_operator.nats.server_port import NatsOnServer
-from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
-from rollfleet_operator.program import Operator
-from rollfleet_operator.settings import Settings, SettingsInvalid
+    import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
+    from rollfleet_operator.login import login
+    from rollfleet_operator.nats.server_port import NatsOnServer
+    from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
+    from rollfleet_operator.program import Operator
+    from rollfleet_operator.settings import Settings, SettingsInvalid
+except ModuleNotFoundError as error:
+    sys.exit(f"the operator needs the package {error.name}, which is not installed: pip install 'rollfleet[operator]'")
 
 
 def main() -> int:
@@ -24,6 +28,7 @@ def main() -> int:
     except (SettingsInvalid, NatsSettingsInvalid) as error:
         print(error, file=sys.stderr)
         return 2
+    gc.freeze()  # a collection stops the loop: it need not look at what was imported
     operator = Operator(settings, login, lambda: NatsOnServer(nats))
     kopf.run(
         memo=operator,

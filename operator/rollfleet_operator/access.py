@@ -2,6 +2,7 @@
 
 import base64
 import re
+from collections.abc import Sequence
 
 from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
@@ -9,6 +10,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.settings import Settings
 
 _NATS_PORT = 4222
 _DNS_PORT = 53
@@ -48,7 +50,7 @@ def mounted_credentials(secret: Manifest) -> bytes | None:
     return base64.b64decode(data) if data else None
 
 
-def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint) -> Manifest:
+def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: Settings) -> Manifest:
     """Build the NetworkPolicy of a role: no traffic into its pods; from workers, only to name servers and NATS.
 
     A learner may connect to any address: it writes its results where its user wants them. NetworkPolicies add up: users
@@ -60,10 +62,15 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint) -> Manifes
     nats = [{"port": port, "protocol": "TCP"} for port in ports]
     rules: Manifest = {"policyTypes": ["Ingress"]}
     if role is Role.WORKER:
-        rules = {"policyTypes": ["Ingress", "Egress"], "egress": [{"ports": dns}, {"ports": nats}]}
+        egress = [_egress(dns, settings.dns_to), _egress(nats, settings.nats_to)]
+        rules = {"policyTypes": ["Ingress", "Egress"], "egress": egress}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": names.network_policy(name, role), "labels": names.labels(name, role)},
         "spec": {"podSelector": {"matchLabels": names.labels(name, role)}, **rules},
     }
+
+
+def _egress(ports: list[Manifest], peers: Sequence[Manifest]) -> Manifest:
+    return {"ports": ports, "to": list(peers)} if peers else {"ports": ports}

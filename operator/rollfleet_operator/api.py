@@ -1,6 +1,7 @@
 """The operator's requests to the API server. It does not retry: callers decide when to try again."""
 
-from collections.abc import Callable
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -14,7 +15,12 @@ from rollfleet_operator.names import FIELD_MANAGER
 
 TIMEOUT_S: Final = 15.0
 CONNECTIONS: Final = 32
-_PAGE: Final = 500
+WATCH_S: Final = 240
+"""The length of a watch: the next one continues where it ends."""
+
+_PAGE: Final = 100
+"""Objects in one answer: the loop stands still while it is decoded."""
+
 _JSON: Final = "application/json"
 
 
@@ -60,8 +66,8 @@ class Api:
         """Disconnect. No other method may be called afterwards."""
         await self._session.close()
 
-    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
-        """Return an object; None: it does not exist."""
+    async def get(self, kind: str, namespace: str | None, name: str) -> Manifest | None:
+        """Return an object; None: it does not exist. `namespace` None: objects of its kind have none."""
         try:
             return await self._request("GET", KINDS[kind].path(namespace, name))
         except ApiError as error:
@@ -69,17 +75,71 @@ class Api:
                 return None
             raise
 
-    async def list(self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = "") -> Listing:
-        """List the objects that match the selectors; `namespace` None: in all namespaces."""
-        items: list[Manifest] = []
+    async def list(
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = "", cached: bool = False
+    ) -> Listing:
+        """List the objects that match the selectors.
+
+        Args:
+            kind: The kind.
+            namespace: The namespace; None: all namespaces.
+            labels: A selector of labels.
+            fields: A selector of fields.
+            cached: Whether the API server may answer from its cache, which may be a little behind, without etcd.
+        """
+        items, version = list[Manifest](), ""
+        async for page in self.pages(kind, namespace, labels=labels, fields=fields, cached=cached):
+            items += page.items
+            version = page.resource_version
+        return Listing(items, version)
+
+    async def pages(
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = "", cached: bool = False
+    ) -> AsyncIterator[Listing]:
+        """List objects in parts, so that not all of them are in memory at a time; see `list`."""
         query = {"limit": str(_PAGE), "labelSelector": labels, "fieldSelector": fields}
+        if cached:
+            query |= {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}
         while True:
             page = await self._request("GET", KINDS[kind].path(namespace), query=query)
-            items += ({"apiVersion": KINDS[kind].api_version, "kind": kind, **item} for item in page["items"])
             metadata = page["metadata"]
+            items = [{"apiVersion": KINDS[kind].api_version, "kind": kind, **item} for item in page.pop("items")]
+            yield Listing(items, metadata["resourceVersion"])
+            del items
             if not metadata.get("continue"):
-                return Listing(items, metadata["resourceVersion"])
-            query = {**query, "continue": metadata["continue"]}
+                return
+            # The version is part of the token for the next page.
+            query = {"limit": query["limit"], "labelSelector": labels, "fieldSelector": fields}
+            query |= {"continue": metadata["continue"]}
+
+    async def watch(
+        self, kind: str, namespace: str | None, resource_version: str, *, labels: str = ""
+    ) -> AsyncGenerator[Manifest, None]:
+        """Yield the changes of objects after a version, as the API server's events, until it ends the watch.
+
+        Raises:
+            ApiError: The API server refused, or did not send to the end.
+        """
+        query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
+        query |= {"resourceVersion": resource_version, "labelSelector": labels}
+        timeout = aiohttp.ClientTimeout(sock_connect=TIMEOUT_S, sock_read=WATCH_S + TIMEOUT_S)
+        url, rest = self._url(KINDS[kind].path(namespace)), b""
+        try:
+            # A session of its own: a watch holds its connection, which requests wait for.
+            async with (
+                self._connect() as session,
+                session.get(url, params=query, headers=self._headers(), timeout=timeout) as response,
+            ):
+                if response.status == 401:
+                    await self._log_in_again()
+                if response.status >= 400:
+                    raise _refusal(response.status, await response.json(content_type=None))
+                async for data in response.content.iter_any():
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        yield json.loads(line)
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise _unreachable(error) from error
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object with a generated name."""
@@ -121,23 +181,25 @@ class Api:
         fresh: bool = False,
     ) -> Manifest:
         parameters = {key: value for key, value in (query or {}).items() if value}
-        headers = {**self._info.as_http_headers(), "Accept": _JSON, "Content-Type": content_type}
-        url = self._info.server.rstrip("/") + path
+        headers, url = {**self._headers(), "Content-Type": content_type}, self._url(path)
         try:
             async with self._session.request(method, url, params=parameters, json=body, headers=headers) as response:
                 answer: Any = await response.json(content_type=None)
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            raise ApiError(
-                0, "Unreachable", f"the API server did not answer: {error or type(error).__name__}"
-            ) from error
+            raise _unreachable(error) from error
         if response.status == 401 and not fresh:
             await self._log_in_again()
             return await self._request(method, path, query=query, body=body, content_type=content_type, fresh=True)
         if response.status >= 400:
-            status = answer if isinstance(answer, dict) else {}
-            raise ApiError(response.status, status.get("reason", ""), status.get("message", str(answer)))
+            raise _refusal(response.status, answer)
         manifest: Manifest = answer
         return manifest
+
+    def _url(self, path: str) -> str:
+        return self._info.server.rstrip("/") + path
+
+    def _headers(self) -> dict[str, str]:
+        return {**self._info.as_http_headers(), "Accept": _JSON}
 
     async def _log_in_again(self) -> None:
         info = self._login()
@@ -145,3 +207,12 @@ class Api:
             old, self._info = self._session, info
             self._session = self._connect()
             await old.close()
+
+
+def _refusal(status: int, answer: Any) -> ApiError:
+    found = answer if isinstance(answer, dict) else {}
+    return ApiError(status, found.get("reason", ""), found.get("message", str(answer)))
+
+
+def _unreachable(error: Exception) -> ApiError:
+    return ApiError(0, "Unreachable", f"the API server did not answer: {error or type(error).__name__}")

@@ -7,9 +7,11 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache, job_key, owned_by
 from rollfleet_operator.errors import (
     ApiError,
+    LimitExceeded,
     NameTaken,
     NatsUnavailable,
     OperatorError,
+    OwnedElsewhere,
     SourceMissing,
     TemplateInvalid,
 )
@@ -89,9 +91,11 @@ def problem_of(error: OperatorError) -> Problem:
             if error.status == 403 and refused:
                 return Problem(refused.reason, f"the API server refused: {error}")
             return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refused: {error}")
+        case OwnedElsewhere():
+            return Problem("OwnedElsewhere", str(error))
         case NatsUnavailable():
             return Problem("NatsUnavailable", str(error))
-        case NameTaken() | SourceMissing() | TemplateInvalid():
+        case LimitExceeded() | NameTaken() | SourceMissing() | TemplateInvalid():
             return Problem(type(error).__name__, str(error))
         case _:
             return Problem("Error", str(error))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Final, NamedTuple
 
-from rollfleet_api.job import AutoscaleSpec, CollectorJob, Mode
+from rollfleet_api.job import MAX_WORKERS, AutoscaleSpec, CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_operator.frame_rate import STALE_S
 from rollfleet_operator.nats_port import Heartbeats
@@ -144,7 +144,7 @@ def _at_work(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> d
     return {
         index: status.frames_per_second
         for index, status in beats.items()
-        if index < workers and status.state in _AT_WORK and now_s - status.time_s < FRESH_S
+        if index < workers and status.state in _AT_WORK and abs(now_s - status.time_s) < FRESH_S
     }
 
 
@@ -204,7 +204,7 @@ def _advice(job: CollectorJob, target: float, samples: deque[Sample]) -> int | N
 
 
 def _whole(workers: float) -> int:
-    return ceil(workers - 1e-6)  # rounding errors must not add a worker
+    return ceil(min(workers, MAX_WORKERS) - 1e-6)  # rounding errors must not add a worker
 
 
 def _odds(share: float) -> float:

@@ -6,39 +6,47 @@ now and then.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.observed import Pod, parsed_pod
 
 _GONE: Final = 4096
 """Number of remembered deletions: a list that began before a deletion must not restore the object."""
+
+
+class _Known(NamedTuple):
+    """The newest known state of an object.
+
+    Attributes:
+        uid: Its UID.
+        version: Its resource version.
+        value: The object; of a pod, only what is read of it (None: it is not one of the operator's).
+    """
+
+    uid: str
+    version: int
+    value: Manifest | Pod | None
 
 
 class Cache:
     """Objects by job. For one event loop."""
 
     def __init__(self) -> None:
-        self._jobs: dict[JobKey, Manifest] = {}
-        self._children: defaultdict[JobKey, dict[Ref, Manifest]] = defaultdict(dict)
-        self._gone: dict[str, None] = {}
+        self._jobs: dict[JobKey, _Known] = {}
+        self._children: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
+        self._pods: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
+        # The version at which an object was seen to be deleted, by its UID, and the key of a job. One that has only
+        # lost the label of its watch looks deleted, too, and has this version.
+        self._gone: dict[str, tuple[int, JobKey | None]] = {}
 
     def put(self, manifest: Manifest) -> JobKey | None:
-        """Store an object, unless a newer state is known; return its job, if any."""
+        """Store an object, unless this state or a newer one is known, or it was deleted; return its job, if stored."""
         key = job_key(manifest)
-        if key is None:
-            return None
-        known = self._find(key, manifest)
-        if (
-            known is None
-            or known["metadata"]["uid"] != manifest["metadata"]["uid"]
-            or _version(known) <= _version(manifest)
-        ):
-            manifest["metadata"].pop("managedFields", None)
-            self._store(key, manifest)
-        return key
+        return key if key is not None and self._take(key, manifest) else None
 
     def remove(self, manifest: Manifest) -> JobKey | None:
         """Remove an object; return its job, if any."""
@@ -46,12 +54,12 @@ class Cache:
         if key is None:
             return None
         uid = manifest["metadata"]["uid"]
-        self._gone[uid] = None
+        self._gone[uid] = _version(manifest), (key if manifest["kind"] == KIND else None)
         while len(self._gone) > _GONE:
             del self._gone[next(iter(self._gone))]
-        known = self._find(key, manifest)
-        if known and known["metadata"]["uid"] == uid:
-            self._drop(key, ref(known))
+        known = self._find(key, ref(manifest))
+        if known and known.uid == uid:
+            self._drop(key, ref(manifest))
         return key
 
     def replace(
@@ -65,66 +73,103 @@ class Cache:
             resource_version: The version of the list.
             namespace: The listed namespace; None: all namespaces.
         """
-        changed: set[JobKey] = set()
         listed: set[str] = set()
+        changed = self.add(manifests, listed)
+        return changed | self.keep_only(kind, listed, resource_version, namespace)
+
+    def add(self, manifests: Iterable[Manifest], listed: set[str]) -> set[JobKey]:
+        """Store a part of a list; return the jobs with changes.
+
+        Args:
+            manifests: The objects.
+            listed: Gets their UIDs, for `keep_only`.
+        """
+        changed: set[JobKey] = set()
         for manifest in manifests:
-            key, uid = job_key(manifest), manifest["metadata"]["uid"]
-            listed.add(uid)
-            if key is not None and uid not in self._gone:
-                known = self._find(key, manifest)
-                if known is None or _version(known) < _version(manifest):
-                    changed.add(key)
-                self.put(manifest)
-        for key, known in [*self._of_kind(kind)]:
-            if namespace not in (None, key.namespace):
-                continue
-            if known["metadata"]["uid"] not in listed and _version(known) <= int(resource_version):
-                self._drop(key, ref(known))
+            listed.add(manifest["metadata"]["uid"])
+            key = job_key(manifest)
+            if key is not None and self._take(key, manifest):
+                changed.add(key)
+        return changed
+
+    def keep_only(
+        self, kind: str, listed: set[str], resource_version: str, namespace: str | None = None
+    ) -> set[JobKey]:
+        """Remove all objects of a kind that a list does not have; return the jobs with changes.
+
+        Args:
+            kind: The kind.
+            listed: The UIDs of all objects in the list.
+            resource_version: The version of the list; objects that are newer stay.
+            namespace: The listed namespace; None: all namespaces.
+        """
+        version, changed = int(resource_version), set[JobKey]()
+        for key, which, known in [*self._of_kind(kind)]:
+            if namespace in (None, key.namespace) and known.uid not in listed and known.version <= version:
+                self._drop(key, which)
                 changed.add(key)
         return changed
 
     def job(self, key: JobKey) -> Manifest | None:
         """Return a CollectorJob; None: it does not exist."""
-        return self._jobs.get(key)
+        return next(_manifests(filter(None, [self._jobs.get(key)])), None)
 
     def jobs(self) -> dict[JobKey, Manifest]:
         """Return all CollectorJobs."""
-        return dict(self._jobs)
+        return dict(zip(self._jobs, _manifests(self._jobs.values()), strict=True))
+
+    def was_deleted(self, key: JobKey) -> bool:
+        """Return whether a job was seen to be deleted, lately. One that is only missing in a list was not."""
+        return any(key == job for _, job in self._gone.values())
 
     def children(self, key: JobKey, uid: str) -> list[Manifest]:
         """Return the objects that the job with this UID owns."""
         found = self._children.get(key, {})
-        return [child for child in found.values() if owned_by(child, uid)]
+        return [child for child in _manifests(found.values()) if owned_by(child, uid)]
 
-    def pods(self, key: JobKey) -> list[Manifest]:
+    def pods(self, key: JobKey) -> list[Pod]:
         """Return the pods of the job, and of earlier jobs of its name."""
-        return [child for which, child in self._children.get(key, {}).items() if which.kind == "Pod"]
+        return [known.value for known in self._pods.get(key, {}).values() if isinstance(known.value, Pod)]
 
-    def _find(self, key: JobKey, manifest: Manifest) -> Manifest | None:
-        if manifest["kind"] == KIND:
-            return self._jobs.get(key)
-        return self._children.get(key, {}).get(ref(manifest))
-
-    def _store(self, key: JobKey, manifest: Manifest) -> None:
-        if manifest["kind"] == KIND:
-            self._jobs[key] = manifest
+    def _take(self, key: JobKey, manifest: Manifest) -> bool:
+        """Store an object; return whether it is new or newer."""
+        which, uid, version = ref(manifest), manifest["metadata"]["uid"], _version(manifest)
+        known = self._find(key, which)
+        if version < self._gone.get(uid, (0, None))[0] or (known is not None and known.version >= version):
+            return False
+        manifest["metadata"].pop("managedFields", None)
+        entry = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
+        if which.kind == KIND:
+            self._jobs[key] = entry
         else:
-            self._children[key][ref(manifest)] = manifest
+            self._owned(which.kind)[key][which] = entry
+        return True
+
+    def _find(self, key: JobKey, which: Ref) -> _Known | None:
+        return self._jobs.get(key) if which.kind == KIND else self._owned(which.kind).get(key, {}).get(which)
 
     def _drop(self, key: JobKey, which: Ref) -> None:
         if which.kind == KIND:
             self._jobs.pop(key, None)
             return
-        self._children[key].pop(which, None)
-        if not self._children[key]:
-            del self._children[key]
+        owned = self._owned(which.kind)
+        owned[key].pop(which, None)
+        if not owned[key]:
+            del owned[key]
 
-    def _of_kind(self, kind: str) -> Iterator[tuple[JobKey, Manifest]]:
+    def _owned(self, kind: str) -> defaultdict[JobKey, dict[Ref, _Known]]:
+        return self._pods if kind == "Pod" else self._children
+
+    def _of_kind(self, kind: str) -> Iterator[tuple[JobKey, Ref, _Known]]:
         if kind == KIND:
-            yield from self._jobs.items()
+            yield from ((key, Ref(KIND, key.name), known) for key, known in self._jobs.items())
             return
-        for key, children in self._children.items():
-            yield from ((key, child) for which, child in children.items() if which.kind == kind)
+        for key, owned in self._owned(kind).items():
+            yield from ((key, which, known) for which, known in owned.items() if which.kind == kind)
+
+
+def _manifests(known: Iterable[_Known]) -> Iterator[Manifest]:
+    return (each.value for each in known if isinstance(each.value, dict))
 
 
 def job_key(manifest: Manifest) -> JobKey | None:
@@ -146,5 +191,8 @@ def owned_by(manifest: Manifest, uid: str) -> bool:
 
 
 def _version(manifest: Manifest) -> int:
-    """Return the resource version as a number, which grows with each write (guaranteed since Kubernetes 1.35)."""
+    """Return the resource version as a number, which grows with each write of any object of a kind.
+
+    Kubernetes guarantees it since 1.35.
+    """
     return int(manifest["metadata"]["resourceVersion"])

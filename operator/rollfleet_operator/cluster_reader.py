@@ -1,5 +1,7 @@
 """The present state of a job in the cluster: watched objects from the cache, the others from the API server."""
 
+from typing import Final
+
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -11,6 +13,9 @@ from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, Ref, digest
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import Observed, Pod, Run, observe
+
+LONGEST_S: Final = 60.0
+"""The longest time between two questions why a run cannot create its pods."""
 
 
 class ClusterReader:
@@ -24,19 +29,34 @@ class ClusterReader:
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api, self._cache = api, cache
 
-    def observe(self, job: CollectorJob, memory: JobMemory, *, refused_pods: str = "") -> Observed:
+    def observe(self, job: CollectorJob, memory: JobMemory) -> Observed:
         """Return the known children of a job."""
         key = JobKey(job.metadata.namespace, job.metadata.name)
         children = self._cache.children(key, str(job.metadata.uid))
         children += memory.secrets.values()
-        return observe(children, self._cache.pods(key), refused_pods=refused_pods, source_digest=memory.source_digest)
+        pods = self._cache.pods(key)
+        return observe(children, pods, refused_pods=memory.refused, source_digest=memory.source_digest)
 
-    async def remember_secrets(self, job: CollectorJob, memory: JobMemory) -> None:
+    async def remember_secrets(self, job: CollectorJob, memory: JobMemory, now_s: float, oldest_s: float) -> None:
         """Read the job's Secrets into `memory`, unless they are there.
+
+        A deleted Secret is noticed by reading it again: a pod that starts waits for it. Pods that run have their files.
+
+        Args:
+            job: The job.
+            memory: Its memory.
+            now_s: The time, seconds since the epoch.
+            oldest_s: Seconds after which they are read again if a pod is starting.
 
         Raises:
             ApiError: The API server refused.
         """
+        if now_s - memory.secrets_s >= oldest_s and any(
+            not (pod.running or pod.finished) for pod in self.observe(job, memory).pods
+        ):
+            memory.secrets.clear()
+        if not memory.secrets:
+            memory.secrets_s = now_s
         for role in Role:
             which = Ref("Secret", names.secret(job.metadata.name, role))
             if which not in memory.secrets:
@@ -46,7 +66,7 @@ class ClusterReader:
                     memory.secrets[which] = {"apiVersion": "v1", "kind": "Secret", **found}
 
     async def read_source(self, job: CollectorJob, memory: JobMemory) -> None:
-        """Read the digest of the job's ConfigMap into `memory`.
+        """Read the digest of the job's ConfigMap into `memory`; without the ConfigMap the last digest stays.
 
         Raises:
             SourceMissing: The ConfigMap does not exist.
@@ -63,25 +83,44 @@ class ClusterReader:
             )
         memory.source_digest = digest([found.get("data"), found.get("binaryData")])
 
-    async def why_pods_are_refused(self, job: CollectorJob, observed: Observed) -> str:
-        """Return why a Kubernetes Job of the job cannot create its pods, in the API server's words; empty: it can.
+    async def read_refusals(self, job: CollectorJob, memory: JobMemory, now_s: float, least_s: float) -> None:
+        """Read into `memory` why a Kubernetes Job of the job cannot create its pods, in the API server's words.
+
+        Args:
+            job: The job.
+            memory: Its memory, with the last answer.
+            now_s: The time, seconds since the epoch.
+            least_s: Seconds without a new pod after which the API server is asked, and for which an answer holds at
+                least: it searches all events of the namespace for it. The longer a run waits, the longer it holds.
 
         Raises:
             ApiError: The API server did not list events.
         """
-        for run in observed.runs:
-            pods = [pod for pod in observed.pods_of(run) if not pod.finished]
-            if not (run.suspended or run.finished or run.deleting) and len(pods) < run.pods:
-                refused = await self._refusal(job, run, observed.pods_of(run))
-                if refused:
-                    return refused
-        return ""
+        observed = self.observe(job, memory)
+        lacking = [
+            run
+            for run in observed.runs
+            if not (run.suspended or run.finished or run.deleting)
+            and sum(not pod.finished for pod in observed.pods_of(run)) < run.pods
+        ]
+        if not lacking:
+            memory.lacking_s, memory.refused = 0.0, ""
+            return
+        newest_s = max(run.created_s for run in lacking)
+        newest_s = max((pod.created_s for run in lacking for pod in observed.pods_of(run)), default=newest_s)
+        if newest_s > memory.refused_s:  # a later pod shows that the refusal is over
+            memory.refused = ""
+        memory.lacking_s = max(memory.lacking_s or now_s, newest_s)
+        waits_s = now_s - memory.lacking_s
+        if waits_s >= least_s and now_s - memory.refused_s >= max(least_s, min(waits_s / 4, LONGEST_S)):
+            memory.refused_s, memory.refused = now_s, ""
+            for run in lacking:
+                memory.refused = memory.refused or await self._refusal(job, run, observed.pods_of(run))
 
     async def _refusal(self, job: CollectorJob, run: Run, pods: list[Pod]) -> str:
         fields = f"involvedObject.uid={run.uid},reason=FailedCreate"
         listed = await self._api.list("Event", job.metadata.namespace, fields=fields)
         newest = max(listed.items, key=_reported_s, default=None)
-        # A later pod shows that the refusal is over.
         if newest is None or any(pod.created_s > _reported_s(newest) for pod in pods):
             return ""
         return str(newest.get("message", "")).removeprefix("Error creating: ")

@@ -3,9 +3,9 @@
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
-from rollfleet_operator.problems import problems
+from rollfleet_operator.problems import Problem, clip, problems
 from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.verdict import Stage, current_run
+from rollfleet_operator.verdict import Stage, current_run, left_early
 from rollfleet_operator.workloads import queued
 
 _STOPPED = {Stage.COMPLETE: "Complete", Stage.FAILED: "Failed", Stage.RETRY: "TryingAgain", Stage.LIVE: "Suspended"}
@@ -26,16 +26,16 @@ def conditions(snapshot: Snapshot) -> list[Condition]:
 
 def _ready(snapshot: Snapshot) -> Condition:
     if snapshot.stopped:
-        return _condition(ConditionType.READY, False, _STOPPED[snapshot.verdict.stage], "no workers should run")
+        return condition(ConditionType.READY, False, _STOPPED[snapshot.verdict.stage], "no workers should run")
     counted = f"{snapshot.ready} of {snapshot.wanted} workers run and report"
     if snapshot.ready >= snapshot.wanted:
-        return _condition(ConditionType.READY, True, "AllWorkersReady", counted)
-    return _condition(ConditionType.READY, False, "WorkersMissing", counted)
+        return condition(ConditionType.READY, True, "AllWorkersReady", counted)
+    return condition(ConditionType.READY, False, "WorkersMissing", counted)
 
 
 def _progressing(snapshot: Snapshot) -> Condition:
     def progressing(reason: str, message: str, *, holds: bool = True) -> Condition:
-        return _condition(ConditionType.PROGRESSING, holds, reason, message)
+        return condition(ConditionType.PROGRESSING, holds, reason, message)
 
     if snapshot.stopped:
         return progressing(_STOPPED[snapshot.verdict.stage], "no workers should run", holds=False)
@@ -56,43 +56,51 @@ def _progressing(snapshot: Snapshot) -> Condition:
 def _degraded(snapshot: Snapshot) -> Condition:
     problem = snapshot.problem
     if problem is None and not snapshot.stopped:
-        problem = next(problems(snapshot.observed), None)
+        problem = next(problems(snapshot.observed), None) or _workers_left(snapshot)
     if problem is None:
-        return _condition(ConditionType.DEGRADED, False, "AsExpected", "")
-    return _condition(ConditionType.DEGRADED, True, problem.reason, problem.message)
+        return condition(ConditionType.DEGRADED, False, "AsExpected", "")
+    return condition(ConditionType.DEGRADED, True, problem.reason, problem.message)
+
+
+def _workers_left(snapshot: Snapshot) -> Problem | None:
+    if left_early(snapshot.job, snapshot.observed, snapshot.heartbeats) is None:
+        return None
+    message = "all workers exited with code 0, but the learner has not completed the job: they are started again"
+    return Problem("WorkersLeft", message)
 
 
 def _end(snapshot: Snapshot, kind: ConditionType, stage: Stage) -> Condition:
     verdict = snapshot.verdict
     if verdict.stage is stage:
-        return _condition(kind, True, verdict.reason, verdict.message)
-    return _condition(kind, False, "NotEnded" if not verdict.ended else "EndedOtherwise", "")
+        return condition(kind, True, verdict.reason, verdict.message)
+    return condition(kind, False, "NotEnded" if not verdict.ended else "EndedOtherwise", "")
 
 
 def _failed(snapshot: Snapshot) -> Condition:
     verdict = snapshot.verdict
     if verdict.stage is Stage.RETRY:  # stays true until the failed run is deleted
-        return _condition(ConditionType.FAILED, True, verdict.reason, verdict.message)
+        return condition(ConditionType.FAILED, True, verdict.reason, verdict.message)
     return _end(snapshot, ConditionType.FAILED, Stage.FAILED)
 
 
 def _suspended(snapshot: Snapshot) -> Condition:
     if snapshot.job.spec.suspend and not snapshot.verdict.ended:
-        return _condition(ConditionType.SUSPENDED, True, "Suspended", "`spec.suspend` is true")
+        return condition(ConditionType.SUSPENDED, True, "Suspended", "`spec.suspend` is true")
     if _is_queued(snapshot) and not snapshot.verdict.ended:
-        return _condition(ConditionType.SUSPENDED, True, "Queued", "Kueue has not admitted the workers yet")
-    return _condition(ConditionType.SUSPENDED, False, "NotSuspended", "")
+        return condition(ConditionType.SUSPENDED, True, "Queued", "Kueue has not admitted the workers yet")
+    return condition(ConditionType.SUSPENDED, False, "NotSuspended", "")
 
 
 def _is_queued(snapshot: Snapshot) -> bool:
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
-    return run is not None and run.suspended and queued(snapshot.job)
+    return run is not None and run.suspended and (run.queued or queued(snapshot.job))
 
 
-def _condition(kind: ConditionType, holds: bool, reason: str, message: str) -> Condition:
+def condition(kind: ConditionType, holds: bool, reason: str, message: str) -> Condition:
+    """Return a condition, with its message clipped."""
     return Condition(
         type=kind,
         status=ConditionStatus.TRUE if holds else ConditionStatus.FALSE,
         reason=reason,
-        message=message,
+        message=clip(message),
     )

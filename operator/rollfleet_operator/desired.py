@@ -8,6 +8,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import access, names, workloads
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_port import Endpoint
+from rollfleet_operator.observed import Observed
 from rollfleet_operator.settings import Settings
 
 
@@ -21,6 +22,7 @@ class Inputs:
         credentials: Credentials file by role; None: this NATS needs none.
         source_digest: Digest of the files in the job's ConfigMap.
         stopped: Whether no pod may run: the job has ended, or waits for a retry.
+        queued: Whether another client has put the job's runs into a queue of Kueue.
     """
 
     settings: Settings
@@ -28,10 +30,15 @@ class Inputs:
     credentials: Mapping[Role, bytes | None]
     source_digest: str = ""
     stopped: bool = False
+    queued: bool = False
 
 
 def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     """Return the desired children in the order of their creation.
+
+    Args:
+        job: The job.
+        inputs: All else that they depend on.
 
     Raises:
         TemplateInvalid: A template in the job does not have the form of a pod template.
@@ -40,12 +47,46 @@ def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
         >>> [manifest["kind"] for manifest in desired(job, inputs)]
         ['ServiceAccount', 'Secret', 'Secret', 'NetworkPolicy', 'NetworkPolicy', 'Job']
     """
+    return [*access_objects(job, inputs), *(_owned(job, run) for run in _runs(job, inputs))]
+
+
+def access_objects(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
+    """Return the desired objects that give pods their rights. They do not depend on what the user wrote."""
     roles = tuple(Role)
     found = [access.account(job)]
     found += [access.secret(job, role, inputs.endpoint, inputs.credentials[role]) for role in roles]
     if inputs.settings.network_policies:
-        found += [access.network_policy(job, role, inputs.endpoint) for role in roles]
-    return [_owned(job, manifest) for manifest in [*found, *_runs(job, inputs)]]
+        found += [access.network_policy(job, role, inputs.endpoint, inputs.settings) for role in roles]
+    return [_owned(job, manifest) for manifest in found]
+
+
+def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed, *, grow: bool = True) -> list[Manifest]:
+    """Return the existing runs, with the desired number of pods, of a job whose next runs cannot be built now.
+
+    Args:
+        job: The job.
+        inputs: All else that they depend on.
+        observed: Its children.
+        grow: Whether they may get more pods than they have.
+    """
+    queued, stopped = _is_queued(job, inputs), _stopped(job, inputs)
+    if queued and stopped:
+        return []
+    workers = job.spec.workers
+    if not grow:
+        workers = min([workers, *(run.pods for run in observed.runs if run.name.role is Role.WORKER)])
+    size = {"completions": workers, "parallelism": workers}
+    sizes: dict[Role, Manifest] = {Role.WORKER: size} | ({Role.LEARNER: {}} if job.spec.learner else {})
+    suspend: Manifest = {} if queued else {"suspend": stopped}
+    return [
+        {
+            "kind": "Job",
+            "metadata": {"name": str(run.name), **workloads.queue_metadata(job)},
+            "spec": sizes[run.name.role] | suspend,
+        }
+        for run in observed.runs
+        if run.name.role in sizes
+    ]
 
 
 def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
@@ -54,11 +95,19 @@ def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
         workloads.learner(job, inputs.settings, inputs.source_digest),
     )
     runs = [manifest for manifest in built if manifest is not None]
-    stopped = inputs.stopped or job.spec.suspend
-    if workloads.queued(job):
+    stopped = _stopped(job, inputs)
+    if _is_queued(job, inputs):
         # Kueue resumes each Job in its queue: a Job that must not run must not exist.
         return [] if stopped else runs
     return [{**run, "spec": {**run["spec"], "suspend": stopped}} for run in runs]
+
+
+def _stopped(job: CollectorJob, inputs: Inputs) -> bool:
+    return inputs.stopped or job.spec.suspend
+
+
+def _is_queued(job: CollectorJob, inputs: Inputs) -> bool:
+    return inputs.queued or workloads.queued(job)
 
 
 def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
@@ -79,5 +128,5 @@ def _owned(job: CollectorJob, manifest: Manifest) -> Manifest:
         ],
     }
     whole = {**manifest, "metadata": metadata}
-    metadata["annotations"] = {names.APPLIED: digest(whole)}
+    metadata["annotations"] = {**metadata.get("annotations", {}), names.APPLIED: digest(whole)}
     return whole

@@ -3,8 +3,10 @@
 ```
 OperatorError
 ├── NatsUnavailable     NATS could not be reached, or refused a request; the operator tries again
+│   └── OwnedElsewhere  another installation runs a job of this name on the same NATS
 ├── ApiError            the API server refused a request (has its status code, reason and message)
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
+├── LimitExceeded       a job asks for more than the installation allows it or its namespace
 ├── TemplateInvalid     a user's pod template does not have the form of one
 └── SourceMissing       the ConfigMap in a job's `source` does not exist
 ```
@@ -17,6 +19,10 @@ class OperatorError(Exception):
 
 class NatsUnavailable(OperatorError):
     """NATS could not be reached, or refused a request."""
+
+
+class OwnedElsewhere(NatsUnavailable):
+    """Another installation, with the same signing key, runs a job of this name on the same NATS."""
 
 
 class ApiError(OperatorError):
@@ -35,6 +41,10 @@ class ApiError(OperatorError):
 
 class NameTaken(OperatorError):
     """An object of this name exists already and belongs to someone else."""
+
+
+class LimitExceeded(OperatorError):
+    """A job asks for more than the installation allows it or its namespace."""
 
 
 class TemplateInvalid(OperatorError):

@@ -9,12 +9,12 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatu
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.problems import clip
 
 QUIET_S: Final = 60.0
 """An event is not repeated within this time: a condition that flips back and forth is no news each time."""
 
 COMPONENT: Final = "rollfleet"
-MAX_MESSAGE: Final = 1024
 
 
 class Severity(StrEnum):
@@ -102,7 +102,7 @@ def event(job: CollectorJob, announcement: Event, now_s: float) -> Manifest:
         },
         "type": announcement.severity.value,
         "reason": announcement.reason,
-        "message": announcement.message[:MAX_MESSAGE],
+        "message": clip(announcement.message),
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": now,

@@ -1,6 +1,8 @@
 """The handlers that kopf calls. They decide nothing: each passes a watched object on to the operator."""
 
-from typing import Any
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import Any, Final
 
 import kopf
 
@@ -8,7 +10,18 @@ from rollfleet_operator import names
 from rollfleet_operator.kinds import KINDS, WATCHED
 from rollfleet_operator.program import Operator
 
+BACKOFFS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between the attempts of a watch; the last one is repeated."""
+
 _OURS = {names.MANAGED_BY: names.FIELD_MANAGER}
+
+
+class Backoffs:
+    """The pauses of a watch, without an end: with an end, one namespace that refuses it would end the operator."""
+
+    def __iter__(self) -> Iterator[float]:
+        """Return the pauses of one request."""
+        return chain(BACKOFFS_S, repeat(BACKOFFS_S[-1]))
 
 
 @kopf.on.startup()
@@ -16,7 +29,7 @@ async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> No
     """Configure kopf, and start."""
     settings.posting.enabled = False  # the operator writes its own events
     settings.networking.request_timeout = 30.0
-    settings.networking.error_backoffs = [0.5, 1, 2, 5, 10]
+    settings.networking.error_backoffs = Backoffs()
     # kopf has one task for each recently changed object. A limit on tasks would count idle ones and delay all others.
     settings.queueing.idle_timeout = 0.2
     settings.scanning.disabled = bool(memo.settings.namespaces)
@@ -47,12 +60,6 @@ async def job_seen(event: kopf.RawEvent, memo: Operator, **_: Any) -> None:
 async def run_seen(event: kopf.RawEvent, memo: Operator, **_: Any) -> None:
     """Pass on the Kubernetes Job of workers or learner."""
     memo.seen("Job", dict(event["object"]), deleted=event["type"] == "DELETED")
-
-
-@kopf.on.event("", "v1", "pods", labels=_OURS)
-async def pod_seen(event: kopf.RawEvent, memo: Operator, **_: Any) -> None:
-    """Pass on a pod."""
-    memo.seen("Pod", dict(event["object"]), deleted=event["type"] == "DELETED")
 
 
 @kopf.on.event("", "v1", "serviceaccounts", labels=_OURS)

@@ -15,11 +15,17 @@ class JobMemory:
 
     Attributes:
         secrets: The job's Secrets, as they are mounted now; the operator has no right to watch Secrets.
+        secrets_s: Time at which they were read.
+        refused: Why pods could not be created when it was last asked; empty: they could.
+        refused_s: Time of that question.
+        lacking_s: Time since when pods are missing and none was created; 0: none is missing.
+        queued: Whether another client, such as Kueue's default, has put a run of the job into a queue.
+        ignored: What the operator ignores in the job, as it has already been reported.
         provisioned: The generation of the spec on NATS; None: unknown.
         doubted: Whether NATS may have lost its data.
         released: Whether the job is over and was removed from NATS.
         heartbeats: The last heartbeats, for the time when NATS is away.
-        source_digest: Digest of the job's ConfigMap, when it last existed.
+        source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
         written_s: Time of the last write of the status.
         rate: The job's frame rate.
         history: Measurements for the number of workers.
@@ -27,11 +33,17 @@ class JobMemory:
     """
 
     secrets: dict[Ref, Manifest] = field(default_factory=dict)
+    secrets_s: float = 0.0
+    refused: str = ""
+    refused_s: float = 0.0
+    lacking_s: float = 0.0
+    queued: bool = False
+    ignored: tuple[str, ...] = ()
     provisioned: int | None = None
     doubted: bool = False
     released: bool = False
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
-    source_digest: str = ""
+    source_digest: str | None = None
     written_s: float = 0.0
     rate: FrameRate = field(default_factory=FrameRate)
     history: History = field(default_factory=History)

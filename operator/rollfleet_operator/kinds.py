@@ -35,7 +35,9 @@ KINDS: Final = {
     "Secret": Kind(api_version="v1", plural="secrets"),
     "ConfigMap": Kind(api_version="v1", plural="configmaps"),
     "Event": Kind(api_version="v1", plural="events"),
+    "Namespace": Kind(api_version="v1", plural="namespaces"),
 }
 
-WATCHED: Final = ("Job", "Pod", "ServiceAccount", "NetworkPolicy")
-"""Children that are watched. Not Secrets: a watch would need the right to read all Secrets of a namespace."""
+WATCHED: Final = ("Job", "ServiceAccount", "NetworkPolicy")
+"""Children that kopf watches, besides the pods (see `pod_watch`). Not Secrets: a watch would need the right to read all
+Secrets of a namespace."""

@@ -8,8 +8,27 @@ from typing import Any, Final, NamedTuple
 Manifest = dict[str, Any]
 """A Kubernetes object as JSON. It is built here or parsed into `observed`; no other module reads its fields."""
 
-_MERGED_BY: Final = ("name", "mountPath", "containerPort", "key")
-"""Fields that identify the items of a list that is merged and not replaced."""
+_KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "ports": ("containerPort", "protocol"),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "claims": ("name",),
+    "volumes": ("name",),
+    "imagePullSecrets": ("name",),
+    "resourceClaims": ("name",),
+    "schedulingGates": ("name",),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ownerReferences": ("uid",),
+}
+"""The lists that are merged, and the fields that identify their items: the API's `x-kubernetes-list-map-keys`, as for
+server-side apply. All other lists, such as tolerations, are replaced as a whole."""
+
+_DEFAULTS: Final = {"protocol": "TCP"}
+"""Fields of `_KEYS` that have a default."""
 
 HASH_LENGTH: Final = 8
 
@@ -36,51 +55,77 @@ def digest(data: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
-def overlay(below: Any, above: Any) -> Any:
+def overlay(below: Any, above: Any, field: str = "") -> Any:
     """Merge a user's manifest (`above`) into the operator's (`below`); the result shares nothing with either.
 
-    Mappings are merged, and `null` removes a field. Lists of items with a name (containers, volumes, variables) are
-    merged by the name, the operator's items first; all other lists are replaced.
+    Mappings are merged, and `null` removes a field. Lists of the API's map type (containers, volumes, variables) are
+    merged by their own keys, the operator's items first; all other lists are replaced.
+
+    Args:
+        below: The operator's value.
+        above: The user's value.
+        field: The field that holds both.
 
     Example:
         >>> overlay({"a": 1, "b": {"c": 2}}, {"a": None, "b": {"d": 3}})
         {'b': {'c': 2, 'd': 3}}
     """
     if isinstance(below, dict) and isinstance(above, dict):
-        kept = {key: value for key, value in below.items() if above.get(key, value) is not None}
-        written = {key: value for key, value in above.items() if value is not None}
-        return {key: _merged(key, kept, written) for key in (*kept, *(key for key in written if key not in kept))}
-    if isinstance(below, list) and isinstance(above, list) and (key := _key(below + above)):
-        kept, written = ({item[key]: item for item in items} for items in (below, above))
-        return [_merged(name, kept, written) for name in (*kept, *(name for name in written if name not in kept))]
+        merged = {key: deepcopy(value) for key, value in below.items() if key not in above}
+        merged |= {
+            key: overlay(below[key], value, key) if key in below else deepcopy(value)
+            for key, value in above.items()
+            if value is not None
+        }
+        return {key: merged[key] for key in (*below, *above) if key in merged}
+    if _is_keyed(field, below) and _is_keyed(field, above):
+        known = [_key(field, item) for item in below]
+        return [
+            *(
+                _merged(field, item, [each for each in above if _key(field, each) == _key(field, item)])
+                for item in below
+            ),
+            *(deepcopy(item) for item in above if _key(field, item) not in known),
+        ]
     return deepcopy(above)
 
 
-def _merged(key: str, below: Manifest, above: Manifest) -> Any:
-    if key not in above:
-        return deepcopy(below[key])
-    return overlay(below[key], above[key]) if key in below else deepcopy(above[key])
+def _merged(field: str, item: Manifest, above: list[Manifest]) -> Manifest:
+    merged: Manifest = deepcopy(item)
+    for each in above:
+        merged = overlay(merged, each)
+    return merged
 
 
-def covers(wanted: Any, found: Any) -> bool:
-    """Return whether `found` contains all of `wanted`; it may contain more."""
+def covers(wanted: Any, found: Any, field: str = "") -> bool:
+    """Return whether `found` contains all of `wanted`; it may contain more.
+
+    Args:
+        wanted: The desired value.
+        found: The present value.
+        field: The field that holds both.
+    """
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
-            key in found and covers(value, found[key]) for key, value in wanted.items()
+            key in found and covers(value, found[key], key) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         if not isinstance(found, list):
             return False
-        key = _key(wanted + found)
-        if key:
-            items = {item[key]: item for item in found}
-            return all(item[key] in items and covers(item, items[item[key]]) for item in wanted)
+        if _is_keyed(field, wanted) and _is_keyed(field, found):
+            return all(
+                any(_key(field, item) == _key(field, each) and covers(item, each) for each in found) for item in wanted
+            )
         return len(wanted) == len(found) and all(map(covers, wanted, found))
     return bool(wanted == found)
 
 
-def _key(items: list[Any]) -> str | None:
-    """Return the field that identifies the items; None: they are values, or have no such field."""
-    if not items or not all(isinstance(item, dict) for item in items):
-        return None
-    return next((key for key in _MERGED_BY if all(key in item for item in items)), None)
+def _is_keyed(field: str, items: Any) -> bool:
+    """Return whether a value is a list whose items have the keys of its field."""
+    if field not in _KEYS or not isinstance(items, list):
+        return False
+    return all(isinstance(item, dict) and _KEYS[field][0] in item for item in items)
+
+
+def _key(field: str, item: Manifest) -> tuple[Any, ...]:
+    return tuple(item.get(key, _DEFAULTS.get(key)) for key in _KEYS[field])

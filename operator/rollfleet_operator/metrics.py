@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.work_queue import WorkQueue
 
 _OF_JOBS: Final = (
@@ -54,7 +54,21 @@ class Metrics:
         self._seconds = Histogram(
             "rollfleet_reconciliation_seconds", "Seconds for the reconciliation of a job", registry=self._registry
         )
+        self._refused = Gauge(
+            "rollfleet_namespace_refused",
+            "Whether the API server refuses the operator the list of a namespace; no label: of the cluster",
+            ["namespace"],
+            registry=self._registry,
+        )
         self._registry.register(_Jobs(cache, queue))
+
+    def watch(self, nats: NatsPort) -> None:
+        """Show the metrics of NATS, too."""
+        self._registry.register(_Messages(nats))
+
+    def refused(self, namespace: str, refused: bool) -> None:
+        """Note whether the API server refuses the list of a namespace; empty: of the cluster."""
+        self._refused.labels(namespace).set(refused)
 
     @contextmanager
     def timed(self) -> Iterator[Outcome]:
@@ -90,6 +104,21 @@ class _Jobs(Collector):
             for key, status in statuses.items():
                 family.add_metric(list(key), _at(status, path) or 0)
             yield family
+
+
+class _Messages(Collector):
+    """Metrics of jobs' messages."""
+
+    def __init__(self, nats: NatsPort) -> None:
+        self._nats = nats
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        yield CounterMetricFamily(
+            "rollfleet_messages_dropped",
+            "Messages of jobs that the operator did not keep: too large, too many, or of workers that do not exist",
+            value=self._nats.dropped_messages,
+        )
 
 
 def _at(status: Any, path: tuple[str, ...]) -> Any:

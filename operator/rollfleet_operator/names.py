@@ -17,8 +17,13 @@ REVISION: Final = "rollfleet.dev/revision"
 APPLIED: Final = "rollfleet.dev/applied"
 """Annotation: a hash of the applied manifest. It shows that a field is no longer wanted."""
 
+ROTATE: Final = "rollfleet.dev/rotate"
+"""Annotation of a CollectorJob: the time from before which its credentials are renewed."""
+
 KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+QUEUE: Final = "rollfleet.dev/queue"
+"""Annotation: the queue that the operator has set in a Kubernetes Job. Another one is Kueue's, or a user's."""
 
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
+from rollfleet_operator import names
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
@@ -17,6 +18,7 @@ class NatsInMemory:
         away: Whether NATS is unreachable.
         on_provision: Called with each job before it is published.
         rotation: A number; mounted credentials are renewed when it changes.
+        dropped_messages: Always 0.
 
         ple:
         >>> nats = NatsInMemory()
@@ -30,6 +32,7 @@ class NatsInMemory:
         self.on_provision: Callable[[CollectorJob], Awaitable[None]] | None = None
         self.away = False
         self.rotation = 0
+        self.dropped_messages = 0
 
     @property
     def endpoint(self) -> Endpoint:
@@ -38,7 +41,8 @@ class NatsInMemory:
 
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
         """Return a text with the owner's name; it grants nothing."""
-        return f"{role} of {job.key} {job.metadata.uid} {self.rotation}".encode()
+        requested = job.metadata.annotations.get(names.ROTATE, "")
+        return f"{role} of {job.key} {job.metadata.uid} {self.rotation}{requested}".encode()
 
     async def provision(self, job: CollectorJob) -> None:
         """Store the job."""

@@ -65,6 +65,11 @@ class NatsPort(Protocol):
         """The address of NATS for pods."""
         ...
 
+    @property
+    def dropped_messages(self) -> int:
+        """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
+        ...
+
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
         """Return the credentials file of a role.
 
@@ -84,15 +89,18 @@ class NatsPort(Protocol):
 
         Streams of an earlier job of the same name (another `metadata.uid`) are recreated empty. If NATS has lost its
         data, the last known leases, control and learner's status are stored again.
+
+        Raises:
+            OwnedElsewhere: The streams of this name are another installation's.
         """
         ...
 
     async def deprovision(self, key: JobKey) -> None:
-        """Remove all data of a job. A missing job is no error."""
+        """Remove all data of a job. A missing job is no error; one of another installation is left alone."""
         ...
 
     async def provisioned(self) -> set[JobKey]:
-        """Return the jobs with data on NATS, to find those that were deleted unnoticed."""
+        """Return this installation's jobs with data on NATS, to find those that were deleted unnoticed."""
         ...
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:

@@ -1,14 +1,22 @@
 """A job's observed children, parsed. No other module reads the API server's objects."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeVar
 
 from rollfleet_api.kubernetes_names import INDEX_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.clock import parse_time
 from rollfleet_operator.manifest import Manifest, Ref, ref
+
+log = logging.getLogger(__name__)
+
+P = TypeVar("P")
+
+MOST_TEXT = 1024
+"""The most kept characters of each message of a pod: thousands of pods are in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +36,7 @@ class Run:
         uid: Its UID.
         pods: Number of pods that should run.
         suspended: Whether the operator or Kueue has suspended it.
+        queued: Whether it waits in a queue of Kueue that another client than the operator chose.
         complete: Whether all pods exited with 0.
         failed: Its failure; None: it has not failed.
         deleting: Whether it is being deleted.
@@ -39,6 +48,7 @@ class Run:
     uid: str
     pods: int
     suspended: bool
+    queued: bool
     complete: bool
     failed: Ending | None
     deleting: bool
@@ -59,12 +69,13 @@ class Run:
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         held = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
-        failed = held.get("Failed")
+        failed, queue = held.get("Failed"), (metadata.get("labels") or {}).get(names.QUEUE_NAME)
         return cls(
             name=names.Workload.parse(metadata["name"]),
             uid=metadata["uid"],
             pods=spec.get("parallelism", 1),
             suspended=spec.get("suspend", False),
+            queued=queue is not None and queue != (metadata.get("annotations") or {}).get(names.QUEUE),
             complete="Complete" in held,
             failed=Ending(reason=failed.get("reason", ""), message=failed.get("message", "")) if failed else None,
             deleting="deletionTimestamp" in metadata,
@@ -96,6 +107,7 @@ class Pod:
         unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
         waiting: Why its container does not start: the kubelet's reason and message; None: it does.
         crash: Its container's failure; None: it has not failed.
+        failed: Whether it has ended with a failure of any kind.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
         devices: Requested devices: resource name and count.
         finalizers: Its finalizers.
@@ -111,6 +123,7 @@ class Pod:
     deleting: bool
     running: bool
     finished: bool
+    failed: bool
     placed_s: float
     unplaced: str
     waiting: tuple[str, str] | None
@@ -119,9 +132,19 @@ class Pod:
     devices: Mapping[str, int]
     finalizers: tuple[str, ...]
 
+    @property
+    def crashed_s(self) -> float:
+        """The time of its container's failure; 0: it has not failed."""
+        return (self.crash.finished_s or self.created_s) if self.crash else 0.0
+
     @classmethod
     def parse(cls, manifest: Manifest) -> Self:
-        """Parse an object of the API server."""
+        """Parse an object of the API server.
+
+        Raises:
+            ValueError: It is not a pod of workers or a learner.
+            KeyError: It has no role.
+        """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         conditions = {each["type"]: each for each in status.get("conditions") or []}
         placed = conditions.get("PodScheduled", {})
@@ -134,21 +157,30 @@ class Pod:
             name=metadata["name"],
             uid=metadata["uid"],
             resource_version=metadata["resourceVersion"],
-            run=next((owner["uid"] for owner in metadata.get("ownerReferences") or [] if owner["kind"] == "Job"), ""),
+            run=_run_of(manifest),
             role=Role(metadata["labels"][names.ROLE]),
-            index=int(metadata.get("annotations", {}).get(INDEX_LABEL, 0)),
+            index=int((metadata.get("annotations") or {}).get(INDEX_LABEL, 0)),
             created_s=parse_time(metadata["creationTimestamp"]),
             deleting="deletionTimestamp" in metadata,
             running=phase == "Running" and all("running" in state for state in states[-1:]),
             finished=phase in ("Succeeded", "Failed"),
+            failed=phase == "Failed",
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
-            unplaced=placed.get("message", "") if placed.get("status") == "False" else "",
-            waiting=(waiting.get("reason", ""), waiting.get("message", "")) if waiting and phase == "Pending" else None,
+            unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else "",
+            waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])
+            if waiting and phase == "Pending"
+            else None,
             crash=_crash(crashed) if crashed else None,
             disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
-            devices=dict(_devices(spec)),
+            devices=dict(devices(spec)),
             finalizers=tuple(metadata.get("finalizers") or ()),
         )
+
+
+def _run_of(pod: Manifest) -> str:
+    """Return the UID of the Kubernetes Job of a pod; empty: it has none."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((str(owner["uid"]) for owner in owners if owner["kind"] == "Job"), "")
 
 
 def _since(condition: Manifest) -> float:
@@ -159,13 +191,13 @@ def _crash(terminated: Manifest) -> Crash:
     return Crash(
         code=terminated["exitCode"],
         reason=terminated.get("reason", ""),
-        message=terminated.get("message", ""),
+        message=terminated.get("message", "")[-MOST_TEXT:],  # the end of a log
         finished_s=parse_time(terminated["finishedAt"]) if terminated.get("finishedAt") else 0.0,
     )
 
 
-def _devices(spec: Manifest) -> Iterator[tuple[str, int]]:
-    """Yield the devices: extended resources have a domain in their name, and a whole number."""
+def devices(spec: Manifest) -> Iterator[tuple[str, int]]:
+    """Yield the devices of a pod's containers: extended resources have a domain in their name, and a whole number."""
     for container in spec["containers"]:
         for resource, amount in ((container.get("resources") or {}).get("limits") or {}).items():
             if "/" in resource and str(amount).isdecimal():
@@ -181,14 +213,14 @@ class Observed:
         runs: The Kubernetes Jobs among them, oldest first.
         pods: The pods of these runs.
         refused_pods: Why a run cannot create pods (quota, Pod Security), in the API server's words; empty: it can.
-        source_digest: Digest of the files in the job's ConfigMap; empty: the job has none.
+        source_digest: Digest of the files in the job's ConfigMap; empty: the job has none; None: unknown.
     """
 
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     pods: tuple[Pod, ...] = ()
     refused_pods: str = ""
-    source_digest: str = ""
+    source_digest: str | None = ""
 
     def run(self, name: names.Workload) -> Run | None:
         """Return the run with this name, unless it is being deleted."""
@@ -199,25 +231,39 @@ class Observed:
         return [pod for pod in self.pods if run is not None and pod.run == run.uid]
 
 
+def parsed_pod(manifest: Manifest) -> Pod | None:
+    """Return a pod; None: it is not one of the operator's."""
+    return _parsed(Pod.parse, manifest)
+
+
 def observe(
-    children: Iterable[Manifest], pods: Iterable[Manifest], *, refused_pods: str = "", source_digest: str = ""
+    children: Iterable[Manifest], pods: Iterable[Pod], *, refused_pods: str = "", source_digest: str | None = ""
 ) -> Observed:
-    """Parse a job's children, and the pods that may belong to them.
+    """Parse a job's children, and pass over all objects and pods that do not belong to them.
 
     Example:
         >>> observe([], []).runs
         ()
     """
-    found = {ref(child): child for child in children}
-    runs = sorted((Run.parse(child) for kind, child in found.items() if kind.kind == "Job"), key=_age)
+    parsed = [(child, _parsed(Run.parse, child) if child["kind"] == "Job" else None) for child in children]
+    runs = sorted((run for _, run in parsed if run), key=_age)
     uids = {run.uid for run in runs}
     return Observed(
-        children=found,
+        children={ref(child): child for child, run in parsed if run or child["kind"] != "Job"},
         runs=tuple(runs),
-        pods=tuple(sorted((pod for pod in map(Pod.parse, pods) if pod.run in uids), key=lambda pod: pod.index)),
+        pods=tuple(sorted((pod for pod in pods if pod.run in uids), key=lambda pod: pod.index)),
         refused_pods=refused_pods,
         source_digest=source_digest,
     )
+
+
+def _parsed(parse: Callable[[Manifest], P], manifest: Manifest) -> P | None:
+    """Return a parsed object; None: it is not one of the operator's, or a user has changed it beyond recognition."""
+    try:
+        return parse(manifest)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.debug("ignored %s in %s: %r", ref(manifest), manifest["metadata"].get("namespace"), error)
+        return None
 
 
 def _age(run: Run) -> tuple[float, str]:

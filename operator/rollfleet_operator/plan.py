@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, covers, ref
@@ -48,15 +49,25 @@ class Delete:
 Action = Apply | Change | Delete
 
 
-def plan(wanted: Sequence[Manifest], observed: Observed, *, retry: bool = False, ended: bool = False) -> list[Action]:
+def plan(
+    wanted: Sequence[Manifest],
+    observed: Observed,
+    *,
+    retry: bool = False,
+    again: Run | None = None,
+    ended: bool = False,
+) -> list[Action]:
     """Plan the actions, in their order.
 
-    Creations come before deletions: if the API server refuses a new revision, the workers of the old one keep running.
+    Existing runs are suspended and scaled first, also those of an earlier revision: that must work even if the API
+    server refuses all else. Creations come before deletions: if the API server refuses a new revision, the workers of
+    the old one keep running.
 
     Args:
         wanted: The desired children.
         observed: The observed children.
         retry: Whether to delete failed runs, because the job is tried again.
+        again: A finished run to delete, so that it is created again.
         ended: Whether the job has ended: no run is created, and finished ones stay for their logs.
 
         ple:
@@ -64,7 +75,7 @@ def plan(wanted: Sequence[Manifest], observed: Observed, *, retry: bool = False,
         True
     """
     runs = {Ref("Job", str(run.name)): run for run in observed.runs}
-    deleted = list(_deletions(wanted, observed, runs, retry=retry, ended=ended))
+    deleted = list(_deletions(wanted, observed, runs, retry=retry, again=again, ended=ended))
     removed = {each.ref for each in deleted}
     written = [
         action
@@ -73,7 +84,14 @@ def plan(wanted: Sequence[Manifest], observed: Observed, *, retry: bool = False,
         for action in _writes(manifest, observed, runs)
         if not (ended and isinstance(action, Apply) and manifest["kind"] == "Job")
     ]
-    return [*written, *deleted]
+    created = {each.manifest["metadata"]["labels"][names.ROLE]: each.manifest for each in written if _is_run(each)}
+    earlier = (
+        _resized(runs[each.ref], created[runs[each.ref].name.role], observed)
+        for each in deleted
+        if each.ref in runs and runs[each.ref].name.role in created
+    )
+    changed = [*(each for each in written if isinstance(each, Change)), *(each for each in earlier if each)]
+    return [*changed, *(each for each in written if not isinstance(each, Change)), *deleted]
 
 
 def shrinks(actions: Sequence[Action], observed: Observed) -> bool:
@@ -111,22 +129,55 @@ def _writes(manifest: Manifest, observed: Observed, runs: dict[Ref, Run]) -> Ite
         yield Apply(manifest, new=False)
 
 
+def _is_run(action: Action) -> TypeGuard[Apply]:
+    return isinstance(action, Apply) and action.manifest["kind"] == "Job"
+
+
 def _changed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action]:
-    labels = manifest["metadata"]["labels"]
-    spec = {key: manifest["spec"][key] for key in _CHANGEABLE if key in manifest["spec"]}
-    patch: Manifest = {}
-    present = found["metadata"].get("labels") or {}
-    left = {names.QUEUE_NAME: None} if names.QUEUE_NAME in present and names.QUEUE_NAME not in labels else {}
-    if left or not covers(labels, present):  # with an old queue label Kueue would suspend the run again
-        patch["metadata"] = {"labels": labels | left}
-    if not covers(spec, found["spec"]):
-        patch["spec"] = spec
+    patch = _labelled(manifest["metadata"], found["metadata"]) | _sized(manifest, found)
     if patch:
         yield Change(which, patch)
 
 
+def _resized(run: Run, manifest: Manifest, observed: Observed) -> Change | None:
+    """Return the change of an earlier run to the size of its successor; None: it has it, or has ended."""
+    which = Ref("Job", str(run.name))
+    patch = _sized(manifest, observed.children[which])
+    return Change(which, patch) if patch and not (run.finished or run.deleting) else None
+
+
+def _sized(manifest: Manifest, found: Manifest) -> Manifest:
+    """Return the patch of the changeable fields of a run; empty: it has them."""
+    spec = {key: manifest["spec"][key] for key in _CHANGEABLE if key in manifest["spec"]}
+    return {} if covers(spec, found["spec"]) else {"spec": spec}
+
+
+def _labelled(wanted: Manifest, found: Manifest) -> Manifest:
+    """Return the patch of the labels of a run; empty: it has them.
+
+    With an old queue label Kueue would suspend the run again. The operator removes only a queue that it has set itself:
+    Kueue may have put the run into the queue of its namespace.
+    """
+    labels, present = wanted["labels"], found.get("labels") or {}
+    queue, ours = wanted.get("annotations", {}).get(names.QUEUE), (found.get("annotations") or {}).get(names.QUEUE)
+    patch: Manifest = {}
+    if ours is not None and queue is None and present.get(names.QUEUE_NAME) == ours:
+        patch["labels"] = labels | {names.QUEUE_NAME: None}
+    elif not covers(labels, present):
+        patch["labels"] = labels
+    if queue is not None and queue != ours:
+        patch["annotations"] = {names.QUEUE: queue}
+    return {"metadata": patch} if patch else {}
+
+
 def _deletions(
-    wanted: Sequence[Manifest], observed: Observed, runs: dict[Ref, Run], *, retry: bool, ended: bool
+    wanted: Sequence[Manifest],
+    observed: Observed,
+    runs: dict[Ref, Run],
+    *,
+    retry: bool,
+    again: Run | None,
+    ended: bool,
 ) -> Iterator[Delete]:
     names_wanted = {ref(manifest) for manifest in wanted}
     for which, found in observed.children.items():
@@ -135,5 +186,5 @@ def _deletions(
         unwanted = which not in names_wanted and not (ended and run is not None and run.finished)
         if "deletionTimestamp" in metadata or metadata.get("labels", {}).get(names.MANAGED_BY) != names.FIELD_MANAGER:
             continue
-        if unwanted or (retry and run is not None and run.failed):
+        if unwanted or (run is not None and (run == again or (retry and run.failed))):
             yield Delete(which, metadata["uid"])

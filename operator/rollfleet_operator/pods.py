@@ -18,6 +18,12 @@ SOURCE: Final = "/var/run/rollfleet-source"
 NOTHING: Final = {"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": ""}
 """Variables that hide a node's GPUs from a pod without any: some container runtimes show them to all pods."""
 
+TMP_SIZE: Final = "10Gi"
+"""The most that a pod may write to `/tmp`: without a limit it could fill its node. A template may raise it."""
+
+SHM_SIZE: Final = "8Gi"
+"""The most shared memory of a pod; it counts towards the pod's memory limit, if it has one."""
+
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
@@ -35,11 +41,11 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
     Raises:
         TemplateInvalid: `written` does not have the form of a pod template.
     """
-    _check(written)
+    written = _checked(written)
     name, source = job.metadata.name, job.spec.source
     volumes: list[Manifest] = [
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}},
         {"name": "rollfleet", "secret": {"secretName": names.secret(name, role), "defaultMode": 0o440}},
     ]
     mounts: list[Manifest] = [
@@ -98,21 +104,34 @@ def first_container(written: Manifest, otherwise: str) -> str:
     Raises:
         TemplateInvalid: `written` does not have the form of a pod template.
     """
-    _check(written)
-    containers = (written.get("spec") or {}).get("containers")
+    containers = _checked(written)["spec"]["containers"]
     return str(containers[0]["name"]) if containers else otherwise
 
 
-def _check(written: Manifest) -> None:
-    """Check the fields that are used here; the API server checks all others."""
-    spec = written.get("spec") or {}
-    if not isinstance(spec, dict) or not isinstance(written.get("metadata") or {}, dict):
-        raise TemplateInvalid(
-            "`metadata` and `spec` of a template are mappings; write e.g. `{spec: {nodeSelector: {}}}`"
-        )
+def _checked(written: Manifest) -> Manifest:
+    """Check the fields that are used here, and leave out their nulls; the API server checks all others."""
+    metadata, spec = _mapping(written, "metadata"), _mapping(written, "spec")
+    labels = _mapping(metadata, "labels", "metadata.")
     containers = spec.get("containers") or []
-    if not isinstance(containers, list) or not all(isinstance(each, dict) and each.get("name") for each in containers):
+    if not isinstance(containers, list) or not all(
+        isinstance(each, dict) and each.get("name") and isinstance(each["name"], str) for each in containers
+    ):
         raise TemplateInvalid("`spec.containers` of a template is a list of mappings, each with a `name`")
+    for container in containers:
+        resources = _mapping(container, "resources", "spec.containers[].")
+        _mapping(resources, "limits", "spec.containers[].resources.")
+    parts = {"metadata": {**metadata, "labels": labels}, "spec": {**spec, "containers": containers}}
+    return {**written, **parts}
+
+
+def _mapping(parent: Manifest, field: str, path: str = "") -> Manifest:
+    """Return a field that is a mapping; empty: it is null or missing."""
+    found = parent.get(field)
+    if found is not None and not isinstance(found, dict):
+        raise TemplateInvalid(
+            f"`{path}{field}` of a template is a mapping; write e.g. `{{spec: {{nodeSelector: {{}}}}}}`"
+        )
+    return found or {}
 
 
 def asks_for_device(template: Manifest) -> bool:
@@ -121,7 +140,7 @@ def asks_for_device(template: Manifest) -> bool:
     return bool(spec.get("resourceClaims")) or any(
         not resource.startswith(_NO_DEVICES)
         for container in spec["containers"]
-        for resource in container.get("resources", {}).get("limits", {})
+        for resource in (container.get("resources") or {}).get("limits") or {}
     )
 
 
@@ -129,4 +148,4 @@ def _hide_devices(template: Manifest, name: str) -> None:
     for container in template["spec"]["containers"]:
         if container["name"] == name:
             hidden: list[Any] = [{"name": variable, "value": value} for variable, value in NOTHING.items()]
-            container["env"] = overlay(hidden, container.get("env", []))
+            container["env"] = overlay(hidden, container.get("env", []), "env")

@@ -12,6 +12,7 @@ _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIma
 _CONTAINER: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _CAPACITY: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 MAX_MESSAGE: Final = 1024
+"""The most characters of a message in conditions and events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,10 @@ def why_no_pods(refused: str) -> Problem | None:
 
 def crashed(pod: Pod, crash: Crash) -> Problem:
     """Return the failure of a pod, with the last line of its log."""
-    lines = [line.strip() for line in crash.message.splitlines() if line.strip()]
-    last = lines[-1] if lines else crash.reason
+    last = last_line(crash.message) or crash.reason
     cause = " (out of memory)" if crash.reason == "OOMKilled" else ""
     kind = "Worker" if pod.role is Role.WORKER else "Learner"
-    return Problem(f"{kind}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}"[:MAX_MESSAGE])
+    return Problem(f"{kind}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}")
 
 
 def problems(observed: Observed) -> Iterator[Problem]:
@@ -85,6 +85,16 @@ def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
 def title(pod: Pod) -> str:
     """Return the name of a pod in messages."""
     return f"worker {pod.index}" if pod.role is Role.WORKER else "the learner"
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a log or an error that is not blank; empty: there is none."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def clip(message: str) -> str:
+    """Shorten a message for conditions and events: the cluster, a worker or a user may have written it."""
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
 
 
 def _replaces(pod: Pod, crashed: Pod) -> bool:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final, Self
 
 import kopf
@@ -13,11 +14,12 @@ from rollfleet_api.job import KIND
 from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.errors import OperatorError
+from rollfleet_operator.errors import ApiError, OperatorError
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_port import JobKey, NatsPort
+from rollfleet_operator.pod_watch import PodWatch
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
@@ -27,6 +29,9 @@ log = logging.getLogger(__name__)
 
 CANARY: Final = JobKey("", "")
 """A key that passes through the queue like a job, so that a probe sees progress even without jobs."""
+
+PODS_S: Final = 0.2
+"""Seconds between a pod's change and its job's reconciliation: a job that starts has thousands of changes."""
 
 CANARY_INTERVAL_S: Final = 5.0
 STUCK_S: Final = 60.0
@@ -52,9 +57,11 @@ class Operator:
         self.cache: Cache = Cache()
         self.queue: WorkQueue[JobKey] = WorkQueue()
         self.metrics = Metrics(self.cache, self.queue)
-        self.server = Server(self.settings.port, self.metrics, self.alive, lambda: self._listed)
+        self.server = Server(self.settings.port, self.metrics, self.alive, self.ready)
         self._tasks: list[asyncio.Task[None]] = []
-        self._listed = False
+        self._namespaces = self.settings.namespaces or (None,)
+        self._listed: set[str | None] = set()
+        self._refused: set[str | None] = set()
         self._progress_s = time.monotonic()
         self._api: Api | None = None
         self._nats: NatsPort | None = None
@@ -69,6 +76,7 @@ class Operator:
     async def start(self) -> None:
         """Start the tasks. It returns at once; they wait for servers that cannot be reached yet."""
         self._api, self._nats = Api(self.connect), self._open_nats()
+        self.metrics.watch(self._nats)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings)
         await self.server.start()
         self._tasks = [asyncio.create_task(self._keep_listing(self._api, reconciler))]
@@ -91,12 +99,16 @@ class Operator:
         """Take in a change of a watched object."""
         manifest = {**manifest, "kind": kind, "metadata": {**manifest["metadata"]}}
         key = self.cache.remove(manifest) if deleted else self.cache.put(manifest)
-        if key is not None and self._listed:
-            self.queue.add(key)
+        if key is not None and self._has_listed(key):
+            self.queue.add(key, edited=kind == KIND)
 
     def alive(self) -> bool:
         """Return whether the queue makes progress."""
         return time.monotonic() - self._progress_s < STUCK_S
+
+    def ready(self) -> bool:
+        """Return whether all jobs are listed, except those of namespaces that refuse it."""
+        return bool(self._listed) and self._listed | self._refused >= set(self._namespaces)
 
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:
@@ -134,26 +146,52 @@ class Operator:
         doubted_s = -math.inf
         while True:
             try:
-                await self._list(api)
+                for namespace in self._namespaces:
+                    await self._list(api, namespace)
                 if time.monotonic() - doubted_s >= self.settings.doubt_s:
                     reconciler.doubt()
                     doubted_s = time.monotonic()
-                self._listed = True
                 for key in self.cache.jobs():
-                    self.queue.add(key)
+                    if self._has_listed(key):
+                        self.queue.add(key)
                 for key in await reconciler.orphans():
-                    self.queue.add(key)
+                    if self._has_listed(key):  # elsewhere jobs are unknown, not deleted
+                        self.queue.add(key)
             except OperatorError as error:
                 log.warning("listing all jobs failed: %s", error)
             except Exception:
                 log.exception("listing all jobs failed: error in the operator")
-            await asyncio.sleep(self.settings.resync_s if self._listed else CANARY_INTERVAL_S)
+            await asyncio.sleep(self.settings.resync_s if self.ready() else CANARY_INTERVAL_S)
 
-    async def _list(self, api: Api) -> None:
-        for kind in (KIND, *WATCHED):
-            labels = "" if kind == KIND else names.SELECTOR
-            for namespace in self.settings.namespaces or (None,):
-                listing = await api.list(kind, namespace, labels=labels)
+    async def _list(self, api: Api, namespace: str | None) -> None:
+        """List a namespace. One that fails holds up no other: its team may have deleted it, or taken the rights."""
+        again = namespace in self._listed  # the first list is the newest state, later ones spare etcd
+        try:
+            for kind in (KIND, *WATCHED):
+                labels = "" if kind == KIND else names.SELECTOR
+                listing = await api.list(kind, namespace, labels=labels, cached=again)
                 for key in self.cache.replace(kind, listing.items, listing.resource_version, namespace):
-                    if self._listed:  # before, objects that are not listed yet would seem to be missing
+                    if again:  # before, objects that are not listed yet would seem to be missing
                         self.queue.add(key)
+            if not again:
+                pods = PodWatch(api, self.cache, namespace, self._pod_changed)
+                await pods.list()
+                self._tasks.append(asyncio.create_task(pods.follow()))
+        except ApiError as error:
+            forbidden = error.status == HTTPStatus.FORBIDDEN
+            if not (forbidden and namespace in self._refused):  # else it has been reported
+                log.warning("listing the jobs of namespace %s failed: %s", namespace or "(all)", error)
+            if forbidden:
+                self._refused.add(namespace)
+                self.metrics.refused(namespace or "", True)
+            return
+        self._listed.add(namespace)
+        self._refused.discard(namespace)
+        self.metrics.refused(namespace or "", False)
+
+    def _pod_changed(self, key: JobKey) -> None:
+        if self._has_listed(key):
+            self.queue.add_later(key, PODS_S)
+
+    def _has_listed(self, key: JobKey) -> bool:
+        return None in self._listed or key.namespace in self._listed

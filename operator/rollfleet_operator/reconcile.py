@@ -10,36 +10,40 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
-from rollfleet_api.validation import JobErrors, parse_job
+from rollfleet_api.validation import JobErrors, parse_stored_job
 from rollfleet_operator import access, names
 from rollfleet_operator.api import Api
 from rollfleet_operator.apply import Applier, PlanOutdated, problem_of
 from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
-from rollfleet_operator.desired import Inputs, desired
-from rollfleet_operator.errors import ApiError, NatsUnavailable, OperatorError
-from rollfleet_operator.events import event, events_between
+from rollfleet_operator.desired import Inputs, access_objects, desired, kept_runs
+from rollfleet_operator.errors import ApiError, LimitExceeded, NatsUnavailable, OperatorError, TemplateInvalid
 from rollfleet_operator.job_memory import JobMemory
-from rollfleet_operator.manifest import Manifest, Ref
+from rollfleet_operator.limit_keeper import LimitKeeper
+from rollfleet_operator.manifest import Ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.plan import plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
+from rollfleet_operator.rotation import unreadable
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.status import invalid, is_transition, ours, status
-from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
+from rollfleet_operator.status import invalid, not_reconciled, status
+from rollfleet_operator.status_writer import StatusWriter
+from rollfleet_operator.verdict import Stage, Verdict, ended, left_early, verdict
 from rollfleet_operator.workloads import queued
 
 log = logging.getLogger(__name__)
 
 AWAY_S: Final = 15.0
-"""The longest time between attempts to reach NATS for a running job: its learner and workers end 60 s after NATS loses
-its streams."""
+"""The longest time between attempts to reach NATS for a running job: its learner and workers wait for their streams."""
+
+WORKERS_AGAIN_S: Final = 60.0
+"""The least time between two creations of workers that exit with 0 before the learner has completed the job."""
 
 
 class ReconcileResult(NamedTuple):
@@ -74,7 +78,11 @@ class Reconciler:
     ) -> None:
         self._api, self._cache, self._nats, self._settings, self._clock = api, cache, nats, settings, clock
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
+        self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
+        self._limits = LimitKeeper(cache, settings)
         self._memories: dict[str, JobMemory] = {}
+        self._missing: set[JobKey] = set()  # jobs on NATS that the cluster did not have at the last look
+        self._orphans: set[JobKey] = set()
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -84,16 +92,25 @@ class Reconciler:
         """
         manifest = self._cache.job(key)
         if manifest is None:
-            await self._nats.deprovision(key)
+            if key in self._orphans or self._cache.was_deleted(key):
+                await self._nats.deprovision(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
             return ReconcileResult()
         memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
         try:
-            job = parse_job(manifest)
+            job, ignored = parse_stored_job(manifest)
+            await self._writer.report_ignored(job, (*ignored, *filter(None, [unreadable(job)])), memory)
+            return await self._reconcile(job, memory)
         except JobErrors as errors:
-            return ReconcileResult(next_s=await self._report_invalid(manifest, errors, memory))
-        return await self._reconcile(job, memory)
+            return ReconcileResult(next_s=await self._writer.report(manifest, invalid, str(errors), memory))
+        except OperatorError:
+            raise
+        except Exception as error:  # a defect: without this the job would show nothing of it
+            log.exception("%s/%s: error in the operator", *key)
+            message = f"error in the operator, whose log says more: {error!r}"
+            await self._writer.report(manifest, not_reconciled, message, memory)
+            return ReconcileResult(problem=OperatorError(message))
 
     def doubt(self) -> None:
         """Verify everything at the next reconciliations, and forget deleted jobs."""
@@ -105,36 +122,53 @@ class Reconciler:
     async def orphans(self) -> set[JobKey]:
         """Return deleted jobs with data on NATS: their reconciliation removes it.
 
+        A job counts as deleted at the second look in a row that does not find it. If none of the jobs on NATS is found,
+        none counts: the cluster, or what the operator sees of it, is probably another one than before.
+
         Raises:
             NatsUnavailable: NATS did not list its jobs.
         """
         watched = self._settings.namespaces
-        known = await self._nats.provisioned()
-        return {key for key in known - set(self._cache.jobs()) if not watched or key.namespace in watched}
+        known = {key for key in await self._nats.provisioned() if not watched or key.namespace in watched}
+        before, self._missing = self._missing, known - set(self._cache.jobs())
+        if self._missing == known:
+            if known:
+                log.warning("none of the %d jobs on NATS exists in the cluster: their data is left alone", len(known))
+            self._orphans = set()
+        else:
+            self._orphans = before & self._missing
+        return self._orphans
 
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
-        now_s, refused = self._clock(), ""
-        problem = await self._read_heartbeats(job, memory, now_s)
+        now_s, settings = self._clock(), self._settings
+        problem = away = await self._read_heartbeats(job, memory, now_s)
+        blocked: OperatorError | None = None
         try:
-            if not ended(job):  # the ConfigMap of an ended job may be deleted
+            if job.spec.source is None or not ended(job):  # the ConfigMap of an ended job may be deleted
                 await self._reader.read_source(job, memory)
-            await self._reader.remember_secrets(job, memory)
-            refused = await self._reader.why_pods_are_refused(job, self._reader.observe(job, memory))
+        except OperatorError as error:
+            problem = blocked = _unless_away(error)
+        if refused := self._limits.refused(job):
+            problem = blocked = refused
+        try:
+            await self._reader.read_refusals(job, memory, now_s, settings.refresh_s)
+        except OperatorError as error:
+            problem = _unless_away(error)
+        observed = self._reader.observe(job, memory)
+        found = verdict(job, observed, memory.heartbeats, now_s)
+        try:
+            await self._reader.remember_secrets(job, memory, now_s, settings.resync_s)
+            observed = self._reader.observe(job, memory)
+            blocked = await self._act(job, memory, observed, found, now_s, blocked=blocked, nats_answers=away is None)
+            problem = blocked or problem
+            await self._scale(job, memory, found, now_s)
+        except PlanOutdated:
+            return ReconcileResult(next_s=0.0)
         except OperatorError as error:
             problem = error
-        observed = self._reader.observe(job, memory, refused_pods=refused)
-        found = verdict(job, observed, memory.heartbeats, now_s)
-        if problem is None or isinstance(problem, NatsUnavailable):
-            try:
-                await self._act(job, memory, observed, found, now_s, nats_answers=problem is None)
-                await self._scale(job, memory, found, now_s)
-            except PlanOutdated:
-                return ReconcileResult(next_s=0.0)
-            except OperatorError as error:
-                problem = error
         if isinstance(problem, ApiError) and problem.status in (404, 409):
             raise problem  # another client was faster: the next reconciliation sees its change
-        observed = self._reader.observe(job, memory, refused_pods=refused)
+        observed = self._reader.observe(job, memory)
         snapshot = Snapshot(
             job=job,
             observed=observed,
@@ -145,7 +179,7 @@ class Reconciler:
             now_s=now_s,
         )
         now = status(snapshot)
-        wait_s = await self._write(job, now, memory)
+        wait_s = await self._writer.write(job, now, memory)
         next_s = await self._next(job, now, found, wait_s)
         live = not found.ended and not job.spec.suspend
         if live:
@@ -175,11 +209,26 @@ class Reconciler:
         found: Verdict,
         now_s: float,
         *,
+        blocked: OperatorError | None,
         nats_answers: bool,
-    ) -> None:
+    ) -> OperatorError | None:
         """Bring NATS and the cluster to the desired state.
 
-        If NATS did not answer a moment ago, it is not asked again: each request to a NATS that is away takes seconds.
+        A job whose next runs cannot be built keeps those that it has: they are suspended and scaled, and their
+        credentials are renewed. A job above a limit keeps them too, but they do not grow.
+
+        Args:
+            job: The job.
+            memory: Its memory.
+            observed: Its children.
+            found: Its stage.
+            now_s: The time, seconds since the epoch.
+            blocked: Why its next runs cannot be built; None: they can, as far as is known.
+            nats_answers: Whether NATS answered a moment ago. If not, it is not asked again: each request to a NATS that
+                is away takes seconds.
+
+        Returns:
+            Why its next runs cannot be built.
         """
         nats = self._nats
         credentials = {role: await nats.credentials(job, role, _mounted(job, role, memory)) for role in Role}
@@ -188,14 +237,26 @@ class Reconciler:
             settings=self._settings,
             endpoint=nats.endpoint,
             credentials=credentials,
-            source_digest=memory.source_digest,
+            source_digest=memory.source_digest or "",
             stopped=found.stage is not Stage.LIVE and not lingering,
+            queued=_is_queued(observed, memory),
         )
-        wanted = desired(job, inputs)
-        actions = plan(wanted, observed, retry=found.stage is Stage.RETRY, ended=found.ended)
+        refused = isinstance(blocked, LimitExceeded)
+        keep = [*access_objects(job, inputs), *kept_runs(job, inputs, observed, grow=not refused)]
+        try:
+            wanted = keep if blocked or memory.source_digest is None else desired(job, inputs)
+        except TemplateInvalid as error:
+            wanted, blocked = keep, error
+        retry, again = found.stage is Stage.RETRY, None
+        if found.stage is Stage.LIVE and nats_answers and not memory.doubted:
+            again = left_early(job, observed, memory.heartbeats)
+            again = again if again and now_s - again.created_s >= WORKERS_AGAIN_S else None
+        actions = plan(wanted, observed, retry=retry, again=again, ended=found.ended)
         known = memory.provisioned == job.metadata.generation
         due = (memory.doubted and nats_answers) or not known
-        publish = due and not found.ended and _belongs_on_nats(job, memory, now_s)
+        publish = due and not refused and not found.ended and _belongs_on_nats(job, memory, now_s)
+        if refused and nats_answers and observed.runs:
+            memory.doubted = False  # NATS has what was admitted before
         # A worker whose index exceeds the published number fails for good: delete its pod before the job is published.
         publish_last = shrinks(actions, observed)
         away = await self._publish(job, memory) if publish and not publish_last else None
@@ -212,6 +273,7 @@ class Reconciler:
         if is_over(job, now_s) and not memory.released:
             await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
             memory.released = True
+        return blocked
 
     async def _publish(self, job: CollectorJob, memory: JobMemory) -> NatsUnavailable | None:
         """Publish the job on NATS; return the error, if any."""
@@ -224,50 +286,15 @@ class Reconciler:
 
     async def _scale(self, job: CollectorJob, memory: JobMemory, found: Verdict, now_s: float) -> None:
         """Set the number of workers of a job with `autoscale`, in its spec."""
-        if found.stage is not Stage.LIVE or job.spec.suspend or queued(job):
+        if found.stage is not Stage.LIVE or job.spec.suspend or queued(job) or memory.queued:
             memory.history.forget()
             return
         workers = decide(job, memory.heartbeats, memory.history, now_s)
         if workers != job.spec.workers:
             log.info("%s: scaled from %d to %d workers", job.key, job.spec.workers, workers)
-            # The subresource needs fewer rights than a write of the job.
-            await self._api.patch(
-                KIND, job.metadata.namespace, job.metadata.name, {"spec": {"replicas": workers}}, "scale"
-            )
-
-    async def _write(self, job: CollectorJob, now: CollectorJobStatus, memory: JobMemory) -> float | None:
-        """Write the status if it has changed and is due; return the seconds until it is due, if it waits."""
-        if job.status is not None and now == ours(job.status):
-            return None
-        now_s = self._clock()
-        due_s = memory.written_s + self._settings.status_interval_s - now_s
-        if due_s > 0 and not is_transition(job.status, now):
-            return due_s
-        await self._put_status(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
-        memory.written_s = now_s
-        for announcement in memory.throttle.admit(events_between(job.status, now), now_s):
-            try:
-                await self._api.create(event(job, announcement, now_s))
-            except ApiError as error:
-                log.warning("%s: event %s was not written: %s", job.key, announcement.reason, error)
-        return None
-
-    async def _put_status(self, namespace: str, name: str, uid: str, now: CollectorJobStatus) -> None:
-        """Write a status, unless another job has taken the name."""
-        held = self._cache.job(JobKey(namespace, name))
-        if held is None or held["metadata"]["uid"] != uid:
-            raise ApiError(409, "Conflict", f"{KIND} {name} has been replaced")
-        fields = now.model_dump(mode="json", by_alias=True, exclude_none=True)
-        # The API server stores 0.0 as 0, and would see a difference between them at the next apply of the job.
-        whole = {key: int(value) for key, value in fields.items() if isinstance(value, float) and value.is_integer()}
-        manifest = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            # The API server does not check the UID here; it checks the version.
-            "metadata": {"namespace": namespace, "name": name, "resourceVersion": held["metadata"]["resourceVersion"]},
-            "status": fields | whole,
-        }
-        self._cache.put(await self._api.apply(manifest, "status"))
+            # The subresource needs fewer rights than a write of the job. The version: a user may just have edited it.
+            patch = {"metadata": {"resourceVersion": job.metadata.resource_version}, "spec": {"replicas": workers}}
+            await self._api.patch(KIND, job.metadata.namespace, job.metadata.name, patch, "scale")
 
     async def _next(
         self, job: CollectorJob, now: CollectorJobStatus, found: Verdict, wait_s: float | None
@@ -283,29 +310,26 @@ class Reconciler:
             times.append(lingers_s)
         return min(times, default=None)
 
-    async def _report_invalid(self, manifest: Manifest, errors: JobErrors, memory: JobMemory) -> float | None:
-        """Write into the status that a job is invalid (stored before the API server had the rule); change nothing else.
-
-        Returns:
-            Seconds until the write is due; None: nothing to write.
-        """
-        now_s, metadata = self._clock(), manifest["metadata"]
-        now = invalid(manifest.get("status") or {}, metadata.get("generation"), str(errors), now_s)
-        if now is None:
-            return None
-        due_s = memory.written_s + self._settings.status_interval_s - now_s
-        if due_s > 0:
-            return due_s
-        await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
-        memory.written_s = now_s
-        return None
-
 
 def _belongs_on_nats(job: CollectorJob, memory: JobMemory, now_s: float) -> bool:
     """Return whether NATS must have a job, for which it reserves space: from its first start to its end."""
     started = job.status is not None and job.status.start_time is not None
     waits = job.spec.suspend and not started and memory.provisioned is None
     return not waits and not is_over(job, now_s)
+
+
+def _unless_away(error: OperatorError) -> OperatorError:
+    """Raise the error if the API server did not answer: further requests would only wait as long."""
+    if isinstance(error, ApiError) and not error.status:
+        raise error
+    return error
+
+
+def _is_queued(observed: Observed, memory: JobMemory) -> bool:
+    """Return whether another client has put a run into a queue; a job that is stopped then has no run that shows it."""
+    if observed.runs:
+        memory.queued = any(run.queued for run in observed.runs)
+    return memory.queued
 
 
 def _mounted(job: CollectorJob, role: Role, memory: JobMemory) -> bytes | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rollfleet_api.exit_codes import EXIT_TERMINATED
+from rollfleet_api.exit_codes import NO_FAILURE
 from rollfleet_operator.observed import Observed
 
 TRACKING: Final = "batch.kubernetes.io/job-tracking"
@@ -33,9 +33,9 @@ class Release:
 
 
 def releases(observed: Observed) -> Iterator[Release]:
-    """Yield a release for each deleted pod that has ended and whose end counts as no failure."""
+    """Yield a release for each deleted pod that failed by a disruption. A pod that succeeded must be counted."""
     for pod in observed.pods:
-        ignored = pod.disrupted or (pod.crash is not None and pod.crash.code == EXIT_TERMINATED)
-        if pod.deleting and pod.finished and ignored and TRACKING in pod.finalizers:
+        ignored = pod.disrupted or (pod.crash is not None and pod.crash.code in NO_FAILURE)
+        if pod.deleting and pod.failed and ignored and TRACKING in pod.finalizers:
             kept = tuple(each for each in pod.finalizers if each != TRACKING)
             yield Release(pod.name, pod.uid, pod.resource_version, kept)

@@ -8,7 +8,7 @@ ignored silently.
 from typing import Any, Final
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_operator.manifest import digest
+from rollfleet_operator.manifest import Manifest, digest
 
 _NOT_FOR_WORKERS: Final[dict[str, Any]] = {
     "workers": True,
@@ -42,10 +42,19 @@ def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
 
 def learner_revision(job: CollectorJob, source_digest: str = "") -> str:
     """Return the revision of the learner, which changes when it must restart."""
+    image = {"image": True} if job.spec.learner and not _first(job.spec.learner.template).get("image") else {}
     written = job.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, include=_FOR_LEARNER
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, include=_FOR_LEARNER | image
     )
     return digest({"spec": _without_empty(written), "source": source_digest})
+
+
+def _first(template: Manifest) -> Manifest:
+    """Return the first container of a learner's template; empty: the template has none, or is invalid."""
+    spec = template.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    first = containers[0] if isinstance(containers, list) and containers else None
+    return first if isinstance(first, dict) else {}
 
 
 def _without_empty(written: dict[str, Any]) -> dict[str, Any]:

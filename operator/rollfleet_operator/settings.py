@@ -1,13 +1,21 @@
 """The operator's settings: one value, which the program reads from environment variables."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
+
+from rollfleet_operator.limits import Limits
+from rollfleet_operator.manifest import Manifest
 
 WORKER_IMAGE: Final = "ROLLFLEET_WORKER_IMAGE"
 NAMESPACES: Final = "ROLLFLEET_NAMESPACES"
 NETWORK_POLICIES: Final = "ROLLFLEET_NETWORK_POLICIES"
 PORT: Final = "ROLLFLEET_PORT"
+NATS_TO: Final = "ROLLFLEET_NATS_TO"
+DNS_TO: Final = "ROLLFLEET_DNS_TO"
+LIMITS_PER_JOB: Final = "ROLLFLEET_LIMITS_PER_JOB"
+LIMITS_PER_NAMESPACE: Final = "ROLLFLEET_LIMITS_PER_NAMESPACE"
 
 
 class SettingsInvalid(ValueError):
@@ -23,6 +31,10 @@ class Settings:
         namespaces: The watched namespaces; empty: all.
         network_policies: Whether to create NetworkPolicies for pods.
         port: The port of health and metrics; 0: a free one.
+        nats_to: Where NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
+        dns_to: Where name servers are, as `nats_to`.
+        limits_per_job: The most that a job may ask for.
+        limits_per_namespace: The most that all jobs of a namespace may ask for together.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
         doubt_s: Seconds between checks of what is neither watched nor listed (Secrets, NATS).
@@ -38,6 +50,10 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     network_policies: bool = True
     port: int = 8080
+    nats_to: tuple[Manifest, ...] = ()
+    dns_to: tuple[Manifest, ...] = ()
+    limits_per_job: Limits = field(default_factory=Limits)
+    limits_per_namespace: Limits = field(default_factory=Limits)
     workers: int = 8
     resync_s: float = 60.0
     doubt_s: float = 600.0
@@ -63,4 +79,24 @@ class Settings:
             namespaces=tuple(name for name in environ.get(NAMESPACES, "").replace(",", " ").split() if name),
             network_policies=policies == "true",
             port=int(port),
+            nats_to=_peers(environ, NATS_TO),
+            dns_to=_peers(environ, DNS_TO),
+            limits_per_job=_limits(environ, LIMITS_PER_JOB),
+            limits_per_namespace=_limits(environ, LIMITS_PER_NAMESPACE),
         )
+
+
+def _peers(environ: Mapping[str, str], name: str) -> tuple[Manifest, ...]:
+    text = environ.get(name) or "[]"
+    try:
+        return tuple(dict(each) for each in json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise SettingsInvalid(f"{name}={text!r}: expected a list of a NetworkPolicy's peers: {error}") from error
+
+
+def _limits(environ: Mapping[str, str], name: str) -> Limits:
+    text = environ.get(name, "")
+    try:
+        return Limits.parse(text)
+    except (TypeError, ValueError) as error:
+        raise SettingsInvalid(f"{name}={text!r}: {error}") from error

@@ -13,7 +13,7 @@ from rollfleet_operator.problems import Problem
 from rollfleet_operator.verdict import Stage, Verdict, current_run
 
 FRESH_S: Final = 30.0
-"""A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ."""
+"""A worker without a heartbeat for this long is not ready. Heartbeats come once a second; clocks may differ by less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,5 +83,5 @@ class Snapshot:
         return (
             beat.state not in (WorkerState.STARTING, WorkerState.FAILED)
             and beat.time_s >= pod.created_s  # an older one is of an earlier pod
-            and self.now_s - beat.time_s < FRESH_S
+            and abs(self.now_s - beat.time_s) < FRESH_S
         )

@@ -10,15 +10,14 @@ from rollfleet_api.status import (
     BatchesStatus,
     CollectorJobStatus,
     Condition,
-    ConditionStatus,
     ConditionType,
     Phase,
     WorkersStatus,
 )
 from rollfleet_operator import names
 from rollfleet_operator.clock import format_time
-from rollfleet_operator.conditions import conditions
-from rollfleet_operator.problems import crashed, last_crash
+from rollfleet_operator.conditions import condition, conditions
+from rollfleet_operator.problems import clip, crashed, last_crash, last_line
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
 from rollfleet_operator.verdict import Stage
 
@@ -44,6 +43,7 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         applied_version=(learner.applied_version or None) if learner else before.applied_version,
         batches=BatchesStatus(delivered=learner.batches, dropped=learner.dropped) if learner else before.batches,
         restarts=sum(run.restarts for run in snapshot.observed.runs if run.name.role is Role.WORKER),
+        ready_time=_ready_time(snapshot, before, now),
         start_time=before.start_time or (now if snapshot.running else None),
         completion_time=(before.completion_time or now) if verdict.ended else None,
         last_error=_last_error(snapshot) or before.last_error,
@@ -71,14 +71,35 @@ def invalid(
         message: The errors of the job.
         now_s: The time, seconds since the epoch.
     """
+    found = [
+        condition(ConditionType.PROGRESSING, False, "Invalid", ""),
+        condition(ConditionType.DEGRADED, True, "Invalid", message),
+    ]
+    return _amended(before, found, generation, now_s)
+
+
+def not_reconciled(
+    before: Mapping[str, JsonValue], generation: int | None, message: str, now_s: float
+) -> CollectorJobStatus | None:
+    """Return the status of a job after an error in the operator; None: its status says so already.
+
+    Args:
+        before: The present status, as the API server has it.
+        generation: The spec's generation.
+        message: The error.
+        now_s: The time, seconds since the epoch.
+    """
+    return _amended(before, [condition(ConditionType.DEGRADED, True, "OperatorError", message)], generation, now_s)
+
+
+def _amended(
+    before: Mapping[str, JsonValue], found: list[Condition], generation: int | None, now_s: float
+) -> CollectorJobStatus | None:
+    """Return a status with these conditions instead of its own; None: it has them."""
     try:
         known = ours(CollectorJobStatus.model_validate(before, by_alias=True))
     except ValidationError:
         known = CollectorJobStatus()
-    found = [
-        Condition(type=ConditionType.PROGRESSING, status=ConditionStatus.FALSE, reason="Invalid"),
-        Condition(type=ConditionType.DEGRADED, status=ConditionStatus.TRUE, reason="Invalid", message=message),
-    ]
     timed = _timed(found, known.conditions, generation, format_time(now_s))
     rest = [each for each in known.conditions if each.type not in {condition.type for condition in found}]
     now = known.model_copy(update={"conditions": [*rest, *timed], "observed_generation": generation})
@@ -106,14 +127,21 @@ def _phase(snapshot: Snapshot) -> Phase:
             return Phase.RUNNING if snapshot.running else Phase.PENDING
 
 
+def _ready_time(snapshot: Snapshot, before: CollectorJobStatus, now: str) -> str | None:
+    """Return when all workers were first ready since the job's last failure; None: never."""
+    if snapshot.verdict.stage in (Stage.FAILED, Stage.RETRY):
+        return None
+    return before.ready_time or (now if 0 < snapshot.wanted <= snapshot.ready else None)
+
+
 def _last_error(snapshot: Snapshot) -> str | None:
     """Return the newest error of a worker: from its heartbeat, or from the end of its log."""
-    failed = [beat for beat in snapshot.heartbeats.workers.values() if beat.error]
-    newest = max(failed, key=lambda beat: beat.time_s, default=None)
+    failed = [(beat, line) for beat in snapshot.heartbeats.workers.values() if (line := last_line(beat.error or ""))]
+    newest, line = max(failed, key=lambda each: each[0].time_s, default=(None, ""))
     ended = last_crash(pod for pod in snapshot.observed.pods if pod.role is Role.WORKER)
-    if newest and newest.error and (ended is None or newest.time_s >= ended[1].finished_s - FRESH_S):
-        return f"worker {newest.worker}: {newest.error.strip().splitlines()[-1]}"
-    return crashed(*ended).message if ended else None
+    if newest and (ended is None or newest.time_s >= ended[1].finished_s - FRESH_S):
+        return clip(f"worker {newest.worker}: {line}")
+    return clip(crashed(*ended).message) if ended else None
 
 
 def _timed(found: list[Condition], before: list[Condition], generation: int | None, now: str) -> list[Condition]:

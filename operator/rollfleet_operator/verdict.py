@@ -4,10 +4,12 @@ An end is permanent, and the status is its memory: nothing else is read from the
 tried again when its spec changes, because that is how users fix it.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
-from rollfleet_api.exit_codes import EXIT_HOPELESS
+from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
@@ -16,8 +18,11 @@ from rollfleet_operator import names
 from rollfleet_operator.clock import parse_time
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Run
-from rollfleet_operator.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
+from rollfleet_operator.problems import Problem, crashed, last_crash, last_line, title, why_no_pods, why_not_running
 from rollfleet_operator.revision import learner_revision, workers_revision
+
+RESTART_S: Final = 1800.0
+"""The seconds in which a worker may use up one restart: ten restarts are too many only within five hours."""
 
 
 class Stage(Enum):
@@ -50,7 +55,9 @@ class Verdict:
 
 
 def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None:
-    """Return the run of a role's current revision."""
+    """Return the run of a role's current revision: the newest one if the files of the revision are unknown."""
+    if observed.source_digest is None:
+        return next((run for run in reversed(observed.runs) if run.name.role is role and not run.deleting), None)
     revision = workers_revision if role is Role.WORKER else learner_revision
     return observed.run(names.Workload(job.metadata.name, role, revision(job, observed.source_digest)))
 
@@ -91,6 +98,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
             return Verdict(Stage.RETRY, failed.reason, failed.message)
         return Verdict(Stage.LIVE)
     found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
+    found = found or _restarts_used_up(job, observed, now_s)
     if found is None and not job.spec.suspend:
         found = _overdue(job, observed, now_s)
     return found or Verdict(Stage.LIVE)
@@ -106,11 +114,20 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
     total, learned = job.spec.collect.total_frames, heartbeats.learner
     if total and learned and learned.frames >= total:
         return Verdict(Stage.COMPLETE, "TotalFrames", f"the learner has taken all {total} frames")
-    workers = current_run(job, observed, Role.WORKER)
-    completed = heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
-    if completed or (workers and workers.complete):
+    if _is_completed(heartbeats):
         return Verdict(Stage.COMPLETE, "LearnerDone", "the learner has completed the job")
     return None
+
+
+def _is_completed(heartbeats: Heartbeats) -> bool:
+    """Whether the learner has completed the job. That all workers exited with 0 is no proof of it."""
+    return heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
+
+
+def left_early(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Run | None:
+    """Return the run of workers that all exited with 0 although the learner has not completed the job; None: none."""
+    run = current_run(job, observed, Role.WORKER)
+    return run if run and run.complete and not _is_completed(heartbeats) else None
 
 
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
@@ -134,18 +151,44 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
     return None
 
 
+def _restarts_used_up(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | None:
+    """Return a failure if a worker, or the learner, has used up `failure.maxRestartsPerWorker`.
+
+    Over months any worker crashes many times: only those of the last `RESTART_S` for each allowed restart count.
+    """
+    allowed = job.spec.failure.max_restarts_per_worker
+    # Crashes of before the last failure do not count for this attempt.
+    earliest_s = max(now_s - RESTART_S * allowed if allowed else 0.0, _since(job, ConditionType.FAILED))
+    for role in Role:
+        ignored = NO_FAILURE if role is Role.WORKER else (EXIT_TERMINATED,)  # a learner is the user's own program
+        pods = [
+            pod
+            for pod in observed.pods_of(current_run(job, observed, role))
+            if pod.crash and pod.crash.code not in ignored and not pod.disrupted and pod.crashed_s > earliest_s
+        ]
+        index, crashes = max(Counter(pod.index for pod in pods).items(), key=lambda each: each[1], default=(0, 0))
+        last = last_crash(pod for pod in pods if pod.index == index)
+        if crashes > allowed and last:
+            reason = "TooManyRestarts" if role is Role.WORKER else "LearnerFailed"
+            return Verdict(Stage.FAILED, reason, f"after {crashes - 1} restarts {crashed(*last).message}")
+    return None
+
+
 def _hopeless(heartbeats: Heartbeats) -> str:
     """Return the error of a worker that would fail again on each restart; empty: no worker has one."""
     for index, worker in sorted(heartbeats.workers.items()):
         if worker.fatal and worker.error:
-            return f"worker {index}: {worker.error.strip().splitlines()[-1]}"
+            return f"worker {index}: {last_line(worker.error)}"
     return ""
 
 
 def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | None:
-    """Return a failure if a pod has waited for longer than `failure.pendingDeadlineSeconds`."""
+    """Return a failure if a pod has waited for longer than `failure.pendingDeadlineSeconds`.
+
+    Once all workers were ready, the job can run on this cluster: a worker that has lost its node waits for another one.
+    """
     deadline_s = job.spec.failure.pending_deadline_seconds
-    if not deadline_s:
+    if not deadline_s or (job.status and job.status.ready_time):
         return None
     # Waits of before the last failure do not count for this attempt.
     earliest_s = _since(job, ConditionType.FAILED)

@@ -1,4 +1,8 @@
-"""A queue of keys to reconcile: each key once, however often it is added, and in one task at a time."""
+"""A queue of keys to reconcile: each key once, however often it is added, and in one task at a time.
+
+Edits by users overtake all other keys: with hundreds of running jobs some of those always wait. But every second key is
+one of those, so that no user's edits hold up all other jobs.
+"""
 
 import asyncio
 from collections.abc import Hashable
@@ -21,22 +25,33 @@ class WorkQueue(Generic[K]):
 
     def __init__(self) -> None:
         self._waiting: dict[K, None] = {}
+        self._edited: dict[K, None] = {}
+        self._edited_next = True
         self._taken: set[K] = set()
-        self._added_again: set[K] = set()
+        self._added_again: dict[K, bool] = {}  # with whether it was edited
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._some = asyncio.Event()
 
     def __len__(self) -> int:
         """Return the number of waiting keys."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._edited)
 
-    def add(self, key: K) -> None:
-        """Add a key. A key in process is queued again when it is done."""
+    def add(self, key: K, *, edited: bool = False) -> None:
+        """Add a key. A key in process is queued again when it is done.
+
+        Args:
+            key: The key.
+            edited: Whether a user waits for it.
+        """
         if key in self._taken:
-            self._added_again.add(key)
+            self._added_again[key] = edited or self._added_again.get(key, False)
             return
-        self._waiting.setdefault(key)
+        if edited:
+            self._waiting.pop(key, None)
+            self._edited.setdefault(key)
+        elif key not in self._edited:
+            self._waiting.setdefault(key)
         self._some.set()
 
     def add_later(self, key: K, delay_s: float) -> None:
@@ -51,11 +66,13 @@ class WorkQueue(Generic[K]):
 
     async def take(self) -> K:
         """Wait for a key and return it. The caller must then call `done` or `failed`."""
-        while not self._waiting:
+        while not len(self):
             self._some.clear()
             await self._some.wait()
-        key = next(iter(self._waiting))
-        del self._waiting[key]
+        keys = self._edited if self._edited and (self._edited_next or not self._waiting) else self._waiting
+        self._edited_next = keys is self._waiting
+        key = next(iter(keys))
+        del keys[key]
         self._taken.add(key)
         self._cancel_timer(key)
         return key
@@ -86,8 +103,7 @@ class WorkQueue(Generic[K]):
     def _release(self, key: K, next_s: float | None) -> None:
         self._taken.discard(key)
         if key in self._added_again:
-            self._added_again.discard(key)
-            self.add(key)
+            self.add(key, edited=self._added_again.pop(key))
         elif next_s is not None:
             self.add_later(key, next_s)
 

@@ -1,8 +1,9 @@
 """The Kubernetes Jobs of a CollectorJob: its workers, one index each, and its learner."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED
+from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
@@ -12,6 +13,9 @@ from rollfleet_operator.settings import Settings
 
 WORKER: Final = "worker"
 LEARNER: Final = "learner"
+
+NO_LIMIT: Final = 2**31 - 1
+"""The restarts that Kubernetes allows. It counts them for ever; `verdict` counts those of the last hours."""
 
 
 def workers(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest:
@@ -34,11 +38,11 @@ def workers(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
         "completionMode": "Indexed",
         "completions": spec.workers,
         "parallelism": spec.workers,
-        "backoffLimitPerIndex": spec.failure.max_restarts_per_worker,
+        "backoffLimitPerIndex": NO_LIMIT,
         # One worker that fails for good ends all of them: fewer workers would collect other data.
         "maxFailedIndexes": 0,
         "podFailurePolicy": {
-            "rules": [*_ignore_disruptions(WORKER), _on_exit("FailIndex", WORKER, EXIT_HOPELESS)],
+            "rules": [*_ignored(WORKER, NO_FAILURE), _on_exit("FailIndex", WORKER, (EXIT_HOPELESS,))],
         },
     }
     return manifest
@@ -54,8 +58,8 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     template = pods.pod_template(job, Role.LEARNER, revision, container, written)
     manifest = _workload(job, Role.LEARNER, revision, template)
     manifest["spec"] |= {
-        "backoffLimit": job.spec.failure.max_restarts_per_worker,
-        "podFailurePolicy": {"rules": _ignore_disruptions(container["name"])},
+        "backoffLimit": NO_LIMIT,
+        "podFailurePolicy": {"rules": _ignored(container["name"], (EXIT_TERMINATED,))},
     }
     return manifest
 
@@ -65,27 +69,34 @@ def queued(job: CollectorJob) -> bool:
     return names.QUEUE_NAME in job.metadata.labels
 
 
+def queue_metadata(job: CollectorJob) -> Manifest:
+    """Return labels and annotations for Kueue: those of the job, and which queue the operator has set by them."""
+    labels = {key: value for key, value in job.metadata.labels.items() if key.startswith(names.KUEUE_PREFIX)}
+    annotations = {"annotations": {names.QUEUE: labels[names.QUEUE_NAME]}} if queued(job) else {}
+    return {"labels": labels, **annotations}
+
+
 def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) -> Manifest:
-    name = job.metadata.name
-    queue = {key: value for key, value in job.metadata.labels.items() if key.startswith(names.KUEUE_PREFIX)}
+    name, queue = job.metadata.name, queue_metadata(job)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
+            **queue,
             "name": str(names.Workload(name, role, revision)),
-            "labels": queue | names.labels(name, role) | {names.REVISION: revision},
+            "labels": queue["labels"] | names.labels(name, role) | {names.REVISION: revision},
         },
         "spec": {"podReplacementPolicy": "Failed", "template": template},
     }
 
 
-def _ignore_disruptions(container: str) -> list[Manifest]:
-    """Return the rules for ends that do not count as restarts: the cluster, or a user, removed the pod."""
+def _ignored(container: str, codes: Sequence[int]) -> list[Manifest]:
+    """Return the rules for ends that do not count as restarts: the pod was removed, or exited with one of these."""
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        _on_exit("Ignore", container, EXIT_TERMINATED),
+        _on_exit("Ignore", container, codes),
     ]
 
 
-def _on_exit(action: str, container: str, code: int) -> Manifest:
-    return {"action": action, "onExitCodes": {"containerName": container, "operator": "In", "values": [code]}}
+def _on_exit(action: str, container: str, codes: Sequence[int]) -> Manifest:
+    return {"action": action, "onExitCodes": {"containerName": container, "operator": "In", "values": [*codes]}}

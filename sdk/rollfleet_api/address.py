@@ -52,18 +52,22 @@ class Address:
     ) -> Self:
         """Read an address from arguments, variables and files, in this order.
 
+        A job without a namespace gets that of the next source that has one: `job="acro"` is `team-a/acro` in a pod
+        whose file says `team-a/cartpole`.
+
         Raises:
             EnvironmentIncomplete: URL or job is missing. The text names the argument, the variable and the file.
         """
         url = url or environ.get(URL) or _text(files / URL_FILE)
         if not url:
             raise EnvironmentIncomplete(f"no NATS server given: pass its URL, set {URL}, or mount {files / URL_FILE}")
-        job = job or environ.get(JOB) or _text(files / JOB_FILE)
-        if not job:
+        named = [name for name in (job, environ.get(JOB), _text(files / JOB_FILE)) if name]
+        if not named:
             raise EnvironmentIncomplete(f"no job given: pass its name, set {JOB}, or mount {files / JOB_FILE}")
+        namespace = next((each for each in named if "/" in each), "").rpartition("/")[0]
         return cls(
             url=url,
-            job=job,
+            job=named[0] if "/" in named[0] or not namespace else f"{namespace}/{named[0]}",
             credentials=_path(environ.get(CREDENTIALS), files / CREDENTIALS_FILE),
             ca=_path(environ.get(CA), files / CA_FILE),
         )

@@ -1,9 +1,9 @@
-"""The exit codes of a worker's process: the operator decides by them whether to start it again."""
+"""The exit codes of a worker's process: the operator and `rollfleet run` decide by them whether to start it again."""
 
 from typing import Final
 
 EXIT_COMPLETE: Final = 0
-"""The job is complete, or the worker left when it was asked to."""
+"""The learner has completed the job. No other end has this code: Kubernetes never starts such a worker again."""
 
 EXIT_CRASHED: Final = 1
 """The worker failed. It may succeed when it is started again."""
@@ -11,5 +11,14 @@ EXIT_CRASHED: Final = 1
 EXIT_HOPELESS: Final = 2
 """The worker failed and would fail again in the same way: the job is invalid, or weights do not fit the policy."""
 
+EXIT_GONE: Final = 3
+"""The job, or NATS, was not there. It may come back: a deleted job's workers are not started again anyway."""
+
+EXIT_REPLACED: Final = 4
+"""Another process took this worker's index."""
+
 EXIT_TERMINATED: Final = 143
 """SIGTERM ended the process: its pod was deleted."""
+
+NO_FAILURE: Final = (EXIT_GONE, EXIT_REPLACED, EXIT_TERMINATED)
+"""Ends that are no failure of the worker: it is started again, and no restart is counted. In ascending order."""

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
@@ -51,6 +52,15 @@ def child(path: str, part: str | int) -> str:
     if isinstance(part, int) or not re.fullmatch(r"[A-Za-z0-9_-]+", part):
         return f"{path}[{part}]"
     return f"{path}.{part}" if path else part
+
+
+def _number(value: object) -> object:
+    """Return a number of another library, such as NumPy's, as Python's, also in a list; any other value as it is."""
+    if isinstance(value, list):
+        return [_number(item) for item in value]
+    if isinstance(value, int | float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 # --- Models ----------------------------------------------------------------------------------------------------------
@@ -118,6 +128,11 @@ class Model(BaseModel):
     )
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_numbers(cls, data: object) -> object:
+        return {name: _number(value) for name, value in data.items()} if isinstance(data, Mapping) else data
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
@@ -230,6 +245,7 @@ Quantity = Annotated[
 
 
 def _plain(value: object, path: str, depth: int) -> JsonValue:
+    value = _number(value) if isinstance(value, Real) else value
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -60,6 +60,7 @@ class Control:
         some: Pairs of a worker and a version: workers that were sent a newer version than the others.
         random_actions: Whether to take random actions (the first `init_random_frames` of a job).
         seed: The seed that the learner set; None: it has set none.
+        static_seed: Whether all workers and environments get that very seed.
         seeding: Number of times that this learner has set the seed. On a new number workers recreate their episodes.
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
@@ -76,6 +77,7 @@ class Control:
     closed: Count = 0
     random_actions: bool = False
     seed: Count | None = None
+    static_seed: bool = False
     seeding: Count = 0
     origin: Count = 0
     steps: Count = 0
@@ -110,12 +112,15 @@ class BatchMeta:
         round: Its round (0 in async mode).
         version: Version of the weights in every frame.
         frames: Number of frames.
+        process: Random number of the process that collected it; 0: unknown. After a power loss NATS may have lost the
+            newest leases, and two processes may have had the same incarnation.
     """
 
     session: Count
     round: Count
     version: Count
     frames: Count
+    process: Count = 0
 
 
 @with_config(_STRICT)

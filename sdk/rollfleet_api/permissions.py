@@ -51,6 +51,8 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 subjects.leases,
                 subjects.workers,
                 direct_get,
+                subjects.state_info,
+                subjects.exists,
             ],
             subscribe=[
                 inbox,
@@ -70,6 +72,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             subjects.learner,
             f"{subjects.prefix}.taken.*",
             direct_get,
+            subjects.state_info,
             subjects.ranks,
             f"$JS.API.CONSUMER.CREATE.{queue}.*",
             f"$JS.API.CONSUMER.DURABLE.CREATE.{queue}.*",

@@ -101,14 +101,15 @@ class FailureSpec(Model):
         default=10,
         ge=0,
         le=32_767,
-        description="Restarts of one worker before the job fails. Disruptions by the cluster do not count.",
+        description="Restarts of one worker before the job fails: 10 within five hours, or in proportion. Earlier "
+        "restarts, and disruptions by the cluster, do not count.",
     )
     pending_deadline_seconds: int = Field(
         default=600,
         ge=0,
         le=2**31 - 1,
         description="Seconds that a worker may wait for a node, and then again to start on it, before the job fails; "
-        "0: no limit.",
+        "0: no limit. Once all workers were ready, a waiting worker makes the job `Degraded` and does not fail it.",
     )
     suspect_after_seconds: int = Field(
         default=10,

@@ -90,6 +90,7 @@ class CollectorJobStatus(StatusModel):
     applied_version: int | None = Field(default=None, description="The oldest version that a worker still uses.")
     batches: BatchesStatus = Field(default=BatchesStatus(), description="Counts of batches.")
     restarts: int = Field(default=0, ge=0, description="Restarts of all workers.")
+    ready_time: str | None = Field(default=None, description="Time when all workers were first ready (RFC 3339).")
     start_time: str | None = Field(default=None, description="Time of the workers' first start (RFC 3339).")
     completion_time: str | None = Field(
         default=None, description="Time of the job's end, successful or not (RFC 3339)."

@@ -5,6 +5,9 @@ The batches stream is a work queue that refuses messages that do not fit: the re
 subject, so the server itself counts how many batches a worker is ahead of the learner, whichever process restarts. The
 state stream keeps the last message of each subject, for processes that join late.
 
+Both are bounded in bytes, in messages and in remembered message ids, because the memory of NATS is shared: no worker's
+credentials may fill it. At a bound NATS refuses new messages, and keeps those that it has.
+
 `provisioning` and `deprovisioning` plan the requests that create, update and delete the streams. They do no I/O: the
 SDK and the operator each send the requests with their own client, and hand the replies back.
 """
@@ -16,11 +19,23 @@ from typing import Any, NotRequired, Self, TypeAlias, TypedDict
 
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, NO_CAPACITY, NOT_FOUND, TOO_FEW_SERVERS, JetStreamCode
 from rollfleet_api.job import CollectorJob, Storage, WhenFull
+from rollfleet_api.metadata import Metadata
 from rollfleet_api.ranks import Rank
 from rollfleet_api.subjects import Subjects
 
 SECOND_NS = 1_000_000_000
-DUPLICATE_WINDOW_NS = 120 * SECOND_NS
+LEAST_DUPLICATE_WINDOW_NS = SECOND_NS // 10
+"""NATS keeps each message id, of up to 64 KB, for this long and no shorter. The learner knows repeated batches by their
+identity."""
+
+LEAST_CHUNK_BYTES = 1 << 16
+"""Pieces of a long message are larger, except for its last one: a server's largest message is not smaller."""
+
+LARGEST_CHUNK_BYTES = (1 << 20) + (1 << 12)
+"""The largest message of a batch, with its headers."""
+
+SPARE_MESSAGES = 1024
+LEAST_BATCH_BYTES = 1024
 ACK_WAIT_NS = 30 * SECOND_NS
 OWNER = "rollfleet.dev/learner"  # in the metadata of a learner's consumer
 API = "$JS.API."  # the subjects of JetStream's API begin with it
@@ -36,7 +51,9 @@ class StreamConfiguration(TypedDict):
     discard: str
     discard_new_per_subject: bool
     max_bytes: int
+    max_msgs: int
     max_msgs_per_subject: int
+    max_msg_size: int
     duplicate_window: int
     allow_direct: bool
     num_replicas: int
@@ -119,13 +136,14 @@ Plan: TypeAlias = Generator[Request, Reply, None]
 """Requests in their order; each wants its reply before the next one is known."""
 
 
-def provisioning(job: CollectorJob, kept: Mapping[str, bytes]) -> Plan:
+def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int | None = None) -> Plan:
     """Plan the requests that create a job's streams or update them, and publish the job.
 
     Args:
         job: The job.
         kept: Messages of the job's state by subject. They are stored again where NATS has lost its state. The job
             itself is published last: processes that join wait for it, and then find everything else.
+        state_bytes: The most bytes of the state; None: no bound, on a server of this job alone.
 
     Raises:
         RequestRefused: NATS refused a stream or a message.
@@ -136,16 +154,27 @@ def provisioning(job: CollectorJob, kept: Mapping[str, bytes]) -> Plan:
         '$JS.API.STREAM.UPDATE.rollfleet_default_cartpole_state'
     """
     subjects = subjects_of(job)
-    created = yield from _update_or_create(job, state_stream(job))
+    created = yield from _update_or_create(job, state_stream(job, state_bytes))
     read_spec = Request(subject=f"{API}DIRECT.GET.{subjects.state_stream}.{subjects.spec}")
     stored = b"" if created else (yield read_spec).data
     if not stored:  # the state is new, or was not restored to its end
         for subject, data in kept.items():
             yield from _store_if_missing(subject, data)
     yield from _update_or_create(job, batches_stream(job))
-    spec = json.dumps(job.dump()).encode()
+    spec = json.dumps(published(job).dump()).encode()
     if stored != spec:  # else subscribers would take it for a change
         yield from _ask(Request(subject=subjects.spec, data=spec))
+
+
+def published(job: CollectorJob) -> CollectorJob:
+    """Return the part of a job that its processes read from NATS.
+
+    It has no pod templates: workers run other code than the learner, and must not see the variables of its container.
+    """
+    known = {"name", "namespace", "uid", "generation"}
+    metadata = Metadata.model_validate(job.metadata.model_dump(include=known), by_name=True)
+    spec = job.spec.model_copy(update={"template": {}, "learner": None})
+    return job.model_copy(update={"metadata": metadata, "spec": spec, "status": None})
 
 
 def deprovisioning(subjects: Subjects) -> Plan:
@@ -214,26 +243,40 @@ def batches_stream(job: CollectorJob) -> StreamConfiguration:
         discard="new" if block else "old",
         discard_new_per_subject=block,
         max_bytes=delivery.limit_bytes,
+        max_msgs=_most_batch_messages(job),
         max_msgs_per_subject=delivery.max_batches_ahead,
-        duplicate_window=DUPLICATE_WINDOW_NS,
+        max_msg_size=LARGEST_CHUNK_BYTES,
+        duplicate_window=LEAST_DUPLICATE_WINDOW_NS,
         allow_direct=False,
         num_replicas=delivery.replicas,
     )
 
 
-def state_stream(job: CollectorJob) -> StreamConfiguration:
-    """The stream that keeps the last message of each other subject."""
+def _most_batch_messages(job: CollectorJob) -> int:
+    """The most messages of the work queue: its memory on the server grows with the number of their subjects."""
+    delivery = job.spec.delivery
+    last_pieces_and_beginnings = 2 * job.spec.workers * delivery.max_batches_ahead
+    most = delivery.limit_bytes // LEAST_CHUNK_BYTES + last_pieces_and_beginnings
+    return min(most, delivery.limit_bytes // LEAST_BATCH_BYTES) + SPARE_MESSAGES
+
+
+def state_stream(job: CollectorJob, state_bytes: int | None = None) -> StreamConfiguration:
+    """The stream that keeps the last message of each other subject, in at most `state_bytes`."""
     subjects = subjects_of(job)
+    # Of each worker: lease, heartbeat, and two small versions for it alone, with their manifest. The rest is weights.
+    most = -1 if state_bytes is None else 5 * job.spec.workers + state_bytes // LEAST_CHUNK_BYTES + SPARE_MESSAGES
     return StreamConfiguration(
         name=subjects.state_stream,
         subjects=subjects.state_subjects,
         storage=_storage(job.spec.delivery.storage),
         retention="limits",
-        discard="old",
+        discard="new",  # a message on a known subject replaces the one before, at the bounds too
         discard_new_per_subject=False,
-        max_bytes=-1,
+        max_bytes=-1 if state_bytes is None else state_bytes,
+        max_msgs=most,
         max_msgs_per_subject=1,
-        duplicate_window=DUPLICATE_WINDOW_NS,
+        max_msg_size=-1,  # pieces of weights are as large as the server allows
+        duplicate_window=LEAST_DUPLICATE_WINDOW_NS,
         allow_direct=True,
         num_replicas=job.spec.delivery.replicas,
     )

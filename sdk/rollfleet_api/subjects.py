@@ -13,6 +13,7 @@ rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's hear
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: a hint that the worker's batch left the queue
 rollfleet.<namespace>.<job>.ranks.<rank>                no stream: the heartbeat of a rank to rank 0
+rollfleet.<namespace>.<job>.exists                      no stream: asks JetStream about the state, in workers' accounts
 ```
 
 Namespace and job are DNS labels: neither can contain a dot, a wildcard or an underscore, so that every name is
@@ -182,6 +183,16 @@ class Subjects:
     def taken(self, worker: int) -> str:
         """Return the subject of the hint that a worker's batch left the queue."""
         return f"{self.prefix}.taken.{worker}"
+
+    @property
+    def state_info(self) -> str:
+        """The request to JetStream about the state stream: whether it exists."""
+        return f"$JS.API.STREAM.INFO.{self.state_stream}"
+
+    @property
+    def exists(self) -> str:
+        """The same request where workers have an account of their own, without JetStream."""
+        return f"{self.prefix}.exists"
 
     @property
     def ranks(self) -> str:

@@ -19,6 +19,8 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec,
 MAX_QUOTED: Final = 60
 """The most characters of a wrong text in a message."""
 
+_UNKNOWN: Final = "unknown field"
+
 _EXPECTED: Final = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -90,6 +92,31 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
     raise JobErrors(replace(problem, where=origin) for problem in found)
 
 
+def parse_stored_job(data: object) -> tuple[CollectorJob, tuple[str, ...]]:
+    """Parse a job that the API server has accepted, perhaps with the CRD of a newer version.
+
+    Args:
+        data: The job, as the API server returns it.
+
+    Returns:
+        The job, and the paths of the fields that this version does not know. They are left out.
+
+    Raises:
+        JobErrors: With all other errors.
+
+    Example:
+        >>> parse_stored_job(manifest)[1]  # doctest: +SKIP
+        ('spec.collect.newOption',)
+    """
+    try:
+        return parse_job(data), ()
+    except JobErrors as errors:
+        unknown = [problem.path for problem in errors.problems if problem.message.startswith(_UNKNOWN)]
+        if not unknown:
+            raise
+    return parse_job(_without(data, frozenset(unknown))), tuple(unknown)
+
+
 def explain(error: ValidationError, model: type[Model], *, path: str = "") -> list[Problem]:
     """Translate pydantic's errors.
 
@@ -146,7 +173,7 @@ def _message(detail: ErrorDetails, name: str, owner: type[Model] | None, field: 
     example = str(field.examples[0]) if field and field.examples else ""
     match kind:
         case "extra_forbidden":
-            return f"unknown field `{name}`; {_unknown(name, owner)}"
+            return f"{_UNKNOWN} `{name}`; {_unknown(name, owner)}"
         case "missing":
             return f"missing; write e.g. `{name}: {example}`" if example else f"missing; write `{name}: ...`"
         case "greater_than_equal":
@@ -226,6 +253,16 @@ def _unknown(name: str, owner: type[Model] | None) -> str:
     if len(homes) == 1:
         return f"it belongs to `{homes[0]}`"
     return f"the fields here are {', '.join(names)}" if names else "this part has no fields; remove it"
+
+
+def _without(value: object, unknown: frozenset[str], path: str = "") -> object:
+    """Copy a document without these fields."""
+    if isinstance(value, Mapping):
+        below = ((key, item, child(path, str(key))) for key, item in value.items())
+        return {key: _without(item, unknown, at) for key, item, at in below if at not in unknown}
+    if isinstance(value, list):
+        return [_without(item, unknown, child(path, index)) for index, item in enumerate(value)]
+    return value
 
 
 # --- Looking into the models -----------------------------------------------------------------------------------------

@@ -47,6 +47,16 @@ def test_variables_win_over_files(mounted: Path) -> None:
     )
 
 
+def test_a_name_without_a_namespace_gets_that_of_the_environment(mounted: Path, tmp_path: Path) -> None:
+    (mounted / "job").write_text("team-a/cartpole\n")
+    assert Address.read({}, files=mounted, job="acro").job == "team-a/acro"
+    assert Address.read({JOB: "acro"}, files=mounted).job == "team-a/acro"
+    assert Address.read({JOB: "team-b/other"}, files=mounted, job="acro").job == "team-b/acro"
+    assert Address.read({JOB: "other"}, files=mounted, job="acro").job == "team-a/acro"
+    assert Address.read({}, files=mounted, job="team-c/acro").job == "team-c/acro"
+    assert Address.read({}, files=tmp_path / "none", url="nats://a", job="acro").job == "acro"  # that is default/acro
+
+
 def test_arguments_win_over_variables_and_files(mounted: Path) -> None:
     address = Address.read(VARIABLES, files=mounted, url="nats://argument:1", job="arguments/job")
     assert (address.url, address.job) == ("nats://argument:1", "arguments/job")

@@ -79,6 +79,11 @@ def administration(subjects: Subjects) -> list[str]:
     return [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
 
 
+def own_administration() -> list[str]:
+    """The same for the own job, of which each role may ask whether it exists."""
+    return [each for each in administration(OURS) if each != OURS.state_info]
+
+
 def consuming(subjects: Subjects) -> list[str]:
     """Requests to JetStream that only the learner of the job may make."""
     consumers = [f"{subjects.batches_stream}.{rank.consumer}" for rank in (ALONE, Rank(1, 2))]
@@ -145,7 +150,7 @@ def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Serv
     async def go() -> None:
         server.provision()
         forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-        forbidden += [OURS.rank(1), *administration(OURS), *consuming(OURS), *OF_THE_WHOLE_SERVER]
+        forbidden += [OURS.rank(1), *own_administration(), *consuming(OURS), *OF_THE_WHOLE_SERVER]
         forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
         async with guest(server, Role.WORKER) as worker:
             assert await worker.refused_to_publish(forbidden) == set(forbidden)
@@ -194,7 +199,7 @@ def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server") -> No
     async def go() -> None:
         server.provision()
         forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.spec]
-        forbidden += [*administration(OURS), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
+        forbidden += [*own_administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
         forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
         forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
         async with guest(server, Role.LEARNER) as learner:

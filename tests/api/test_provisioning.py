@@ -73,6 +73,18 @@ def test_a_changed_job_is_published() -> None:
     assert not KEPT.keys() & {each.subject for each in sent}
 
 
+def test_workers_do_not_see_the_learners_variables() -> None:
+    secret = {"spec": {"containers": [{"name": "learner", "env": [{"name": "TOKEN", "value": "secret"}]}]}}
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(secret)}
+    data = job(maxBytes="2Mi").dump()
+    data["metadata"] = {"name": "test", "uid": "1", "generation": 2, "annotations": applied, "resourceVersion": "7"}
+    data["spec"] |= {"learner": {"template": secret}, "template": secret}  # type: ignore[operator]
+    sent = carry_out(provisioning(parse_job(data), {}), {READ_SPEC: b"{}"})[-1].data
+    assert b"secret" not in sent
+    found = parse_job(json.loads(sent))
+    assert (found.metadata.uid, found.metadata.generation, found.spec.delivery.max_bytes) == ("1", 2, "2Mi")
+
+
 def test_an_interrupted_restore_is_repeated() -> None:
     sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: b""})  # the streams exist, the job does not
     assert [subject(each) for each in sent if not subject(each).startswith("STREAM.")] == [READ_SPEC, *KEPT, SPEC]

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from nats.errors import NoRespondersError
@@ -12,7 +13,7 @@ from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection, parsed
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.tokens import Token, TokenInvalid, read_token
-from rollfleet_operator.nats.trust import CLAIMS_DELETE, CLAIMS_PACK, CLAIMS_UPDATE, claims_lookup
+from rollfleet_operator.nats.trust import CLAIMS_DELETE, CLAIMS_PACK, CLAIMS_UPDATE, account_purge, claims_lookup
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,14 @@ class AccountRegistry:
         issued_s = max(account.issued_s, known.issued_s + 1) if known else account.issued_s
         token = replace(account, issued_s=issued_s).signed(self._keys.operator)
         await self._change(CLAIMS_UPDATE, token, account.name)
+
+    async def purge(self, account: str) -> None:
+        """Remove what an account has on the server's disk.
+
+        NATS would keep the folder of a deleted account, and look for the account at each full health check: 2 s each.
+        """
+        with suppress(NoRespondersError):  # JetStream is off
+            await self._system.request(account_purge(account))
 
     async def forget(self, accounts: Iterable[str]) -> None:
         """Delete accounts; NATS closes their connections."""

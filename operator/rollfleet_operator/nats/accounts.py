@@ -7,15 +7,18 @@ from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.keys import Keys
-from rollfleet_operator.nats.tokens import Claims, Token, tagged
+from rollfleet_operator.nats.tokens import Claims, Signer, Token, tagged
+from rollfleet_operator.rotation import revoked_s
 
 JOB_TAG, UID_TAG, ROLE_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-role"
+INSTALLATION_TAG = "rollfleet-installation"
 
 STREAMS = 2
 SPARE_CONSUMERS = 16  # besides one for each rank of the learner, at most as many as workers
 LEARNER_CONNECTIONS = 64  # evaluators, recorders, users, the operator
 SPARE_CONNECTIONS = 16
 _UNLIMITED = -1
+_ALWAYS_S = 1  # time of issue of activations: the same at each reconciliation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,38 +32,44 @@ class AccountLimits:
     state_bytes: int = 1 << 30
 
 
-def job_accounts(job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int) -> tuple[Token, Token]:
+def job_accounts(
+    job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int, installation: str = ""
+) -> tuple[Token, Token]:
     """Return the account of a job's streams and that of its workers, in the order of their creation."""
     subjects = subjects_of(job)
     uid = job.metadata.uid or ""
     services, streams = _across(subjects)
     connections = 2 * job.spec.workers + LEARNER_CONNECTIONS  # a learner may have as many ranks as workers
-    home = keys.account(subjects, Role.LEARNER).public
+    home, workers = (keys.account(subjects, role) for role in (Role.LEARNER, Role.WORKER))
     return (
         Token(
             name=subjects.key,
-            subject=home,
+            subject=home.public,
             issued_s=now_s,
             nats={
-                **_account(keys, subjects, Role.LEARNER, uid),
+                **_account(keys, subjects, Role.LEARNER, uid, installation),
+                **_revocations(job, now_s),
                 "limits": _storage(job, limits) | _limits(connections=connections, exports=True),
                 "exports": [
-                    *(_export(each, "service") for each in services),
+                    *(_export(each, "service") for each in (*services, subjects.state_info)),
                     *(_export(each, "stream") for each in streams),
                 ],
             },
         ),
         Token(
             name=f"{subjects.key} workers",
-            subject=keys.account(subjects, Role.WORKER).public,
+            subject=workers.public,
             issued_s=now_s,
             nats={
-                **_account(keys, subjects, Role.WORKER, uid),
+                **_account(keys, subjects, Role.WORKER, uid, installation),
+                **_revocations(job, now_s),
                 # Twice, because the server counts a lost connection until it notices the loss.
                 "limits": _limits(connections=2 * job.spec.workers + SPARE_CONNECTIONS, imports=True),
                 "imports": [
-                    *(_import(each, "service", home) for each in services),
-                    *(_import(each, "stream", home) for each in streams),
+                    *(_import(each, "service", home, workers.public) for each in services),
+                    # Under its own name, JetStream would answer for the workers' account, which has no JetStream.
+                    _import(subjects.state_info, "service", home, workers.public, local=subjects.exists),
+                    *(_import(each, "stream", home, workers.public) for each in streams),
                 ],
             },
         ),
@@ -78,6 +87,11 @@ def uid_of(account: Token) -> str:
     return tagged(account).get(UID_TAG, "")
 
 
+def installation_of(account: Token) -> str:
+    """Return the id of the installation that made an account; empty: it has none."""
+    return tagged(account).get(INSTALLATION_TAG, "")
+
+
 def storage_bytes(job: CollectorJob, limits: AccountLimits) -> int:
     """Return the bytes that a job reserves on all NATS servers together."""
     return job.spec.delivery.replicas * (job.spec.delivery.limit_bytes + limits.state_bytes)
@@ -87,23 +101,35 @@ def _across(subjects: Subjects) -> tuple[list[str], list[str]]:
     """Return the subjects that workers send to the other account, and those that they receive: all but their inbox."""
     allowed = permissions(subjects, Role.WORKER)
     inbox = f"{inbox_prefix(subjects, Role.WORKER)}.>"
-    return allowed.publish, [subject for subject in allowed.subscribe if subject != inbox]
+    sent = [subject for subject in allowed.publish if subject not in (subjects.exists, subjects.state_info)]
+    return sent, [subject for subject in allowed.subscribe if subject != inbox]
 
 
-def _account(keys: Keys, subjects: Subjects, role: Role, uid: str) -> Claims:
+def _account(keys: Keys, subjects: Subjects, role: Role, uid: str, installation: str) -> Claims:
+    made_by = [f"{INSTALLATION_TAG}:{installation}"] if installation else []
     return {
         "type": "account",
         "signing_keys": [keys.issuer(subjects, role, uid).public],
-        "tags": [f"{JOB_TAG}:{subjects.key}", f"{UID_TAG}:{uid}", f"{ROLE_TAG}:{role}"],
+        "tags": [f"{JOB_TAG}:{subjects.key}", f"{UID_TAG}:{uid}", f"{ROLE_TAG}:{role}", *made_by],
     }
 
 
+def _revocations(job: CollectorJob, now_s: int) -> Claims:
+    """Return the claim that ends all users of before a rotation. NATS disconnects them."""
+    since_s = revoked_s(job, now_s)
+    return {} if since_s is None else {"revocations": {"*": since_s - 1}}  # NATS includes the second itself
+
+
 def _export(subject: str, kind: str) -> Claims:
-    return {"name": subject, "subject": subject, "type": kind}
+    # Without a token any account of the server could import it, also one that another team has made.
+    return {"name": subject, "subject": subject, "type": kind, "token_req": True}
 
 
-def _import(subject: str, kind: str, account: str) -> Claims:
-    return {"name": subject, "subject": subject, "local_subject": subject, "account": account, "type": kind}
+def _import(subject: str, kind: str, exporter: Signer, importer: str, local: str = "") -> Claims:
+    activation: Claims = {"type": "activation", "subject": subject, "kind": kind}
+    token = Token(name=subject, subject=importer, issued_s=_ALWAYS_S, nats=activation).signed(exporter)
+    exported = {"name": subject, "subject": subject, "account": exporter.public, "type": kind}
+    return {**exported, "local_subject": local or subject, "token": token}
 
 
 def _limits(*, connections: int, imports: bool = False, exports: bool = False) -> Claims:

@@ -1,21 +1,25 @@
-"""The last messages of a job: from subscriptions, and from NATS for those of before them."""
+"""The last messages of a job: from subscriptions, and from NATS for those of before them.
+
+The operator's memory is shared by all jobs, and any worker may publish for all workers of its job. Therefore only
+messages that are read later are kept, of a limited size, and a limited number for all jobs together.
+"""
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
+from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
 from rollfleet_api.streams import subjects_of
+from rollfleet_api.subjects import Subjects
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
 from rollfleet_operator.nats_port import Heartbeats
@@ -24,9 +28,40 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M")
 
-NO_RESPONDERS = "503"  # the status if no service listens
-ASKED_AT_ONCE = 1000  # NATS answers for at most 1,024 subjects at a time
-MAX_OF_WORKER_BYTES = 1 << 16  # of a worker's heartbeat, with its last error
+NO_RESPONDERS: Final = "503"  # the status if no service listens
+TOO_MANY: Final = "413"  # the status if more subjects match than NATS answers for
+ASKED_AT_ONCE: Final = 1000  # NATS answers for at most 1,024 subjects at a time
+ASKED_BYTES: Final = 4 << 20  # of one answer: NATS cuts off a connection that has too much to read
+
+MOST_MESSAGES: Final = 100_000
+"""The most kept messages of all jobs: the heartbeats and leases of 50,000 workers."""
+
+MESSAGES_OF_JOB: Final = 512
+"""The messages of a job that are kept in any case, so that large jobs take nothing from small ones."""
+
+BEAT_BYTES: Final = 1 << 16  # of a worker's heartbeat, with its last error
+LEASE_BYTES: Final = 1 << 10
+LEARNER_BYTES: Final = 1 << 12  # of the learner's heartbeat, or of its orders besides those for single workers
+ORDER_BYTES: Final = 32  # of an order for a single worker
+
+MOST_ERROR: Final = 2000
+"""The most kept characters of a worker's last error, whose last line is shown."""
+
+MOST_ERRORS: Final = 64
+"""The most kept errors of a job. Of further workers it is only known that they failed."""
+
+
+@dataclass(slots=True)
+class MessageCount:
+    """The number of messages of all jobs.
+
+    Attributes:
+        kept: Number of kept messages.
+        dropped: Number of messages that were not kept: too large, too many, or of no worker of their job.
+    """
+
+    kept: int = 0
+    dropped: int = 0
 
 
 class HeartbeatListener:
@@ -34,18 +69,21 @@ class HeartbeatListener:
 
     Args:
         account: A connection to the job's account.
+        count: The count of all jobs' messages.
     """
 
-    def __init__(self, account: Connection) -> None:
-        self._account = account
+    def __init__(self, account: Connection, count: MessageCount) -> None:
+        self._account, self._count = account, count
         self._listening: Client | None = None
         self._asked = 0  # number of requests for all subjects on this connection
-        self._last: dict[str, bytes] = {}
-        self._before: dict[str, bytes] = {}  # messages from earlier connections
+        self._beats: dict[int, WorkerStatus] = {}
+        self._last: dict[str, bytes] = {}  # the other messages
+        self._before: dict[str, bytes] = {}  # those of earlier connections that this one has not seen
         self._uid: str | None = None  # UID of the job
         self._pushed: set[str] = set()  # subjects with a message since the subscription: it is newer than any answer
+        self._failed: set[int] = set()  # workers whose error is kept
         self._workers = 0  # the greatest number of workers so far
-        self._limits: dict[str, int] = {}  # bytes by known subject: a client may invent others
+        self._subjects = Subjects(namespace="none", job="none")
         self._asking = asyncio.Lock()
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
@@ -56,117 +94,161 @@ class HeartbeatListener:
         """
         async with self._asking:
             if job.metadata.uid != self._uid:
-                self._uid, self._listening, self._workers = job.metadata.uid, None, 0
-                self._last.clear()
-                self._before.clear()
-            if job.spec.workers > self._workers:
-                self._workers = job.spec.workers
-                self._limits = _limits(job, self._workers)
+                self.forget()
+                self._uid, self._subjects = job.metadata.uid, subjects_of(job)
+            self._workers = max(self._workers, job.spec.workers)
             client = await self._account.client()
             if client is not self._listening:  # a new connection has missed messages
-                await self._listen(client, job)
+                await self._listen(client)
                 self._listening = client
             elif self._asked == 1:
                 # A message is stored a moment after it is published: one from just before the subscription may have
                 # been stored just after the first request.
-                await self._ask_for_all(client, job)
-        return self._decoded(job)
+                await self._ask_for_all(client)
+        return Heartbeats(
+            workers=dict(self._beats),
+            learner=_read(LearnerStatus, self._last.get(self._subjects.learner)),
+            control=_read(Control, self._last.get(self._subjects.control)),
+        )
 
     def kept(self, job: CollectorJob) -> dict[str, bytes]:
         """Return the messages to store again if NATS loses them, by subject: leases, control and the learner's status.
 
         A learner or a worker that restarts needs them. Weights are not among them: the learner sends them again.
         """
-        beats = subjects_of(job).workers.removesuffix("*")
-        known = self._before | self._last if job.metadata.uid == self._uid else {}
-        return {subject: data for subject, data in known.items() if not subject.startswith(beats)}
+        return self._before | self._last if job.metadata.uid == self._uid else {}
 
-    async def _listen(self, client: Client, job: CollectorJob) -> None:
-        subjects = subjects_of(job)
+    def forget(self) -> None:
+        """Drop all messages."""
+        self._uid, self._listening, self._workers = None, None, 0
+        self._count.kept -= len(self._beats) + len(self._last) + len(self._before)
+        for messages in (self._beats, self._last, self._before, self._failed):
+            messages.clear()
+
+    async def _listen(self, client: Client) -> None:
+        subjects = self._subjects
         self._before |= self._last
-        self._last.clear()
-        self._pushed.clear()
+        self._count.kept -= len(self._beats)
+        for messages in (self._beats, self._last, self._failed, self._pushed):
+            messages.clear()
         self._asked = 0
         wanted = (subjects.workers, subjects.learner, subjects.control, subjects.leases)
         listening = [await client.subscribe(subject, cb=self._on_message) for subject in wanted]
         try:
-            await self._ask_for_all(client, job)
+            await self._ask_for_all(client)
         except NatsUnavailable:
             for each in listening:  # the next attempt subscribes again, perhaps on the same connection
                 with suppress(NatsError):
                     await each.unsubscribe()
             raise
 
-    async def _ask_for_all(self, client: Client, job: CollectorJob) -> None:
-        subjects, wanted = subjects_of(job), [*_limits(job, job.spec.workers)]
+    async def _ask_for_all(self, client: Client) -> None:
+        subjects = self._subjects
+        learner, stream = [subjects.learner, subjects.control], subjects.state_stream
         try:
-            for first in range(0, len(wanted), ASKED_AT_ONCE):
-                await self._ask(client, subjects.state_stream, wanted[first : first + ASKED_AT_ONCE])
+            if not await self._ask(client, stream, [*learner, subjects.workers, subjects.leases]):
+                each = [of(index) for index in range(self._workers) for of in (subjects.worker, subjects.lease)]
+                wanted = [subject for subject in (*learner, *each) if subject not in self._pushed]
+                for first in range(0, len(wanted), ASKED_AT_ONCE):
+                    await self._ask(client, stream, wanted[first : first + ASKED_AT_ONCE])
         except (NatsError, TimeoutError, OSError) as error:
             raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error!r}") from error
         self._asked += 1
+        if self._asked > 1:
+            self._pushed.clear()
 
-    async def _ask(self, client: Client, stream: str, subjects: list[str]) -> None:
-        inbox = client.new_inbox()
-        answers = await client.subscribe(inbox)
+    async def _ask(self, client: Client, stream: str, wanted: list[str]) -> bool:
+        """Keep the last messages of subjects; return whether these were few enough for NATS.
+
+        Raises:
+            NoRespondersError: The stream does not exist.
+            TimeoutError: NATS did not answer in time.
+        """
+        request: dict[str, object] = {"multi_last": wanted, "max_bytes": ASKED_BYTES}
+        while True:
+            end = await self._answered(client, f"$JS.API.DIRECT.GET.{stream}", request)
+            if end.get("Status") == NO_RESPONDERS:
+                raise NoRespondersError
+            if end.get("Status") == TOO_MANY:
+                return False
+            if not int(end.get("Nats-Num-Pending", "0")):
+                return True
+            request |= {"seq": int(end["Nats-Last-Sequence"]) + 1, "up_to_seq": int(end["Nats-UpTo-Sequence"])}
+
+    async def _answered(self, client: Client, subject: str, request: dict[str, object]) -> dict[str, str]:
+        """Keep the messages that answer a request; return the headers of its end."""
+        inbox, ended = client.new_inbox(), asyncio.get_running_loop().create_future()
+
+        async def on_answer(message: Msg) -> None:
+            headers = message.headers or {}
+            if "Status" in headers:
+                if not ended.done():
+                    ended.set_result(headers)
+            elif headers["Nats-Subject"] not in self._pushed:
+                self._keep(headers["Nats-Subject"], message.data)
+
+        answers = await client.subscribe(inbox, cb=on_answer)
         try:
-            request = json.dumps({"multi_last": subjects}).encode()
-            await client.publish(f"$JS.API.DIRECT.GET.{stream}", request, reply=inbox)
-            async for headers, data in _until_status(answers):
-                if (subject := headers["Nats-Subject"]) not in self._pushed:
-                    self._keep(subject, data)
+            await client.publish(subject, json.dumps(request).encode(), reply=inbox)
+            end: dict[str, str] = await asyncio.wait_for(ended, REQUEST_TIMEOUT_S)
         finally:
             await answers.unsubscribe()
+        return end
 
     async def _on_message(self, message: Msg) -> None:
-        if self._keep(message.subject, message.data):
+        if self._keep(message.subject, message.data) and self._asked < 2:
             self._pushed.add(message.subject)
 
     def _keep(self, subject: str, data: bytes) -> bool:
-        """Keep a message if it is read later: the operator's memory is shared by all jobs."""
-        kept = len(data) <= self._limits.get(subject, -1)
-        if kept:
-            self._last[subject] = data
+        """Keep a message if it is read later; return whether it was kept."""
+        parent, _, last = subject.rpartition(".")
+        subjects, worker = self._subjects, _index(last)
+        if worker is not None and worker < self._workers and parent == subjects.workers[:-2]:
+            return self._keep_beat(worker, data)
+        if worker is not None and worker < self._workers and parent == subjects.leases[:-2]:
+            limit = LEASE_BYTES
+        elif subject == subjects.learner:
+            limit = LEARNER_BYTES
+        elif subject == subjects.control:
+            limit = LEARNER_BYTES + ORDER_BYTES * self._workers
+        else:
+            limit = -1  # a client has invented the subject
+        if not self._admit(len(data) <= limit, new=subject not in self._last and subject not in self._before):
+            return False
+        self._last[subject] = data
+        self._before.pop(subject, None)
+        return True
+
+    def _keep_beat(self, worker: int, data: bytes) -> bool:
+        status = _read(WorkerStatus, data) if len(data) <= BEAT_BYTES else None
+        valid = status is not None and status.worker == worker
+        if not self._admit(valid, new=worker not in self._beats) or status is None:
+            return False
+        self._beats[worker] = self._trimmed(status)
+        return True
+
+    def _admit(self, valid: bool, *, new: bool) -> bool:
+        """Count a message; return whether it is kept."""
+        own = len(self._beats) + len(self._last) + len(self._before)
+        kept = valid and (not new or own < MESSAGES_OF_JOB or self._count.kept < MOST_MESSAGES)
+        self._count.kept += kept and new
+        self._count.dropped += not kept
         return kept
 
-    def _decoded(self, job: CollectorJob) -> Heartbeats:
-        subjects = subjects_of(job)
-        workers = {}
-        for subject, data in self._last.items():
-            if not subject.startswith(subjects.workers.removesuffix("*")):
-                continue
-            status = _read(WorkerStatus, data)
-            if status and subject == subjects.worker(status.worker):
-                workers[status.worker] = status
-        return Heartbeats(
-            workers=workers,
-            learner=_read(LearnerStatus, self._last.get(subjects.learner)),
-            control=_read(Control, self._last.get(subjects.control)),
-        )
+    def _trimmed(self, status: WorkerStatus) -> WorkerStatus:
+        """Return a heartbeat with the end of its error only, if it is among the first errors."""
+        if not status.error:
+            self._failed.discard(status.worker)
+            return status
+        if status.worker in self._failed or len(self._failed) < MOST_ERRORS:
+            self._failed.add(status.worker)
+            return replace(status, error=status.error[-MOST_ERROR:])
+        return replace(status, error=None)
 
 
-def _limits(job: CollectorJob, workers: int) -> dict[str, int]:
-    """Return the subjects of a job's messages, and the most bytes of each."""
-    subjects = subjects_of(job)
-    own = (of_worker(index) for of_worker in (subjects.worker, subjects.lease) for index in range(workers))
-    both = (subjects.learner, subjects.control)
-    return dict.fromkeys(both, MAX_MESSAGE_BYTES) | dict.fromkeys(own, MAX_OF_WORKER_BYTES)
-
-
-async def _until_status(answers: Subscription) -> AsyncIterator[tuple[dict[str, str], bytes]]:
-    """Yield the headers and data of the messages of a direct get for several subjects; a status ends them.
-
-    Raises:
-        NoRespondersError: The stream does not exist.
-    """
-    while True:
-        message = await answers.next_msg(REQUEST_TIMEOUT_S)
-        headers = message.headers or {}
-        if status := headers.get("Status"):
-            break
-        yield headers, message.data
-    if status == NO_RESPONDERS:
-        raise NoRespondersError
+def _index(token: str) -> int | None:
+    """Return the index of a worker in the last part of a subject, as it is written there; None: it is none."""
+    return int(token) if token.isascii() and token.isdecimal() and str(int(token[:9])) == token else None
 
 
 def _read(kind: type[M], data: bytes | None) -> M | None:

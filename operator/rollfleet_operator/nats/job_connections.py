@@ -1,29 +1,36 @@
-"""The operator's connections to the accounts of jobs: the most recently used ones."""
+"""The operator's connections to the accounts of jobs: those of all running jobs, and the most recently used others."""
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.connection import Connection, Server, own_user
-from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener
+from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener, MessageCount
 from rollfleet_operator.nats.keys import Keys
 
 MOST = 200
-"""The most open connections. Those of idle jobs are closed first, and opened again when they are needed."""
+"""The most open connections, if fewer jobs run. Those of idle jobs are closed, and opened again when needed."""
+
+IDLE_S = 30.0
+"""A connection that was not used for this long is of an idle job: heartbeats of a running one are read every 5 s."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JobConnection:
     """The operator's connection to the account of a job's streams.
 
     Attributes:
         account: The connection.
         listener: The listener on it.
+        used_s: Time of its last use.
     """
 
     account: Connection
     listener: HeartbeatListener
+    used_s: float = 0.0
 
 
 class JobConnections:
@@ -32,24 +39,31 @@ class JobConnections:
     Args:
         server: The address of NATS.
         keys: The keys that sign the operator's users.
-        most: The most open connections.
+        clock: Returns seconds.
+
+    Attributes:
+        messages: The number of messages that their listeners keep.
     """
 
-    def __init__(self, server: Server, keys: Keys, most: int = MOST) -> None:
-        self._server, self._keys, self._most = server, keys, most
+    def __init__(self, server: Server, keys: Keys, clock: Callable[[], float] = time.monotonic) -> None:
+        self._server, self._keys, self._clock = server, keys, clock
         self._open: OrderedDict[Subjects, JobConnection] = OrderedDict()
+        self.messages = MessageCount()
 
     async def of(self, subjects: Subjects) -> JobConnection:
         """Return the connection of a job."""
         if subjects not in self._open:
             identity = own_user(self._keys.account(subjects, Role.LEARNER))
             account = Connection(self._server, identity, subjects.key)
-            self._open[subjects] = JobConnection(account, HeartbeatListener(account))
+            self._open[subjects] = JobConnection(account, HeartbeatListener(account, self.messages))
         self._open.move_to_end(subjects)
         connection = self._open[subjects]
-        if len(self._open) > self._most:
-            _, oldest = self._open.popitem(last=False)
-            await oldest.account.close()
+        connection.used_s = self._clock()
+        while len(self._open) > MOST:
+            oldest = next(iter(self._open))
+            if connection.used_s - self._open[oldest].used_s < IDLE_S:
+                break
+            await self.leave(oldest)
         return connection
 
     async def leave(self, subjects: Subjects) -> None:
@@ -57,6 +71,7 @@ class JobConnections:
         connection = self._open.pop(subjects, None)
         if connection:
             await connection.account.close()
+            connection.listener.forget()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import nats
-from nats.aio.client import Client
 
+from rollfleet_operator.nats.client import Client
 from rollfleet_operator.nats.connection import Server, drop_socket
 
 TIMEOUT_S = 10

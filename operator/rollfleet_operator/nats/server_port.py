@@ -4,20 +4,20 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.errors import NatsUnavailable, OwnedElsewhere
 from rollfleet_operator.nats import streams
 from rollfleet_operator.nats.account_registry import AccountRegistry
-from rollfleet_operator.nats.accounts import job_accounts, job_of, storage_bytes, uid_of
+from rollfleet_operator.nats.accounts import installation_of, job_accounts, job_of, storage_bytes, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
 from rollfleet_operator.nats.settings import NatsSettings
-from rollfleet_operator.nats.tokens import SEED_BYTES, read_credentials
+from rollfleet_operator.nats.tokens import SEED_BYTES, Token, read_credentials
 from rollfleet_operator.nats.users import role_credentials
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
@@ -41,11 +41,17 @@ class NatsOnServer:
         self._system = Connection(settings.server, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
         self._connections = JobConnections(settings.server, self._keys)
+        self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
     def endpoint(self) -> Endpoint:
         """The address of NATS for pods."""
         return Endpoint(url=self._settings.server.url, ca=self._settings.server.ca)
+
+    @property
+    def dropped_messages(self) -> int:
+        """Number of messages of jobs that were not kept; see `NatsPort`."""
+        return self._connections.messages.dropped
 
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
         """Return the credentials file of a role; see `NatsPort`."""
@@ -63,15 +69,18 @@ class NatsOnServer:
         """Create or update the job's accounts and streams; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
-            wanted = job_accounts(job, self._keys, self._settings.limits, now_s=int(time.time()))
-            held = await self._registry.held(wanted[0].subject)
+            settings, now_s = self._settings, int(time.time())
+            wanted = job_accounts(job, self._keys, settings.limits, now_s=now_s, installation=settings.installation)
+            held = await self._held(subjects)
             if held and uid_of(held) != uid_of(wanted[0]):
                 await self._remove(subjects)
-            for account in wanted:
+                held = None
+            # The account that exports exists first; later its workers have their tokens before it asks for them.
+            for account in reversed(wanted) if held else wanted:
                 await self._registry.ensure(account)
             connection = await self._connections.of(subjects)
             try:
-                await streams.provision(connection.account, job, connection.listener.kept(job))
+                await self._provision_streams(connection, job)
             except streams.JetStreamOff:
                 await self._registry.ensure(wanted[0], force=True)  # NATS reserves space only when it gets an account
                 await self._retry_provision(connection, job)
@@ -80,18 +89,23 @@ class NatsOnServer:
         """Remove all data of a job; see `NatsPort`."""
         subjects = Subjects(namespace=key.namespace, job=key.name)
         async with _time_limit(subjects):
-            await self._remove(subjects)
+            with suppress(OwnedElsewhere):
+                await self._held(subjects)
+                await self._remove(subjects)
 
     async def provisioned(self) -> set[JobKey]:
-        """Return the jobs with data on NATS; see `NatsPort`."""
+        """Return the jobs of this installation with data on NATS; see `NatsPort`."""
         async with _time_limit(None):
-            jobs = {job_of(account) for account in await self._registry.all()}
+            accounts = await self._registry.all()
+        jobs = {job_of(account) for account in accounts if installation_of(account) == self._settings.installation}
         return {JobKey(job.namespace, job.job) for job in jobs if job}
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Return the last messages of a job; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
+            if subjects not in self._checked:
+                await self._held(subjects)
             return await (await self._connections.of(subjects)).listener.heartbeats(job)
 
     async def close(self) -> None:
@@ -99,9 +113,13 @@ class NatsOnServer:
         await self._connections.close()
         await self._system.close()
 
+    async def _provision_streams(self, connection: JobConnection, job: CollectorJob) -> None:
+        kept, state_bytes = connection.listener.kept(job), self._settings.limits.state_bytes
+        await streams.provision(connection.account, job, kept, state_bytes=state_bytes)
+
     async def _retry_provision(self, connection: JobConnection, job: CollectorJob) -> None:
         try:
-            await streams.provision(connection.account, job, connection.listener.kept(job))
+            await self._provision_streams(connection, job)
         except streams.JetStreamOff as error:
             needed = storage_bytes(job, self._settings.limits)
             raise NatsUnavailable(
@@ -109,15 +127,37 @@ class NatsOnServer:
                 f"{job.spec.delivery.max_bytes}, and the weights): lower it, delete a job, or give NATS more"
             ) from error
 
+    async def _held(self, subjects: Subjects) -> Token | None:
+        """Return the account of a job's streams as NATS has it; None: it has none.
+
+        An account without an id is of an earlier operator, which had no ids: a job of ours adopts it.
+
+        Raises:
+            OwnedElsewhere: It is another installation's.
+        """
+        self._checked.discard(subjects)
+        held = await self._registry.held(self._keys.account(subjects, Role.LEARNER).public)
+        ours = self._settings.installation
+        if held and (theirs := installation_of(held)) not in ("", ours):
+            raise OwnedElsewhere(
+                f"installation {theirs!r} runs a job {subjects.key} on the same NATS with the same signing key, and "
+                f"this one is {ours!r}: rename the job, give this installation its own signing key, or, if both are "
+                f"one, set the chart's `operator.installation` to {theirs!r}"
+            )
+        self._checked.add(subjects)
+        return held
+
     async def _remove(self, subjects: Subjects) -> None:
         accounts = [self._keys.account(subjects, role).public for role in Role]
         held = [account for account in accounts if await self._registry.held(account)]
-        if self._keys.account(subjects, Role.LEARNER).public in held:
+        if (home := self._keys.account(subjects, Role.LEARNER).public) in held:
             # NATS deletes an account, but not its data on disk.
             await streams.deprovision((await self._connections.of(subjects)).account, subjects)
+            await self._registry.purge(home)
         await self._connections.leave(subjects)
         if held:
             await self._registry.forget(held)
+        self._checked.discard(subjects)
 
 
 @asynccontextmanager

@@ -17,6 +17,8 @@ from rollfleet_operator.nats.users import Validity
 KEYS: Final = "ROLLFLEET_NATS_KEYS"
 STATE_BYTES: Final = "ROLLFLEET_NATS_STATE_BYTES"
 LIFE_S: Final = "ROLLFLEET_NATS_CREDENTIALS_SECONDS"
+INSTALLATION: Final = "ROLLFLEET_INSTALLATION"
+INSTALLATION_FILE: Final = "ROLLFLEET_INSTALLATION_FILE"
 
 
 class NatsSettingsInvalid(ValueError):
@@ -33,6 +35,8 @@ class NatsSettings:
         system: Credentials of a user in the system account; None: the installation's own NATS, whose key is known.
         limits: The limits of a job's account besides its batches.
         validity: The validity of credentials.
+        installation: The id of this installation, which tells its jobs from those of others with the same keys; empty:
+            no other has them.
     """
 
     server: Server
@@ -40,6 +44,7 @@ class NatsSettings:
     system: bytes | None = None
     limits: AccountLimits = field(default_factory=AccountLimits)
     validity: Validity = field(default_factory=Validity)
+    installation: str = ""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -56,13 +61,14 @@ class NatsSettings:
             if not operator.public.startswith("O"):
                 raise TokenInvalid(f"{SEED_FILE} is not an operator's seed, which begins with `SO`")
             system = Path(folder) / SYSTEM_CREDENTIALS_FILE
-            ca = environ.get(CA)
+            ca, installation = environ.get(CA), environ.get(INSTALLATION_FILE)
             settings = cls(
                 server=Server(url=url, ca=Path(ca).read_bytes() if ca else None),
                 keys=Keys(operator),
                 system=system.read_bytes() if system.is_file() else None,
                 limits=AccountLimits(state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi")),
                 validity=Validity(life_s=int(environ.get(LIFE_S) or Validity().life_s)),
+                installation=Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
             )
         except (OSError, TokenInvalid, ValueError) as error:
             raise NatsSettingsInvalid(f"the settings for NATS are invalid: {error}") from error

@@ -15,19 +15,20 @@ class JetStreamOff(NatsUnavailable):
     """JetStream is off in the account."""
 
 
-async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, bytes]) -> None:
+async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int) -> None:
     """Create the streams or update them, and publish the job if it has changed.
 
     Args:
         account: A connection to the account of the job's streams.
         job: The job.
         kept: Messages of the job's state by subject, stored again where NATS has lost them.
+        state_bytes: The most bytes of the job's state.
 
     Raises:
         JetStreamOff: NATS had no space for the account when it was registered.
         NatsUnavailable: NATS refused; the text says why.
     """
-    await _carry_out(account, provisioning(job, kept))
+    await _carry_out(account, provisioning(job, kept, state_bytes=state_bytes))
 
 
 async def deprovision(account: Connection, subjects: Subjects) -> None:

@@ -16,6 +16,7 @@ from rollfleet_operator.nats.tokens import (
     read_credentials,
     read_token,
 )
+from rollfleet_operator.rotation import rotation_s
 
 SUBSCRIPTIONS = 64  # of one connection; learners and workers need fewer than ten
 
@@ -58,7 +59,7 @@ def role_credentials(
     subjects = subjects_of(job)
     issuer = keys.issuer(subjects, role, job.metadata.uid or "")
     nats = _user(job, role, account=keys.account(subjects, role).public)
-    if mounted and _still_good(mounted, issuer.public, nats, validity, now_s):
+    if mounted and _still_good(mounted, issuer.public, nats, validity, now_s, rotation_s(job, now_s) or 0):
         return mounted
     user = Signer.of(Kind.USER, entropy)
     token = Token(
@@ -78,7 +79,7 @@ def administrator(account: Signer, *, now_s: int, entropy: bytes) -> tuple[str, 
     return Token(name="operator", subject=user.public, issued_s=now_s, nats=nats).signed(account), user
 
 
-def _still_good(mounted: bytes, issuer: str, nats: Claims, validity: Validity, now_s: int) -> bool:
+def _still_good(mounted: bytes, issuer: str, nats: Claims, validity: Validity, now_s: int, rotated_s: int) -> bool:
     try:
         token = read_token(read_credentials(mounted)[0])
     except TokenInvalid:
@@ -87,7 +88,7 @@ def _still_good(mounted: bytes, issuer: str, nats: Claims, validity: Validity, n
         token.issuer == issuer
         and token.nats == nats
         and token.expires_s == token.issued_s + validity.life_s
-        and token.issued_s <= now_s < token.issued_s + validity.life_s * validity.renew_after
+        and rotated_s <= token.issued_s <= now_s < token.issued_s + validity.life_s * validity.renew_after
     )
 
 

@@ -119,9 +119,9 @@ class Lab:
         """An object."""
         return self._server.call(self._server.api.get(kind, self.namespace, name))
 
-    def all(self, kind: str, **selectors: str) -> list[Manifest]:
+    def all(self, kind: str, *, fields: str = "") -> list[Manifest]:
         """All objects of a kind."""
-        return self._server.call(self._server.api.list(kind, self.namespace, **selectors)).items
+        return self._server.call(self._server.api.list(kind, self.namespace, fields=fields)).items
 
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
         """Change an object as another client."""
@@ -224,6 +224,22 @@ class Lab:
             self.nats.on_provision = None
 
     @contextmanager
+    def edited_during_reconciliation(self, patch: Manifest) -> Iterator[threading.Event]:
+        """Edit the job, once, between the reading and the actions of a reconciliation."""
+        edited, api = threading.Event(), self._server.api
+
+        async def edit(job: CollectorJob) -> None:
+            if job.metadata.namespace == self.namespace and not edited.is_set():
+                await api.patch(KIND, self.namespace, job.metadata.name, patch)
+                edited.set()
+
+        self.nats.on_provision = edit
+        try:
+            yield edited
+        finally:
+            self.nats.on_provision = None
+
+    @contextmanager
     def nats_away(self) -> Iterator[None]:
         """NATS cannot be reached for a while."""
         self.nats.away = True
@@ -231,6 +247,20 @@ class Lab:
             yield
         finally:
             self.nats.away = False
+
+    def grant_everything(self, user: str) -> Callable[[], None]:
+        """Let a user do everything in the namespace, until the returned function is called."""
+        base, name = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}", uuid.uuid4().hex
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+        body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
+        self._server.call(self._server.api._request("POST", f"{base}/rolebindings", body=body))
+        path = f"{base}/rolebindings/{name}"
+
+        def revoke() -> None:
+            self._server.call(self._server.api._request("DELETE", path))
+
+        return revoke
 
     def grant(self, user: str, kind: str, *verbs: str, status: bool = False) -> None:
         """Let a user do this in the namespace."""

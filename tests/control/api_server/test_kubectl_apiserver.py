@@ -192,6 +192,19 @@ def test_the_plugin_requests_the_logs_of_the_given_worker(own_lab: "Lab", kubeco
     assert "node-0" not in done.stderr
 
 
+def test_the_doctor_sees_the_cluster_and_that_its_operator_is_missing(rollfleet: Rollfleet) -> None:
+    result = rollfleet("doctor")
+    lines = {line.split()[1]: line for line in result.output.splitlines()}
+    assert [lines[part].split()[0] for part in ("kubectl", "cluster", "access", "operator")] == [
+        "ok",
+        "ok",
+        "ok",
+        "wrong",
+    ]
+    assert "install the chart" in lines["operator"]
+    assert result.exit_code == 1
+
+
 def test_a_cluster_without_rollfleet_says_how_to_install_it(kubeconfig: Path) -> None:
     # A group that nobody serves is what kubectl sees where the CRD is not installed.
     with pytest.raises(KubectlFailed, match=r"docs/install\.md"):

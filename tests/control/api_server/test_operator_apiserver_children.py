@@ -167,6 +167,18 @@ def test_credentials_are_rotated_under_running_workers(lab: "Lab", wait_for: Wai
     assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
 
 
+def test_credentials_are_rotated_on_request(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    run, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    before = wait_for(lambda: lab.get("Secret", name))
+    lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}})
+    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
+    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
+    assert [event for event in lab.events() if event[1] == "UnknownFields"] == []
+    lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "now"}}})
+    wait_for(lambda: ("Warning", "UnknownFields") in lab.events())
+
+
 def test_missing_source_is_reported_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(source={"configMap": "code"})
     assert "`code`" in lab.wait_condition("Degraded", "SourceMissing")["message"]
@@ -186,3 +198,80 @@ def test_template_that_is_refused_leaves_the_workers_alone(lab: "Lab") -> None:
     assert lab.run()["metadata"]["uid"] == before
     lab.apply()
     lab.wait_condition("Degraded", "AsExpected", "False")
+
+
+@pytest.fixture
+def stuck(lab: "Lab", wait_for: WaitFor) -> Callable[[str], dict[str, Any]]:
+    """Runs workers, and takes away what their successors need; returns the spec to go on with."""
+
+    def build(why: str) -> dict[str, Any]:
+        spec: dict[str, Any] = {"source": {"configMap": "code"}}
+        lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
+        lab.apply(**spec)
+        lab.run()
+        if why == "SourceMissing":
+            lab.delete("ConfigMap", "code")
+        elif why == "TemplateInvalid":
+            spec["template"] = {"spec": {"containers": "worker"}}
+        else:
+            spec["template"] = {"spec": {"containers": [{"name": "worker", "imagePullPolicy": "Sometimes"}]}}
+        lab.apply(**spec)
+        lab.wait_condition("Degraded", why)
+        return spec
+
+    return build
+
+
+@pytest.mark.parametrize("why", ["SourceMissing", "TemplateInvalid", "Invalid"])
+def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
+    lab: "Lab", stuck: Callable[[str], dict[str, Any]], wait_for: WaitFor, why: str
+) -> None:
+    spec = stuck(why)
+    before, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    secret: Any = lab.get("Secret", name)
+    lab.nats.rotation += 1
+    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
+    lab.apply(**spec, workers=5)
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 5)
+    lab.apply(**spec, workers=5, suspend=True)
+    wait_for(lambda: lab.run()["spec"]["suspend"] is True)
+    assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
+    assert lab.condition("Degraded")["reason"] == why
+    lab.apply(**spec, workers=1)
+    wait_for(lambda: lab.run()["spec"]["suspend"] is False)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [{"metadata": {"labels": None}}, {"spec": None}, {"spec": {"containers": None}}],
+    ids=str,
+)
+def test_null_in_a_template_is_nothing(lab: "Lab", template: dict[str, Any]) -> None:
+    lab.apply(template=template)
+    assert lab.run()["spec"]["template"]["spec"]["containers"][0]["name"] == "worker"
+
+
+def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    job: Any = lab.get(KIND, "cartpole")
+    owner = {"apiVersion": job["apiVersion"], "kind": KIND, "name": "cartpole", "uid": job["metadata"]["uid"]}
+    container = {"name": "evaluator", "image": "evaluator:1"}
+    pod = {"restartPolicy": "Never", "containers": [container]}
+    labels = names.labels("cartpole")  # without a role
+    meta = {"name": "evaluation", "labels": labels, "ownerReferences": [owner]}
+    lab.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "evaluator", "labels": labels}, "spec": pod})
+    lab.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": {"template": {"spec": pod}}})
+    lab.seconds_pass(0.5)
+    lab.apply(workers=3)
+    wait_for(lambda: [run for run in lab.runs() if run["spec"]["parallelism"] == 3])
+    assert lab.condition("Degraded")["status"] == "False"
+    assert lab.get("Job", "evaluation")
+
+
+def test_two_mounts_of_a_volume_are_both_kept(lab: "Lab") -> None:
+    mounts = [{"name": "tmp", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/cache"}]
+    lab.apply(template={"spec": {"containers": [{"name": "worker", "volumeMounts": mounts}]}})
+    template = lab.run()["spec"]["template"]
+    lab.dry_run_pod(template)
+    paths = {each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]}
+    assert paths == {"/tmp", "/dev/shm", "/var/run/rollfleet", "/data", "/cache"}

@@ -1,7 +1,8 @@
 """On a real API server: what an operator makes of what went wrong, or happened while it was away."""
 
+import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from rollfleet_operator import names
 
 if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab, RunningOperator
+    from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
 WaitFor = Callable[[Callable[[], Any]], Any]
@@ -63,7 +65,7 @@ def test_changes_during_the_operators_absence_are_caught_up(
     lab.apply(workers=5)
     lab.delete("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))
     lab.learner_says(LearnerPhase.RUN)
-    start()
+    start(resync_s=0.5)  # a deletion that it did not see counts at its second look
     wait_for(lambda: lab.get("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)))
     wait_for(lambda: {run["spec"]["parallelism"] for run in lab.runs()} >= {5})
     wait_for(lambda: set(lab.nats.published) == {lab.key})
@@ -95,6 +97,90 @@ def test_deletion_missed_by_the_watch_is_noticed(lab: "Lab", start: StartOperato
     lab.delete("Secret", name)
     wait_for(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
     assert running.http("/healthz")[0] == 200
+
+
+def test_secret_that_a_starting_pod_waits_for_is_recreated_soon(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    lab.apply()
+    start(resync_s=0.5)
+    lab.run()
+    name = names.secret("cartpole", Role.WORKER)
+    before = wait_for(lambda: lab.get("Secret", name))
+    lab.pod(0, phase="Pending")
+    lab.delete("Secret", name)
+    wait_for(lambda: (found := lab.get("Secret", name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
+
+
+@pytest.fixture
+def define(api_server: "ApiServer") -> Iterator[Callable[..., None]]:
+    """Changes the CRD, until the end of the test: fields of `spec.collect` more, fields of the status less."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/collectorjobs.rollfleet.dev"
+    before: Any = api_server.call(api_server.api._request("GET", path))["spec"]
+
+    def serve(spec: Any) -> None:
+        definition = api_server.call(api_server.api._request("GET", path))
+        api_server.call(api_server.api._request("PUT", path, body={**definition, "spec": spec}))
+
+    def change(more: dict[str, Any] | None = None, less: tuple[str, ...] = ()) -> None:
+        spec = copy.deepcopy(before)
+        fields = spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        fields["spec"]["properties"]["collect"]["properties"] |= more or {}
+        for name in less:
+            del fields["status"]["properties"][name]
+        serve(spec)
+
+    yield change
+    serve(before)
+
+
+def test_operator_older_than_the_definition_ignores_new_fields_and_reports_it(
+    lab: "Lab", define: Callable[..., None], start: StartOperator, wait_for: WaitFor
+) -> None:
+    define(more={"novelty": {"type": "integer", "default": 5}})
+    wait_for(lambda: "novelty" in lab.apply()["spec"]["collect"])
+    start()
+    lab.run()
+    wait_for(lambda: ("Warning", "UnknownFields") in lab.events())
+    lab.apply(workers=4)
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 4)
+    assert lab.condition("Degraded")["status"] == "False"
+    assert [event for event in lab.events() if event[1] == "UnknownFields"] == [("Warning", "UnknownFields")]
+
+
+def test_operator_newer_than_the_definition_writes_the_status_that_it_takes(
+    lab: "Lab", define: Callable[..., None], start: StartOperator, wait_for: WaitFor
+) -> None:
+    define(less=("readyTime", "restarts"))
+    lab.apply(workers=1)
+    wait_for(lambda: not takes(lab, {"restarts": 1}))
+    start()
+    lab.pod(0, phase="Running", containerStatuses=[{"name": "worker", "state": {"running": {}}}])
+    lab.workers_say(0)
+    lab.wait_condition("Ready", "AllWorkersReady")
+    assert not {"readyTime", "restarts"} & lab.status().keys()
+
+
+def takes(lab: "Lab", status: dict[str, Any]) -> bool:
+    """Whether the API server declares these fields of a status."""
+    found: dict[str, Any] = lab.patch(KIND, "cartpole", {"status": status}, "status").get("status", {})
+    return status.items() <= found.items()
+
+
+def test_defect_of_the_operator_is_a_condition(
+    lab: "Lab", start: StartOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object) -> None:
+        raise ZeroDivisionError("x" * 33_000)
+
+    lab.apply()
+    with monkeypatch.context() as broken:
+        broken.setattr("rollfleet_operator.reconcile.verdict", defect)
+        start()
+        message = lab.wait_condition("Degraded", "OperatorError")["message"]
+        assert "ZeroDivisionError" in message
+    lab.wait_condition("Degraded", "AsExpected", "False")
+    lab.run()
 
 
 def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:

@@ -86,6 +86,34 @@ def test_queued_job_is_left_to_kueue_and_suspended_by_deletion(lab: "Lab", wait_
     assert lab.run()["spec"]["suspend"] is False
 
 
+def test_queue_that_kueue_chose_is_left_to_it(lab: "Lab", wait_for: WaitFor) -> None:
+    queue = {"kueue.x-k8s.io/queue-name": "default"}
+    lab.apply()
+    lab.patch("Job", lab.run()["metadata"]["name"], {"metadata": {"labels": queue}, "spec": {"suspend": True}})
+    lab.wait_condition("Suspended", "Queued")
+    lab.apply(workers=3)
+    wait_for(lambda: pods(lab.run()) == 3)
+    assert lab.run()["spec"]["suspend"] is True
+    assert lab.run()["metadata"]["labels"].items() >= queue.items()
+    lab.patch("Job", lab.run()["metadata"]["name"], {"spec": {"suspend": False}})  # Kueue admits it
+    lab.wait_condition("Suspended", "NotSuspended", "False")
+    lab.apply(suspend=True)
+    wait_for(lambda: not lab.runs())
+    lab.wait_condition("Suspended", "Suspended")
+    assert lab.runs() == []
+    lab.apply(suspend=False)
+    lab.run()
+
+
+def test_edit_wins_over_a_decision_of_the_autoscaler(lab: "Lab", wait_for: WaitFor) -> None:
+    with lab.edited_during_reconciliation({"spec": {"autoscale": None}}) as edited:
+        lab.apply(workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
+        wait_for(edited.is_set)
+        lab.seconds_pass(0.5)
+    job: Any = lab.get(KIND, "cartpole")
+    assert job["spec"]["workers"] == 1
+
+
 def test_changed_image_rolls_the_workers(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(image="a:1")
     before = lab.run()
@@ -121,6 +149,8 @@ def test_complete_is_permanent_and_keeps_pods_for_their_logs(lab: "Lab", wait_fo
 def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: "Lab", wait_for: WaitFor, end: str) -> None:
     lab.apply(ttlSecondsAfterFinished=1)
     lab.run()
+    if end == "Complete":
+        lab.learner_says(LearnerPhase.COMPLETE)
     lab.end_run(end)
     wait_for(lambda: lab.get(KIND, "cartpole") is None)
     wait_for(lambda: lab.key not in lab.nats.published)

@@ -8,22 +8,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
-from tests.control.chart.helm import ABSENT, Helm, find
-from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN
+from tests.control.chart.helm import ABSENT, Helm, Rendered, find
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, wait_for
 
-from rollfleet_api.job import KIND
+from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.api import Api
+from rollfleet_operator.errors import ApiError
+from rollfleet_operator.kinds import KINDS
+from rollfleet_operator.manifest import Manifest, overlay
 from rollfleet_operator.release import TRACKING
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 BASE = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+POLICIES = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+EVERYTHING = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 LEARNER: dict[str, Any] = {"template": {}}
 
 
@@ -82,7 +90,7 @@ def holding(server: "ApiServer", roles: list[Manifest]) -> Iterator[None]:
             server.call(server.api._request("DELETE", path))
 
 
-def live_a_whole_life(lab: Lab, wait_for: WaitFor) -> None:
+def live_a_whole_life(lab: Lab) -> None:
     """Everything that may happen to a job, once."""
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
     job: dict[str, Any] = {"learner": LEARNER, "source": {"configMap": "code"}, "ttlSecondsAfterFinished": 0}
@@ -129,16 +137,17 @@ def label(lab: Lab, kind: str, name: str) -> str | None:
 
 @pytest.mark.parametrize("scope", ["Role", "ClusterRole"])
 def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
-    scope: str, own_lab: Lab, api_server: "ApiServer", wait_for: WaitFor, repository: Path
+    scope: str, own_lab: Lab, api_server: "ApiServer", repository: Path
 ) -> None:
     namespaces = (own_lab.namespace,) if scope == "Role" else ()
-    roles = rendered(repository, namespaces)[scope]
-    log = api_server.folder / AUDIT_LOG
-    began = log.stat().st_size if log.exists() else 0
+    shown = rendered(repository, operator__namespaces=list(namespaces))
+    roles = roles_of(shown)[scope]
     policy = names.network_policy("other", Role.WORKER)
-    with holding(api_server, roles):
+    with holding(api_server, roles), bounded(api_server, shown, own_lab.namespace):
+        log = api_server.folder / AUDIT_LOG
+        began = log.stat().st_size
         with working(api_server, own_lab, namespaces):
-            live_a_whole_life(own_lab, wait_for)
+            live_a_whole_life(own_lab)
             own_lab.apply("other", suspend=True)
             wait_for(lambda: own_lab.get("NetworkPolicy", policy))
         with working(api_server, own_lab, namespaces, network_policies=False):
@@ -156,14 +165,191 @@ def working(server: "ApiServer", lab: Lab, namespaces: tuple[str, ...], **said: 
         running.stop()
 
 
-def rendered(repository: Path, namespaces: tuple[str, ...]) -> dict[str, list[Manifest]]:
-    """The chart's roles for the operator's work with jobs, by kind; its keys and its users have others."""
+def rendered(repository: Path, **values: object) -> Rendered:
     program = find("helm")
     if program is None:
         pytest.skip(ABSENT)
-    shown = Helm(program, repository / "charts/rollfleet").render(operator__namespaces=list(namespaces))
+    return Helm(program, repository / "charts/rollfleet").render(**values)
+
+
+def roles_of(shown: Rendered) -> dict[str, list[Manifest]]:
+    """The chart's roles for the operator's work with jobs, by kind; its keys and its users have others."""
     ours = {"Role": "rollfleet", "ClusterRole": "rollfleet-site"}
     return {
         kind: [role for role in shown.of(kind).values() if role["metadata"]["name"] == name]
         for kind, name in ours.items()
     }
+
+
+@contextmanager
+def bounded(server: "ApiServer", shown: Rendered, namespace: str) -> Iterator[None]:
+    """The chart's admission policy is in force for the operator, and only for so long."""
+    created = []
+    for kind, plural in POLICIES.items():
+        text = json.dumps(shown.of(kind)["rollfleet-site"]).replace("system:serviceaccount:site:rollfleet", OTHER)
+        text = text.replace("== 'site'", f"== '{namespace}'")  # the release's, with the keys of NATS
+        path = f"{ADMISSION}/{plural}"
+        server.call(server.api._request("POST", path, body=json.loads(text)))
+        created.append(f"{path}/rollfleet-site")
+    try:
+        secret = manifest("v1", "Secret", "password")
+        wait_for(lambda: "ValidatingAdmissionPolicy" in refusal(server, secret, namespace))
+        yield
+    finally:
+        for path in created:
+            server.call(server.api._request("DELETE", path))
+
+
+def refusal(server: "ApiServer", body: Manifest, namespace: str, *, method: str = "POST", name: str = "") -> str:
+    """What the API server answers to the operator's wish, of which it carries out nothing; empty: it would."""
+    kind = KINDS[body["kind"]]
+    media = {"POST": "application/json", "PATCH": "application/merge-patch+json", "DELETE": "application/json"}[method]
+    path, content = kind.path(namespace, name), {"dryRun": ["All"]} if method == "DELETE" else body
+
+    async def ask() -> str:
+        async with Api(lambda: server.login(OTHER_TOKEN)) as api:
+            try:
+                await api._request(method, path, query={"dryRun": "All"}, body=content, content_type=media)
+            except ApiError as error:
+                return str(error)
+        return ""
+
+    return server.call(ask())
+
+
+def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:
+    """An object that looks like a child of the job `x`."""
+    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "x", "uid": "1-2-3", "controller": True}
+    metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
+    found: Manifest = overlay({"apiVersion": api_version, "kind": kind, "metadata": metadata}, fields)
+    return found
+
+
+def run(**fields: Any) -> Manifest:
+    """Workers of the job `x`."""
+    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    pod = {"restartPolicy": "Never", "serviceAccountName": "x-rollfleet", "containers": [{"name": "a", "image": "a"}]}
+    spec = {"template": {"metadata": {"labels": labels}, "spec": pod}}
+    found: Manifest = overlay(manifest("batch/v1", "Job", "x-workers-01234567", spec=spec), fields)
+    return found
+
+
+def policy(**fields: Any) -> Manifest:
+    """The NetworkPolicy of workers of the job `x`."""
+    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    spec = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
+    whole = manifest("networking.k8s.io/v1", "NetworkPolicy", "x-worker-rollfleet", spec=spec)
+    found: Manifest = overlay(whole, fields)
+    return found
+
+
+def report(kind: str) -> Manifest:
+    """An event about an object."""
+    about = {"involvedObject": {"kind": kind, "name": "x"}, "reason": "A", "message": "", "type": "Normal"}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "x-"}, **about}
+
+
+NO_OWNER: dict[str, Any] = {"metadata": {"ownerReferences": None}}
+OWN = {
+    "secret": manifest("v1", "Secret", "x-worker-nats"),
+    "service-account": manifest("v1", "ServiceAccount", "x-rollfleet"),
+    "network-policy": policy(),
+    "workers": run(),
+    "event": report(KIND),
+}
+FOREIGN = {
+    "secret-of-nobody": overlay(OWN["secret"], NO_OWNER),
+    "secret-without-labels": overlay(OWN["secret"], {"metadata": {"labels": None}}),
+    "secret-of-another-name": manifest("v1", "Secret", "password"),
+    "token-of-a-service-account": manifest(
+        "v1",
+        "Secret",
+        "x-worker-nats",
+        type="kubernetes.io/service-account-token",
+        metadata={"annotations": {"kubernetes.io/service-account.name": "default"}},
+    ),
+    "service-account-of-another-name": manifest("v1", "ServiceAccount", "admin"),
+    "network-policy-of-all-pods": policy(spec={"podSelector": {"matchLabels": None}}),
+    "run-of-nobody": run(**NO_OWNER),
+    "run-of-another-name": run(metadata={"name": "mine"}),
+    "pods-without-labels": run(spec={"template": {"metadata": {"labels": None}}}),
+    "pods-as-another-account": run(spec={"template": {"spec": {"serviceAccountName": "admin"}}}),
+    "event-about-a-node": report("Node"),
+}
+
+
+@pytest.fixture(scope="module")
+def bounds(api_server: "ApiServer", repository: Path) -> Iterator[Callable[..., str]]:
+    """What the policy answers to a user who could do anything else: its refusals are its own."""
+    shown = rendered(repository, admissionPolicy__serviceAccounts=["trainer"])
+    roles = [{"kind": "ClusterRole", "metadata": {"name": "all"}, "rules": [EVERYTHING]}]
+    with holding(api_server, roles), bounded(api_server, shown, "default"):
+        yield lambda body, namespace="default", **how: refusal(api_server, body, namespace, **how)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_policy_admits_the_operators_own_objects(bounds: Callable[..., str], name: str) -> None:
+    assert bounds(OWN[name]) == ""
+
+
+def test_the_policy_refuses_jobs_in_the_namespaces_of_kubernetes(bounds: Callable[..., str]) -> None:
+    assert "namespaces of Kubernetes" in bounds(OWN["workers"], "kube-system")
+
+
+def test_the_policy_admits_the_keys_of_nats(bounds: Callable[..., str], api_server: "ApiServer") -> None:
+    keys = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "rollfleet-nats-keys", "namespace": "default"}}
+    api_server.call(api_server.api.create(keys))
+    try:
+        change = {"kind": "Secret", "data": {"operator.seed": "YQ=="}, "immutable": True}
+        assert bounds(change, method="PATCH", name="rollfleet-nats-keys") == ""
+        assert "ValidatingAdmissionPolicy" in bounds(keys, method="DELETE", name="rollfleet-nats-keys")
+    finally:
+        path = KINDS["Secret"].path("default", "rollfleet-nats-keys")
+        api_server.call(api_server.api._request("DELETE", path))
+
+
+def test_the_policy_admits_service_accounts_that_the_chart_lists(bounds: Callable[..., str]) -> None:
+    assert bounds(run(spec={"template": {"spec": {"serviceAccountName": "trainer"}}})) == ""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_the_policy_refuses_what_is_no_jobs(bounds: Callable[..., str], name: str) -> None:
+    assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
+
+
+def test_the_policy_refuses_pods_and_all_changes_but_to_the_finalizer_of_a_deleted_one(
+    bounds: Callable[..., str], own_lab: Lab
+) -> None:
+    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+    spec = {"containers": [{"name": "a", "image": "a"}]}
+    metadata = {"name": "x", "labels": labels, "finalizers": [TRACKING, "example.com/other"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    assert "ValidatingAdmissionPolicy" in bounds(pod)
+    own_lab.create(pod)
+
+    def change(**metadata: Any) -> str:
+        return bounds({"kind": "Pod", "metadata": metadata}, own_lab.namespace, method="PATCH", name="x")
+
+    rest = ["example.com/other"]
+    assert "ValidatingAdmissionPolicy" in change(finalizers=rest), "it is not deleted"
+    own_lab.delete("Pod", "x")
+    assert change(finalizers=rest) == ""
+    assert "ValidatingAdmissionPolicy" in change(finalizers=[TRACKING])
+    assert "ValidatingAdmissionPolicy" in change(finalizers=rest, labels={"a": "b"})
+    own_lab.patch("Pod", "x", {"metadata": {"finalizers": None}})
+
+
+def test_the_policy_lets_a_foreign_object_alone(bounds: Callable[..., str], own_lab: Lab) -> None:
+    own_lab.create(overlay(OWN["secret"], NO_OWNER))
+    theirs = {"namespace": own_lab.namespace, "name": "x-worker-nats"}
+    adopted = {"kind": "Secret", "metadata": OWN["secret"]["metadata"]}
+    assert "ValidatingAdmissionPolicy" in bounds(adopted, method="PATCH", **theirs)
+    assert "ValidatingAdmissionPolicy" in bounds({"kind": "Secret"}, method="DELETE", **theirs)
+
+
+def test_the_policy_lets_only_jobs_with_a_time_to_live_be_deleted(bounds: Callable[..., str], own_lab: Lab) -> None:
+    own_lab.apply("stays", suspend=True)
+    own_lab.apply("goes", suspend=True, ttlSecondsAfterFinished=60)
+    assert "ValidatingAdmissionPolicy" in bounds({"kind": KIND}, own_lab.namespace, method="DELETE", name="stays")
+    assert bounds({"kind": KIND}, own_lab.namespace, method="DELETE", name="goes") == ""

@@ -29,7 +29,7 @@ def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: f
     now_s = time.time() + later_s
     beats = {
         index: replace(
-            WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, frames_per_second=100.0, time_s=now_s
+            WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, frames_per_second=100.0, time_s=time.time()
         )
         for index in range(workers)
     }

@@ -44,6 +44,7 @@ VARIANTS: dict[str, dict[str, object]] = {
         "nats__enabled": False,
         "nats__external": {"url": "tls://nats.example:4222", "secret": "nats-operator", "ca": True},
     },
+    "cluster": {"nats__replicas": 3},
     "cert-manager": {"nats__tls__certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
     "bare": {"crds__enabled": False, "rbac__create": False, "serviceAccount__create": False},
 }
@@ -114,6 +115,39 @@ def test_namespaces_restrict_rights_to_these(helm: "Helm", rendered: "Rendered")
     assert Settings.read(environ).namespaces == ("team-a", "team-b")
 
 
+def test_the_admission_policy_bounds_the_operator_alone(variant: "Rendered") -> None:
+    (policy,) = variant.of("ValidatingAdmissionPolicy").values()
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == "request.userInfo.username == 'system:serviceaccount:site:rollfleet'"
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    (binding,) = variant.of("ValidatingAdmissionPolicyBinding").values()
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    matched = {
+        (group, resource)
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    roles = [*variant.of("ClusterRole").values(), *variant.of("Role").values()]
+    writes = {
+        (group, resource)
+        for role in roles
+        if not role["metadata"]["name"].endswith(("-view", "-edit"))
+        for rule in role["rules"]
+        if {"create", "patch", "delete"} & set(rule["verbs"])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if "/" not in resource
+    }
+    assert writes <= matched
+
+
+def test_the_admission_policy_can_be_left_out(helm: "Helm") -> None:
+    shown = helm.render(admissionPolicy__enabled=False)
+    assert not shown.of("ValidatingAdmissionPolicy")
+    assert not shown.of("ValidatingAdmissionPolicyBinding")
+
+
 def environment(rendered: "Rendered") -> dict[str, str]:
     (container,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
     return {each["name"]: each["value"] for each in container["env"]}
@@ -130,7 +164,11 @@ def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: 
         assert environ["ROLLFLEET_NATS_CA"] == "/ca/ca.crt"
         (tmp_path / "ca.crt").write_text("ca")
         environ["ROLLFLEET_NATS_CA"] = str(tmp_path / "ca.crt")
+    if "ROLLFLEET_INSTALLATION_FILE" in environ:
+        environ["ROLLFLEET_INSTALLATION_FILE"] = str(tmp_path / "installation")
+        (tmp_path / "installation").write_text("rollfleet.uid-1")
     settings = NatsSettings.read(environ)
+    assert settings.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
     assert settings.limits.state_bytes == 1 << 30
     assert settings.validity.life_s == 86400
 
@@ -141,9 +179,21 @@ def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
     assert not shown.of("StatefulSet")
     assert not shown.of("Secret")
     pod = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
-    assert "initContainers" not in pod
     assert environment(shown)["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
     assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
+
+
+def test_each_installation_with_an_existing_nats_has_an_id(helm: "Helm") -> None:
+    external = {"url": "tls://nats.example:4222", "secret": "nats-operator"}
+    shown = helm.render(nats__enabled=False, nats__external=external)
+    (program,) = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["initContainers"]
+    assert program["command"][-2:] == ["rollfleet", environment(shown)["ROLLFLEET_INSTALLATION_FILE"]]
+    (rule,) = shown.of("Role")["rollfleet-installation"]["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["site"], "verbs": ["get"]}
+    named = helm.render(nats__enabled=False, nats__external=external, operator__installation="production")
+    assert "initContainers" not in named.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
+    assert environment(named)["ROLLFLEET_INSTALLATION"] == "production"
+    assert not named.of("Role")
 
 
 @pytest.mark.parametrize(
@@ -160,26 +210,51 @@ def test_the_operator_may_reach_nats_where_it_is(helm: "Helm", url: str, ports: 
     assert [each["port"] for each in egress[-1]["ports"]] == ports
 
 
+def test_egress_goes_to_the_pods_of_nats_and_to_the_given_name_servers(helm: "Helm") -> None:
+    dns = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
+    shown = helm.render(networkPolicy__dnsTo=dns, nats__replicas=3)
+    (nats,) = Settings.read(environment(shown)).nats_to
+    assert nats["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "site"}
+    pod = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]
+    assert nats["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert Settings.read(environment(shown)).dns_to == tuple(dns)
+    policies = shown.of("NetworkPolicy")
+    assert [rule.get("to") for rule in policies["rollfleet"]["spec"]["egress"]] == [dns, None, [nats]]
+    assert policies["rollfleet-nats"]["spec"]["egress"][0]["to"] == dns
+
+
+def test_egress_goes_to_the_given_places_of_an_existing_nats(helm: "Helm") -> None:
+    place = [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
+    external = {"url": "tls://nats.example:4222", "secret": "nats-operator"}
+    shown = helm.render(nats__enabled=False, nats__external=external, networkPolicy__natsTo=place)
+    assert Settings.read(environment(shown)).nats_to == tuple(place)
+    assert shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]["to"] == place
+    anywhere = helm.render(nats__enabled=False, nats__external=external)
+    assert Settings.read(environment(anywhere)).nats_to == ()
+    assert "to" not in anywhere.of("NetworkPolicy")["rollfleet"]["spec"]["egress"][-1]
+
+
+def test_an_image_may_be_named_by_its_digest(helm: "Helm") -> None:
+    digest = f"sha256:{'0a' * 32}"
+    shown = helm.render(operator__image__digest=digest, worker__image__digest=digest, nats__image__digest=digest)
+    images = {each["image"] for _, pod in shown.pods() for each in [*pod.get("initContainers", []), *pod["containers"]]}
+    assert all(image.endswith(f"@{digest}") for image in {*images, environment(shown)["ROLLFLEET_WORKER_IMAGE"]})
+
+
 def test_the_operator_may_reach_the_api_server_where_it_is(helm: "Helm") -> None:
     shown = helm.render(networkPolicy__apiServerPorts=[7443])
     egress = shown.of("NetworkPolicy")["rollfleet"]["spec"]["egress"]
     assert {"ports": [{"port": 7443}]} in egress
 
 
-def test_the_server_gets_no_seed(rendered: "Rendered") -> None:
-    pod = rendered.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]
-    (config,) = [each for each in pod["volumes"] if each["name"] == "config"]
-    secrets = [source["secret"] for source in config["projected"]["sources"] if "secret" in source]
-    assert [item["key"] for secret in secrets for item in secret["items"]] == ["trust.conf"]
-    assert "data" not in rendered.of("Secret")["rollfleet-nats-keys"], "keys are never Helm's to write"
-
-
-@pytest.mark.parametrize("limit", ["1500M", "1.5Gi", 2147483648])
-def test_the_server_gets_its_memory_in_bytes(helm: "Helm", limit: object) -> None:
-    shown = helm.render(nats__resources={"limits": {"memory": limit}, "requests": {"cpu": "1", "memory": "1Gi"}})
-    (container,) = shown.of("StatefulSet")["rollfleet-nats"]["spec"]["template"]["spec"]["containers"]
-    (bound,) = container["env"]
-    assert bound == {"name": "GOMEMLIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}
+def test_limits_reach_the_operator_and_nats_has_connections_for_them(helm: "Helm") -> None:
+    most = {"workers": 100000, "gpus": 8, "maxBytes": "4Gi"}
+    shown = helm.render(limits__perJob=most, limits__perNamespace={"gpus": 64}, nats__maxConnections=200000)
+    found = Settings.read(environment(shown))
+    assert dict(found.limits_per_job.most) == {"workers": 100000, "gpus": 8, "maxBytes": 4 << 30}
+    assert dict(found.limits_per_namespace.most) == {"gpus": 64}
+    assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
+    assert "nats.maxConnections: 65536 is less than the 100064" in helm.refusal(limits__perJob=most)
 
 
 def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
@@ -203,8 +278,16 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"operator__namespaces": ["Team_A"]}, "namespaces"),
         ({"operator__resources": {"request": {}}}, "request"),
         ({"crds__keep": "yes"}, "keep"),
+        ({"nats__image__digest": "2.15.1"}, "digest"),
+        ({"nats__replicas": 2}, "replicas"),
+        ({"nats__routesPassword": "12345678901234567"}, "routesPassword"),
+        ({"limits__perJob": {"worker": 1}}, "worker"),
+        ({"limits__perNamespace": {"maxBytes": "lots"}}, "maxBytes"),
+        ({"admissionPolicy__serviceAccounts": ["it's"]}, "serviceAccounts"),
         ({"nats__service__type": "Public"}, "type"),
         ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),
+        ({"nats__jetstream__syncInterval": "often"}, "syncInterval"),
+        ({"nats__config": {"jetstream": {}}}, "jetstream"),
     ],
 )
 def test_invalid_value_is_refused(helm: "Helm", values: dict[str, Any], said: str) -> None:

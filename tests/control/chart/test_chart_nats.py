@@ -128,6 +128,17 @@ def test_small_job_fits_in_either_storage(nats_server: Nats, helm: "Helm", stora
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("interval", ["always", "30s"])
+def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: "Helm", tmp_path: Path, interval: str) -> None:
+    options = {"max_subscriptions": 1000, "lame_duck_duration": "40s", "connect_error_reports": 10}
+    server = Nats(helm.render(nats__jetstream__syncInterval=interval, nats__config=options), tmp_path)
+    server.process.terminate()
+    server.process.wait(10)
+    written = (tmp_path / "nats.conf").read_text()
+    assert f"sync_interval: {interval}\n" in written
+    assert "max_subscriptions: 1000\n" in written
+
+
 def test_client_without_credentials_is_refused_which_helm_test_expects(nats_server: Nats) -> None:
     server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
     assert "Authorization" in asyncio.run(refusal(server))

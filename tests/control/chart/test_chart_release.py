@@ -31,6 +31,8 @@ PLURALS = {
     "Service": "/api/v1/namespaces/{}/services",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
 }
 
 
@@ -50,11 +52,22 @@ class Site:
 
     def helm(self, command: str, *options: str, chart_at: Path | None = None) -> subprocess.CompletedProcess[str]:
         """helm, which must succeed."""
-        chart = [str(chart_at or self._helm.chart)] if command in ("install", "upgrade") else []
-        where = [f"--namespace={self.namespace}", *options]
-        done = self._helm.run(command, "rollfleet", *chart, *where, environ=self._environ)
+        done = self._run(command, options, chart_at)
         assert done.returncode == 0, done.stderr
         return done
+
+    def refusal(self, command: str, *options: str) -> str:
+        """What helm says as it fails."""
+        done = self._run(command, options)
+        assert done.returncode != 0
+        return done.stderr
+
+    def _run(
+        self, command: str, options: tuple[str, ...], chart_at: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        chart = [str(chart_at or self._helm.chart)] if command in ("install", "upgrade") else []
+        where = [f"--namespace={self.namespace}", *options]
+        return self._helm.run(command, "rollfleet", *chart, *where, environ=self._environ)
 
     def get(self, kind: str, name: str) -> Manifest:
         """An object."""
@@ -157,3 +170,14 @@ def test_notes_warn_of_what_is_not_safe(site: Site) -> None:
     assert "WARNING" not in notes()
     assert "unencrypted" in notes("--set=nats.tls.enabled=false")
     assert "are lost" in notes("--set=nats.persistence.enabled=false")
+
+
+def test_servers_of_a_cluster_keep_their_password_and_one_server_does_not_become_a_cluster(site: Site) -> None:
+    options = ["--set=crds.enabled=false", "--set=nats.replicas=3"]
+    site.helm("install", *options)
+    before = site.get("Secret", "rollfleet-nats-routes")["data"]
+    site.helm("upgrade", *options, "--set=operator.podLabels.a=b")
+    assert site.get("Secret", "rollfleet-nats-routes")["data"] == before
+    assert "nats.replicas" in site.refusal("upgrade", "--set=crds.enabled=false")
+    site.helm("upgrade", "--set=crds.enabled=false", "--set=nats.replicas=5")
+    site.helm("uninstall")

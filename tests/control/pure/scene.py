@@ -12,7 +12,7 @@ from rollfleet_operator.clock import format_time
 from rollfleet_operator.desired import Inputs, desired
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
-from rollfleet_operator.observed import Observed, observe
+from rollfleet_operator.observed import Observed, observe, parsed_pod
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import status
@@ -21,13 +21,14 @@ from rollfleet_operator.verdict import Verdict, verdict
 NOW_S = 1_800_000_000.0
 
 
-def wanted(job: CollectorJob, *, stopped: bool = False, **settings: Any) -> dict[Ref, Manifest]:
+def wanted(job: CollectorJob, *, stopped: bool = False, queued: bool = False, **settings: Any) -> dict[Ref, Manifest]:
     """Return the desired children of a job."""
     inputs = Inputs(
         settings=replace(Settings(worker_image="worker:1"), **settings),
         endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate"),
         credentials={Role.WORKER: b"of the workers", Role.LEARNER: b"of the learner"},
         stopped=stopped,
+        queued=queued,
     )
     return {ref(manifest): manifest for manifest in desired(job, inputs)}
 
@@ -154,7 +155,8 @@ class Scene:
     @property
     def observed(self) -> Observed:
         """The parsed children."""
-        return observe(self.children, self.pods, refused_pods=self.refused_pods)
+        pods = [pod for manifest in self.pods if (pod := parsed_pod(manifest))]
+        return observe(self.children, pods, refused_pods=self.refused_pods)
 
     @property
     def verdict(self) -> Verdict:

@@ -27,7 +27,8 @@ def reasons(file: Path) -> set[str]:
 
 def test_every_problem_of_the_operator_has_advice(repository: Path) -> None:
     operator = repository / "operator/rollfleet_operator"
-    reported = set().union(*(reasons(operator / name) for name in ("problems.py", "apply.py", "verdict.py")))
+    files = ("problems.py", "apply.py", "status.py", "verdict.py")
+    reported = set().union(*(reasons(operator / name) for name in files))
     assert "QuotaExceeded" in reported
     assert reported - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)
 

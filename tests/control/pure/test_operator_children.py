@@ -44,6 +44,13 @@ def test_workers_may_connect_only_to_name_servers_and_nats(job: Job, want: Want)
     assert {port["port"] for rule in fence["egress"] for port in rule["ports"]} == {53, 4222}
 
 
+def test_workers_may_connect_only_to_the_pods_of_nats_where_they_are_known(job: Job, want: Want) -> None:
+    nats, dns = {"podSelector": {"matchLabels": {"a": "nats"}}}, {"podSelector": {"matchLabels": {"a": "dns"}}}
+    found = want(job(), nats_to=(nats,), dns_to=(dns,))
+    fence = found[Ref("NetworkPolicy", names.network_policy("cartpole", Role.WORKER))]["spec"]
+    assert {rule["ports"][0]["port"]: rule["to"] for rule in fence["egress"]} == {53: [dns], 4222: [nats]}
+
+
 def test_learner_may_connect_anywhere_and_accepts_no_connections(job: Job, want: Want) -> None:
     fence = want(job())[Ref("NetworkPolicy", names.network_policy("cartpole", Role.LEARNER))]["spec"]
     assert fence["policyTypes"] == ["Ingress"]

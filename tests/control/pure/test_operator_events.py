@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_operator.events import QUIET_S, Event, EventThrottle, Severity, event, events_between
 from rollfleet_operator.status import status
 
@@ -45,7 +46,7 @@ def test_scaling_is_reported(scene: MakeScene) -> None:
 
 def test_end_is_reported(scene: MakeScene) -> None:
     before = scene()
-    assert ("Normal", "Complete") in status_of(before, before.ended("Complete"))
+    assert ("Normal", "Complete") in status_of(before, before.with_heartbeats(phase=LearnerPhase.COMPLETE))
     assert ("Warning", "WorkerHopeless") in status_of(before, before.crashed(code=2).ended("Failed"))
 
 

@@ -22,8 +22,8 @@ Want = Callable[..., dict[Ref, Manifest]]
 def planned(want: Want) -> Callable[..., list[Action]]:
     """What is to be done in a scene."""
 
-    def build(scene: "Scene", *, stopped: bool = False, **said: Any) -> list[Action]:
-        return plan(list(want(scene.job, stopped=stopped).values()), scene.observed, **said)
+    def build(scene: "Scene", *, stopped: bool = False, queued: bool = False, **said: Any) -> list[Action]:
+        return plan(list(want(scene.job, stopped=stopped, queued=queued).values()), scene.observed, **said)
 
     return build
 
@@ -136,6 +136,37 @@ def test_job_that_leaves_its_queue_is_released_by_kueue(scene: MakeScene, planne
     assert action.patch["spec"]["suspend"] is False
 
 
+def test_queue_of_another_client_is_left_alone(scene: MakeScene, planned: Any) -> None:
+    before = scene()
+    theirs = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "default"}}, "spec": {"suspend": True}}
+    defaulted = drifted(before, run_ref(before), theirs)
+    assert defaulted.observed.runs[0].queued
+    assert planned(defaulted, queued=True) == []
+
+
+def test_stopped_run_in_the_queue_of_another_client_is_deleted(scene: MakeScene, planned: Any) -> None:
+    before = scene()
+    defaulted = drifted(before, run_ref(before), {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "default"}}})
+    (action,) = planned(defaulted.edited(suspend=True), queued=True)
+    assert action == Delete(run_ref(before), before.run()["metadata"]["uid"])
+
+
+def test_queue_is_noted_in_a_run_of_an_earlier_operator(scene: MakeScene, planned: Any) -> None:
+    before = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"})
+    old = drifted(before, run_ref(before), {"metadata": {"annotations": {names.QUEUE: None}}})
+    (action,) = planned(old)
+    assert action.patch == {"metadata": {"annotations": {names.QUEUE: "gpus"}}}
+
+
+def test_earlier_run_is_suspended_before_its_successor_is_created(scene: MakeScene, planned: Any) -> None:
+    before = scene(image="a:1")
+    suspended, created, deleted = planned(before.edited(image="a:2", suspend=True))
+    assert isinstance(suspended, Change)
+    assert (suspended.ref, suspended.patch["spec"]["suspend"]) == (run_ref(before), True)
+    assert isinstance(created, Apply)
+    assert isinstance(deleted, Delete)
+
+
 def test_changed_template_makes_a_new_run_before_the_old_one_goes(scene: MakeScene, planned: Any) -> None:
     before = scene(image="a:1")
     created, deleted = planned(before.edited(image="a:2"))
@@ -152,6 +183,14 @@ def test_run_in_deletion_is_waited_for(scene: MakeScene, planned: Any) -> None:
 
 def test_finished_run_is_left_alone(scene: MakeScene, planned: Any) -> None:
     assert planned(scene().ended("Complete").edited(workers=5)) == []
+
+
+def test_finished_run_is_deleted_if_it_is_to_start_again(scene: MakeScene, planned: Any) -> None:
+    before = scene().ended("Complete")
+    (run,) = before.observed.runs
+    (action,) = planned(before, again=run)
+    assert isinstance(action, Delete)
+    assert action.ref == run_ref(before)
 
 
 def test_failed_run_is_deleted_on_a_retry(scene: MakeScene, planned: Any) -> None:

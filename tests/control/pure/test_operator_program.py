@@ -117,7 +117,7 @@ def test_no_job_is_reconciled_before_the_first_list(lists: Lists) -> None:
     async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
         async with started(connect) as operator:
             assert await take_job(operator) == KEY
-            assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED)]
+            assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED, "Pod")]
 
     lists.play(scenario)
 

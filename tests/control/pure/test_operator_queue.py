@@ -29,6 +29,30 @@ def test_key_added_twice_is_taken_once_and_in_order() -> None:
     play(scenario)
 
 
+def test_edited_key_passes_by_every_second_of_those_that_wait() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        for key in ("a", "b", "c", "d"):
+            queue.add(key)
+        for key in ("x", "c"):
+            queue.add(key, edited=True)
+        assert [await queue.take() for _ in range(len(queue))] == ["x", "a", "c", "b", "d"]
+
+    play(scenario)
+
+
+def test_edit_during_a_reconciliation_passes_by_too() -> None:
+    async def scenario(queue: WorkQueue[str]) -> None:
+        for key in ("x", "a", "b"):
+            queue.add(key)
+        await queue.take()
+        queue.add("x", edited=True)
+        queue.add("x")
+        queue.done("x")
+        assert [await queue.take(), await queue.take()] == ["x", "a"]
+
+    play(scenario)
+
+
 def test_change_during_a_reconciliation_causes_another() -> None:
     async def scenario(queue: WorkQueue[str]) -> None:
         queue.add("a")

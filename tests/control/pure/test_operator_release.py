@@ -32,6 +32,11 @@ def test_deleted_worker_that_is_still_ending_is_not_released(scene: MakeScene) -
     assert not list(releases(scene().pod(0, phase="Running", conditions=[drained]).deleted().observed))
 
 
+def test_drained_worker_that_succeeded_is_counted_by_the_job_controller(scene: MakeScene) -> None:
+    drained = {"type": "DisruptionTarget", "status": "True"}
+    assert not list(releases(scene().pod(0, phase="Succeeded", conditions=[drained]).deleted().observed))
+
+
 def test_crash_counts_as_a_restart(scene: MakeScene) -> None:
     assert not list(releases(scene().crashed(0, code=1).deleted().observed))
     assert not list(releases(scene().crashed(0, code=143).observed))

@@ -76,7 +76,16 @@ def test_revisions_stay_what_they_are(job: Job) -> None:
     assert (workers_revision(job()), learner_revision(job(learner=LEARNER))) == ("02e1924d", "85c823eb")
 
 
-def test_image_of_the_workers_restarts_no_learner(job: Job) -> None:
+def test_changed_image_restarts_a_learner_that_takes_it(job: Job) -> None:
+    without: Any = {"template": {"spec": {"containers": [{"name": "learner"}]}}}
+    bare: Any = {"template": {}}
+    for learner in (without, bare):
+        before, after = (learner_revision(job(learner=learner, image=image)) for image in ("a:1", "a:2"))
+        assert before != after
+        assert learner_revision(job(learner=learner)) not in (before, after)
+
+
+def test_image_of_the_workers_restarts_no_learner_with_its_own(job: Job) -> None:
     assert learner_revision(job(learner=LEARNER, image="a:1")) == learner_revision(job(learner=LEARNER, image="a:2"))
 
 

@@ -25,7 +25,15 @@ def test_settings_are_read_from_the_charts_variables() -> None:
     assert (found.network_policies, found.port) == (False, 9000)
 
 
-@pytest.mark.parametrize("said", [{"ROLLFLEET_PORT": "http"}, {"ROLLFLEET_NETWORK_POLICIES": "maybe"}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"ROLLFLEET_PORT": "http"},
+        {"ROLLFLEET_NETWORK_POLICIES": "maybe"},
+        {"ROLLFLEET_NATS_TO": "anywhere"},
+        {"ROLLFLEET_DNS_TO": "[1]"},
+    ],
+)
 def test_mistake_is_named(said: dict[str, str]) -> None:
     (name,) = said
     with pytest.raises(SettingsInvalid, match=name):

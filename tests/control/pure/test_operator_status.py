@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.problems import Problem
-from rollfleet_operator.status import invalid, is_transition, ours, status
+from rollfleet_operator.status import invalid, is_transition, not_reconciled, ours, status
 
 if TYPE_CHECKING:
     from tests.control.pure.scene import Scene
@@ -45,8 +46,15 @@ def test_worker_is_ready_when_it_runs_and_reports(scene: MakeScene) -> None:
 
 @pytest.mark.parametrize(
     "beat",
-    [{"state": WorkerState.STARTING}, {"state": WorkerState.FAILED}, {"time_s": NOW_S - 31}],
-    ids=["starting", "failed", "silent"],
+    [
+        {"state": WorkerState.STARTING},
+        {"state": WorkerState.FAILED},
+        {"time_s": NOW_S - 31},
+        {"time_s": NOW_S + 31},
+        {"time_s": inf},
+        {"time_s": nan},
+    ],
+    ids=["starting", "failed", "silent", "from the future", "infinity", "nan"],
 )
 def test_worker_that_is_starting_failed_or_silent_is_not_ready(scene: MakeScene, beat: dict[str, Any]) -> None:
     found = scene().running(0, 1)
@@ -153,6 +161,31 @@ def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_bac
     back = collecting(found, 0, 1)
     assert holds(status_of(back), "Degraded") == (False, "AsExpected")
     assert status_of(back).last_error == "worker 1 ended with code 1: RuntimeError: simulator lost"
+
+
+def test_error_of_whitespace_is_none(scene: MakeScene) -> None:
+    found = scene().running(0).crashed(1, log=" \n")
+    assert status_of(found.with_heartbeats(found.beat(0, error=" \n \t"))).last_error == (
+        "worker 1 ended with code 1: Error"
+    )
+    assert status_of(found.with_heartbeats(found.beat(0, error="a\nb: c\n \n"))).last_error == "worker 0: b: c"
+
+
+def test_long_messages_are_clipped(scene: MakeScene) -> None:
+    long = "x" * 33_000
+    found = scene().crashed(1, log=long).ended("Failed", message=long)
+    now = status_of(found.with_heartbeats(found.beat(0, error=long)), Problem("Invalid", long))
+    assert {len(each.message) for each in now.conditions if each.reason == "Invalid"} == {1024}
+    assert len(condition(now, "Failed").message) == len(now.last_error or "") == 1024
+
+
+def test_error_of_the_operator_is_reported_once_and_keeps_all_else(scene: MakeScene) -> None:
+    before = status_of(scene().running(0))
+    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 1, "x" * 33_000, NOW_S)
+    assert now is not None
+    assert holds(now, "Degraded") == (True, "OperatorError")
+    assert holds(now, "Progressing") == holds(before, "Progressing")
+    assert not_reconciled(now.model_dump(mode="json", by_alias=True), 1, "x" * 33_000, NOW_S + 60) is None
 
 
 def test_problem_of_the_operator_is_reported(scene: MakeScene) -> None:

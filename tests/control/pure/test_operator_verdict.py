@@ -1,6 +1,7 @@
 """When a job goes on, is complete, has failed, or is tried again."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_operator.clock import format_time
-from rollfleet_operator.verdict import Stage
+from rollfleet_operator.verdict import Stage, left_early
 
 if TYPE_CHECKING:
     from tests.control.pure.scene import Scene
@@ -47,8 +48,18 @@ def test_endless_job_is_complete_when_its_learner_completes_it(scene: MakeScene)
     assert scene().with_heartbeats(phase=LearnerPhase.COMPLETE).verdict.stage is Stage.COMPLETE
 
 
-def test_job_whose_workers_have_all_left_well_is_complete_although_nats_is_gone(scene: MakeScene) -> None:
-    assert scene().ended("Complete").verdict.stage is Stage.COMPLETE
+def test_exit_codes_of_zero_do_not_complete_a_job_without_its_learners_word(scene: MakeScene) -> None:
+    left = scene().ended("Complete")
+    assert left.verdict.stage is Stage.LIVE
+    assert left.with_heartbeats(phase=LearnerPhase.RUN).verdict.stage is Stage.LIVE
+    assert scene(collect={"totalFrames": 100}).ended("Complete").verdict.stage is Stage.LIVE
+    assert left_early(left.job, left.observed, left.heartbeats) is not None
+
+
+def test_workers_that_leave_at_the_learners_word_have_not_left_early(scene: MakeScene) -> None:
+    found = scene(learner=LEARNER).ended("Complete").with_heartbeats(phase=LearnerPhase.COMPLETE)
+    assert found.verdict.stage is Stage.LIVE  # the learner's pod saves its results
+    assert left_early(found.job, found.observed, found.heartbeats) is None
 
 
 def test_learner_of_the_job_may_save_its_results_after_the_last_frame(scene: MakeScene) -> None:
@@ -63,6 +74,46 @@ def test_job_fails_with_a_worker_that_has_used_up_its_restarts(scene: MakeScene)
     verdict = found.ended("Failed", reason="MaxFailedIndexesExceeded").verdict
     assert (verdict.stage, verdict.reason) == (Stage.FAILED, "TooManyRestarts")
     assert verdict.message == "after 3 restarts worker 1 ended with code 1: ValueError: no such level"
+
+
+def test_crashes_over_many_days_end_no_job(scene: MakeScene) -> None:
+    found = scene()
+    for day in range(30):
+        found = found.crashed(1, ago_s=day * 86400)
+    assert found.verdict.stage is Stage.LIVE
+
+
+def test_crashes_in_a_row_end_the_job(scene: MakeScene) -> None:
+    found = scene(failure={"maxRestartsPerWorker": 3})
+    for minute in (40, 30, 20):
+        found = found.crashed(1, ago_s=60 * minute)
+    assert found.crashed(2, ago_s=5).verdict.stage is Stage.LIVE
+    verdict = found.crashed(1, ago_s=5, log="no level").verdict
+    assert (verdict.stage, verdict.reason) == (Stage.FAILED, "TooManyRestarts")
+    assert verdict.message == "after 3 restarts worker 1 ended with code 1: no level"
+
+
+def test_crash_of_a_worker_without_restarts_ends_the_job(scene: MakeScene) -> None:
+    assert scene(failure={"maxRestartsPerWorker": 0}).crashed(1, ago_s=1e6).verdict.stage is Stage.FAILED
+
+
+def test_crashes_in_a_row_end_a_job_with_its_learner(scene: MakeScene) -> None:
+    found = scene(learner=LEARNER, failure={"maxRestartsPerWorker": 1}).crashed(role=Role.LEARNER, ago_s=60)
+    assert found.verdict.stage is Stage.LIVE
+    assert found.crashed(role=Role.LEARNER).verdict.reason == "LearnerFailed"
+
+
+@pytest.mark.parametrize("code", [3, 4, 143])
+def test_end_that_is_no_failure_uses_up_no_restart(scene: MakeScene, code: int) -> None:
+    assert scene(failure={"maxRestartsPerWorker": 0}).crashed(1, code=code).verdict.stage is Stage.LIVE
+
+
+def test_crashes_before_a_failure_do_not_count_again(scene: MakeScene) -> None:
+    failed = scene(failure={"maxRestartsPerWorker": 0}).crashed(1).later(1)
+    assert failed.verdict.stage is Stage.FAILED
+    again = failed.edited(workers=3).later(10)
+    assert again.verdict.stage is Stage.LIVE
+    assert again.later(1).crashed(1, ago_s=0).verdict.stage is Stage.FAILED
 
 
 def test_job_fails_at_once_with_a_worker_that_would_fail_again(scene: MakeScene) -> None:
@@ -115,6 +166,22 @@ def test_pods_that_are_refused_for_too_long_fail_the_job(scene: MakeScene) -> No
     assert found.verdict.stage is Stage.LIVE
     assert found.later(599).verdict.stage is Stage.LIVE
     assert (found.later(601).verdict.stage, found.later(601).verdict.reason) == (Stage.FAILED, "QuotaExceeded")
+
+
+def test_worker_that_loses_its_node_in_mid_run_fails_no_job(scene: MakeScene) -> None:
+    found = scene().running(0, 1)
+    ready = found.with_heartbeats(found.beat(0), found.beat(1)).later(10_000)
+    lost = replace(ready, pods=ready.pods[:1]).unplaced(1, why=GPU, age_s=5000)
+    assert lost.verdict.stage is Stage.LIVE
+    assert lost.refusing_pods("exceeded quota: gpus").later(5000).verdict.stage is Stage.LIVE
+
+
+def test_deadline_counts_again_after_a_failure(scene: MakeScene) -> None:
+    found = scene().running(0, 1)
+    ready = found.with_heartbeats(found.beat(0), found.beat(1)).later(100)
+    again = ready.ended("Failed").later(100).edited(image="mended:2").later(100).made().later(100)
+    assert again.verdict.stage is Stage.LIVE
+    assert replace(again, pods=()).unplaced(1, why=GPU, age_s=0).later(601).verdict.stage is Stage.FAILED
 
 
 def test_complete_stays_complete_whatever_is_observed_later(scene: MakeScene) -> None:

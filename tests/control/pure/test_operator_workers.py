@@ -47,16 +47,16 @@ def test_workers_are_one_indexed_job(workers: Any) -> None:
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
 
 
-def test_one_workers_failure_ends_all_after_its_restarts(workers: Any) -> None:
+def test_hopeless_worker_ends_all_and_restarts_are_counted_by_the_operator(workers: Any) -> None:
     spec = workers(failure={"maxRestartsPerWorker": 4})["spec"]
-    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (4, 0)
+    assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (2**31 - 1, 0)
 
 
 def test_disruptions_and_deletions_cost_no_restart_and_hopeless_workers_get_none(workers: Any) -> None:
     rules = workers()["spec"]["podFailurePolicy"]["rules"]
     assert [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules] == [
         ("Ignore", None),
-        ("Ignore", [143]),
+        ("Ignore", [3, 4, 143]),
         ("FailIndex", [2]),
     ]
     assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
@@ -126,6 +126,33 @@ def test_users_template_is_merged_over_the_operators(workers: Any) -> None:
     assert sidecar == {"name": "sidecar", "image": "side:1"}
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"metadata": None},
+        {"metadata": {"labels": None}},
+        {"spec": None},
+        {"spec": {"containers": None}},
+        {"spec": {"containers": [{"name": "worker", "resources": None, "env": None}]}},
+        {"spec": {"containers": [{"name": "side", "resources": {"limits": None}}]}},
+    ],
+    ids=str,
+)
+def test_null_part_of_a_template_is_nothing(workers: Any, template: Any) -> None:
+    pod = workers(template=template)["spec"]["template"]
+    assert pod["metadata"]["labels"][names.JOB] == "cartpole"
+    assert (pod["spec"]["containers"][0]["name"], pod["spec"]["restartPolicy"]) == ("worker", "Never")
+
+
+def test_scratch_space_is_limited_and_a_template_may_raise_the_limit(workers: Any) -> None:
+    more = {"name": "shm", "emptyDir": {"sizeLimit": "64Gi"}}
+    volumes = workers(template={"spec": {"volumes": [more]}})["spec"]["template"]["spec"]["volumes"]
+    assert {each["name"]: each["emptyDir"] for each in volumes if "emptyDir" in each} == {
+        "tmp": {"sizeLimit": "10Gi"},
+        "shm": {"medium": "Memory", "sizeLimit": "64Gi"},
+    }
+
+
 def test_null_in_a_template_removes_a_field_of_the_operator(workers: Any) -> None:
     spec = workers(template={"spec": {"securityContext": {"runAsUser": None}}})["spec"]["template"]["spec"]
     assert "runAsUser" not in spec["securityContext"]
@@ -141,7 +168,16 @@ def test_template_cannot_change_what_the_operator_needs(workers: Any) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    [{"spec": ["no", "mapping"]}, {"spec": {"containers": "worker"}}, {"spec": {"containers": [{"image": "x"}]}}],
+    [
+        {"spec": ["no", "mapping"]},
+        {"spec": {"containers": "worker"}},
+        {"spec": {"containers": [{"image": "x"}]}},
+        {"spec": {"containers": [{"name": ["x"]}]}},
+        {"spec": {"containers": [{"name": "worker", "resources": "all"}]}},
+        {"spec": {"containers": [{"name": "worker", "resources": {"limits": 5}}]}},
+        {"metadata": {"labels": "none"}},
+    ],
+    ids=str,
 )
 def test_template_of_another_form_is_refused_with_a_reason(workers: Any, written: Any) -> None:
     with pytest.raises(TemplateInvalid, match="template"):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -29,6 +30,7 @@ from rollfleet_operator.nats.trust import new_keys, trust_configuration
 from rollfleet_operator.nats.users import Validity, role_credentials
 
 START_TIMEOUT_S = 10.0
+PENDING_BYTES = 32 << 20  # the chart's default
 ROOM_BYTES = 4 << 30  # as a bound: nothing is allocated
 
 
@@ -38,6 +40,7 @@ class NatsInJwtMode:
     Attributes:
         folder: Its files.
         keys: The operator's.
+        monitoring: The URL of its health checks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,6 +58,19 @@ class NatsInJwtMode:
     def settings(self) -> NatsSettings:
         """The operator's settings for this server."""
         return NatsSettings(server=Server(url=self.url), keys=self.keys)
+
+    @property
+    def peak_mib(self) -> int:
+        """The most memory that its process has had."""
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
+        assert peak
+        return int(peak[1]) >> 10
+
+    @property
+    def stored_mib(self) -> int:
+        """The size of its streams on disk."""
+        files = (self.folder / "jetstream").rglob("*.blk")
+        return sum(size_of(file) for file in files) >> 20
 
     def kill(self) -> None:
         """SIGKILL; it keeps what is on its disk."""
@@ -79,7 +95,9 @@ class NatsInJwtMode:
         (self.folder / "nats.conf").write_text(
             f"listen: 127.0.0.1:{self._port}\n"
             f'ports_file_dir: "{self.folder}"\n'
+            "http: 127.0.0.1:-1\n"
             "include trust.conf\n"
+            f"max_pending: {PENDING_BYTES}\n"
             f"resolver: {resolver or full}\n"
             f'jetstream: {{store_dir: "{store}", max_file_store: {ROOM_BYTES}, max_memory_store: {ROOM_BYTES}}}\n'
         )
@@ -92,7 +110,17 @@ class NatsInJwtMode:
             assert self._process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < until, "nats-server did not come up"
             time.sleep(0.01)
-        self._port = int(json.loads(ports.read_text())["nats"][0].rpartition(":")[2])
+        urls = json.loads(ports.read_text())
+        self._port = int(urls["nats"][0].rpartition(":")[2])
+        self.monitoring = urls["monitoring"][0]
+
+
+def size_of(file: Path) -> int:
+    """The size of a file in bytes; 0: it was deleted meanwhile."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class Guest:

@@ -71,3 +71,43 @@ def test_jobs_run_and_objects_of_others_are_left_alone(play: "Play", settings: N
         await system.close()
 
     play(scene)
+
+
+def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_job(
+    play: "Play", settings: NatsSettings
+) -> None:
+    async def scene(site: "Site") -> None:
+        nats, job = NatsOnServer(settings), site.job()
+        await nats.provision(job)
+        subjects = subjects_of(job)
+        home = nats._keys.account(subjects, Role.LEARNER).public
+        theirs = site.server.keys
+        system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+        claims: Claims = {
+            "type": "account",
+            "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1},
+            "imports": [
+                {"name": subject, "subject": subject, "local_subject": subject, "account": home, "type": kind}
+                for subject, kind in ((subjects.weights, "stream"), (subjects.batch_subjects[0], "service"))
+            ],
+        }
+        somebody = Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims)
+        await AccountRegistry(system, theirs).ensure(somebody)
+        stranger = Connection(settings.server, own_user(SOMEBODY), "stranger")
+        client = await stranger.client()
+        heard = await client.subscribe(subjects.weights)
+        await client.publish(subjects.batch_chunk(0, 0), b"forged")
+        await client.flush()
+        credentials = await nats.credentials(job, Role.LEARNER, None)
+        async with site.guest(job, Role.LEARNER, credentials) as learner:
+            await learner.client.jetstream().publish(subjects.weight_chunk(1, 0), b"weights")
+        worker = await nats.credentials(job, Role.WORKER, None)
+        async with site.guest(job, Role.WORKER, worker) as guest:
+            stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")
+            assert stored.seq == 1  # the first one in the queue
+        await client.flush()
+        assert heard.pending_msgs == 0
+        for connection in (stranger, system, nats):
+            await connection.close()
+
+    play(scene)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from nats.js.errors import APIError
 
+from rollfleet_api.jetstream import JetStreamCode
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.streams import Reply, Request, subjects_of
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
@@ -60,6 +62,24 @@ def test_whenfull_may_change(play: "Play", first: str, then: str) -> None:
         async with site.administrator(subjects_of(job)) as client:
             stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
             assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("storage", ["File", "Memory"])
+def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of_messages(play: "Play", storage: str) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
+        subjects = subjects_of(job)
+        await site.nats.provision(job)
+        async with site.guest(job, Role.WORKER) as guest:
+            stream = guest.client.jetstream()
+            for _ in range(1024):
+                for worker in range(4):
+                    last = await stream.publish(subjects.batch_chunk(worker, 0), bytes(1500))
+            assert last.seq == 4096
+            with pytest.raises(APIError, match="maximum messages per subject exceeded"):
+                await stream.publish(subjects.batch_chunk(0, 0), b"")
 
     play(scene)
 
@@ -151,6 +171,26 @@ def streams_on_disk(folder: Path) -> set[str] | None:
         return {path.name for path in folder.rglob("streams/*")}
     except FileNotFoundError:
         return None
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_workers_and_learner_can_tell_a_deleted_job_from_one_that_is_out_of_reach(play: "Play", role: Role) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.nats.provision(job)
+        stream = subjects_of(job).state_stream
+        subject = subjects_of(job).exists if role is Role.WORKER else subjects_of(job).state_info
+        request = Request(subject=subject)
+        async with site.guest(job, role) as guest, site.administrator(subjects_of(job)) as administrator:
+
+            async def error_code() -> int:
+                return Reply.parse(request, (await guest.client.request(request.subject, timeout=5)).data).error_code
+
+            assert await error_code() == 0
+            await administrator.jsm().delete_stream(stream)
+            assert await error_code() == JetStreamCode.STREAM_NOT_FOUND
+
+    play(scene)
 
 
 def test_deprovisioned_job_leaves_nothing(nats_server: "NatsInJwtMode", play: "Play") -> None:

@@ -1,21 +1,100 @@
 """New credentials reach a running program without an interruption."""
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from nats.errors import Error as NatsError
 
 from rollfleet.nats import credentials as rotation
 from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
+from rollfleet_operator import names
+from rollfleet_operator.clock import format_time
+from rollfleet_operator.nats.server_port import NatsOnServer
+from rollfleet_operator.nats.tokens import SEED_BYTES
+from rollfleet_operator.nats.trust import new_keys, trust_configuration
+from rollfleet_operator.nats.users import Validity
+from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.rotation import REVOKED_AFTER_S
 
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import Play, Site
 
+    from rollfleet_api.job import CollectorJob
+
 LIFE_S = 4
+LONG = Validity(life_s=3600)  # as `Site.credentials` makes them
+
+
+def rotated(job: "CollectorJob", ago_s: float) -> "CollectorJob":
+    """The job with a request, made some time ago, to renew its credentials."""
+    annotations = {names.ROTATE: format_time(time.time() - ago_s)}
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"annotations": annotations})})
+
+
+def test_rotation_on_request_renews_credentials_of_before_it(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        for role in Role:
+            mounted = site.credentials(job, role, ago_s=60)
+            before, requested = site.nats_with(validity=LONG), site.nats_with(validity=LONG)
+            assert await before.credentials(job, role, mounted) == mounted
+            assert await before.credentials(rotated(job, -30), role, mounted) == mounted, "not yet"
+            renewed = await requested.credentials(rotated(job, 30), role, mounted)
+            assert renewed not in (None, mounted)
+            assert await requested.credentials(rotated(job, 30), role, renewed) == renewed
+
+    play(scene)
+
+
+def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.nats.provision(job)
+        subject = subjects_of(job).worker(0)
+        old, new = site.credentials(job, Role.WORKER, ago_s=2000), site.credentials(job, Role.WORKER)
+        async with site.guest(job, Role.WORKER, old) as before, site.guest(job, Role.WORKER, new) as after:
+            await site.nats.provision(rotated(job, REVOKED_AFTER_S - 60))
+            await before.client.jetstream().publish(subject, b"in the time to change over")
+            await site.nats.provision(rotated(job, REVOKED_AFTER_S))
+            await asyncio.wait_for(before.closed.wait(), 5)
+            await after.client.jetstream().publish(subject, b"here")
+        with pytest.raises((NatsError, TimeoutError)):
+            async with site.guest(job, Role.WORKER, old):
+                pass
+        await site.nats.provision(rotated(job, REVOKED_AFTER_S))
+        assert await site.nats.heartbeats(job) is not None, "the operator connects as a new user each time"
+
+    play(scene)
+
+
+def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job, server = site.job(), site.server
+        await site.nats.provision(job)
+        old = site.credentials(job, Role.WORKER)
+        server.keys = new_keys(os.urandom(SEED_BYTES))
+        (server.folder / "trust.conf").write_text(trust_configuration(server.keys, now_s=int(time.time())))
+        server.kill()
+        server.start_again()
+        restarted = NatsOnServer(server.settings)
+        try:
+            await restarted.provision(job)
+            assert await restarted.provisioned() == {JobKey("default", "a")}
+            async with site.guest(job, Role.WORKER) as guest:
+                await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
+            with pytest.raises((NatsError, TimeoutError)):
+                async with site.guest(job, Role.WORKER, old):
+                    pass
+        finally:
+            await restarted.close()
+
+    play(scene)
 
 
 def test_worker_continues_after_its_first_credentials_expired(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import gc
 import json
 import tracemalloc
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.errors import APIError
 
 import rollfleet
-from rollfleet.errors import RollfleetError
+from rollfleet.errors import ConnectionFailed, RollfleetError
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet_api.job import CollectorJob
@@ -66,6 +67,73 @@ def test_the_roles_of_a_job_have_the_permissions_that_they_need(play: "Play") ->
         await asyncio.to_thread(work)
 
     play(scene)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs_are_named(
+    play: "Play", role: Role, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job("acro", namespace="team-a")
+        await site.nats.provision(job)
+        own = site.address(job, role)
+
+        def connect() -> None:
+            for other in ("default/acro", "team-a/other"):
+                with pytest.raises(
+                    ConnectionFailed, match=f"these credentials are for team-a/acro.* asked for {other}"
+                ):
+                    Link(replace(own, job=other), role=role, timeout_s=60)
+            Link(own, role=role).close()
+
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(connect)
+
+    play(scene)
+    assert "violation" not in caplog.text
+
+
+def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job("acro", namespace="team-a")
+        await site.nats.provision(job)
+        for name, value in site.address(job, Role.LEARNER).variables().items():
+            monkeypatch.setenv(name, value)
+
+        def connect() -> None:
+            for name in ("acro", "team-a/acro", None):
+                with rollfleet.connect(name, timeout_s=5) as collector:
+                    assert collector.job.key == "team-a/acro"
+            with pytest.raises(ConnectionFailed, match="are for team-a/acro, you asked for default/acro"):
+                rollfleet.connect("default/acro")
+
+        await asyncio.to_thread(connect)
+
+    play(scene)
+
+
+def test_further_refusals_are_counted_and_reported_once(play: "Play", caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(site: "Site") -> None:
+        job = site.job()
+        await site.nats.provision(job)
+        address = site.address(job, Role.WORKER)
+
+        def publish() -> None:
+            link = Link(address, role=Role.WORKER)
+            for _ in range(5):
+                link.call(link.publish(link.subjects.control, b""))
+            link.call(link.flush())
+            assert link._refusals.count == 5
+            link.close()
+
+        await asyncio.to_thread(publish)
+
+    play(scene)
+    (report,) = [each.getMessage() for each in caplog.records if "permit" in each.getMessage()]
+    assert report == (
+        'NATS does not permit these credentials of default/a the publish to "rollfleet.default.a.control"; '
+        "further refusals are only counted"
+    )
 
 
 def test_each_rank_of_a_learner_has_its_own_consumer(play: "Play") -> None:
@@ -255,7 +323,7 @@ def test_a_job_stores_no_more_than_its_account_may(play: "Play") -> None:
                 for number in range(8):
                     await stream.publish(subjects_of(job).weight_chunk(1, number), bytes(900_000))
 
-            with pytest.raises(APIError, match="resource limits exceeded for account"):
+            with pytest.raises(APIError, match="maximum bytes exceeded"):
                 await publish_too_much()
         await nats.close()
 

@@ -1,0 +1,122 @@
+"""Writes of jobs' statuses and events: a status once a reconciliation at most, its events only after it."""
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Final
+
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_operator.api import Api
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.errors import ApiError
+from rollfleet_operator.events import Event, Severity, event, events_between
+from rollfleet_operator.job_memory import JobMemory
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.status import is_transition, ours
+
+log = logging.getLogger(__name__)
+
+_UNDECLARED: Final = re.compile(r"\.status\.(\w+): field not declared in schema")
+
+
+class StatusWriter:
+    """The writer of all jobs' statuses and events.
+
+    Args:
+        api: The API server.
+        cache: Gets the written jobs.
+        interval_s: The least seconds between writes of a status without changed conditions.
+        clock: Returns seconds since the epoch.
+    """
+
+    def __init__(self, api: Api, cache: Cache, interval_s: float, clock: Callable[[], float]) -> None:
+        self._api, self._cache, self._interval_s, self._clock = api, cache, interval_s, clock
+        self._unknown: set[str] = set()  # fields of a status that the CRD lacks
+
+    async def write(self, job: CollectorJob, now: CollectorJobStatus, memory: JobMemory) -> float | None:
+        """Write the status if it has changed and is due.
+
+        Returns:
+            Seconds until the next reconciliation: until the write is due, or 0 after a changed condition, which may
+            lead to more changes; None: no need of one.
+        """
+        if job.status is not None and now == ours(job.status):
+            return None
+        now_s = self._clock()
+        due_s = memory.written_s + self._interval_s - now_s
+        if due_s > 0 and not is_transition(job.status, now):
+            return due_s
+        await self._put_status(job.metadata.namespace, job.metadata.name, str(job.metadata.uid), now)
+        memory.written_s = now_s
+        for announcement in memory.throttle.admit(events_between(job.status, now), now_s):
+            await self._announce(job, announcement)
+        return 0.0 if is_transition(job.status, now) else None
+
+    async def _announce(self, job: CollectorJob, announcement: Event) -> None:
+        """Write an event."""
+        try:
+            await self._api.create(event(job, announcement, self._clock()))
+        except ApiError as error:
+            log.warning("%s: event %s was not written: %s", job.key, announcement.reason, error)
+
+    async def _put_status(self, namespace: str, name: str, uid: str, now: CollectorJobStatus) -> None:
+        """Write a status, unless another job has taken the name."""
+        held = self._cache.job(JobKey(namespace, name))
+        if held is None or held["metadata"]["uid"] != uid:
+            raise ApiError(409, "Conflict", f"{KIND} {name} has been replaced")
+        fields = now.model_dump(mode="json", by_alias=True, exclude_none=True)
+        # The API server stores 0.0 as 0, and would see a difference between them at the next apply of the job.
+        whole = {key: int(value) for key, value in fields.items() if isinstance(value, float) and value.is_integer()}
+        written = {key: value for key, value in (fields | whole).items() if key not in self._unknown}
+        manifest = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            # The API server does not check the UID here; it checks the version.
+            "metadata": {"namespace": namespace, "name": name, "resourceVersion": held["metadata"]["resourceVersion"]},
+            "status": written,
+        }
+        try:
+            self._cache.put(await self._api.apply(manifest, "status"))
+        except ApiError as error:
+            unknown = _UNDECLARED.findall(str(error))
+            if not unknown:
+                raise
+            log.warning("the CRD is older than the operator; statuses are written without %s", ", ".join(unknown))
+            self._unknown |= set(unknown)
+            await self._put_status(namespace, name, uid, now)
+
+    async def report_ignored(self, job: CollectorJob, ignored: tuple[str, ...], memory: JobMemory) -> None:
+        """Report, once, what the operator does not understand in a job: fields of a newer CRD, a wrong annotation."""
+        if ignored == memory.ignored:
+            return
+        memory.ignored = ignored
+        if ignored:
+            message = f"the operator ignores what it does not know: {', '.join(ignored)}"
+            log.warning("%s: %s", job.key, message)
+            await self._announce(job, Event(Severity.WARNING, "UnknownFields", message))
+
+    async def report(
+        self,
+        manifest: Manifest,
+        amended: Callable[[Manifest, int | None, str, float], CollectorJobStatus | None],
+        message: str,
+        memory: JobMemory,
+    ) -> float | None:
+        """Write into the status why a job cannot be reconciled, and change nothing else.
+
+        It was stored before the API server had a rule, or the operator has a defect.
+
+        Returns:
+            Seconds until the write is due; None: nothing to write.
+        """
+        now_s, metadata = self._clock(), manifest["metadata"]
+        now = amended(manifest.get("status") or {}, metadata.get("generation"), message, now_s)
+        if now is None:
+            return None
+        due_s = memory.written_s + self._interval_s - now_s
+        if due_s > 0:
+            return due_s
+        await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
+        memory.written_s = now_s
+        return None

@@ -1,0 +1,99 @@
+"""On a real API server: an operator of several namespaces, one of which refuses it."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.control.api_server.lab import Lab, RunningOperator, quick
+from tests.control.kubernetes import OTHER, OTHER_TOKEN
+
+from rollfleet_operator import handlers
+from rollfleet_operator.nats_in_memory import NatsInMemory
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+pytestmark = pytest.mark.cluster
+WaitFor = Callable[[Callable[[], Any]], Any]
+START_S = 0.01
+
+
+@pytest.fixture
+def labs(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[tuple[Lab, Lab]]:
+    """Two namespaces, on one NATS."""
+    nats = NatsInMemory()
+    pair = Lab(api_server, nats, wait_for), Lab(api_server, nats, wait_for)
+    yield pair
+    for lab in pair:
+        lab.clear()
+
+
+@pytest.fixture
+def running(
+    api_server: "ApiServer", labs: tuple[Lab, Lab], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], RunningOperator]]:
+    """Starts an operator of both namespaces, with the rights that the test has granted."""
+    monkeypatch.setattr(handlers, "BACKOFFS_S", (START_S,) * 5 + (0.1,))
+    namespaces, started = tuple(lab.namespace for lab in labs), []
+
+    def start() -> RunningOperator:
+        settings = quick(namespaces=namespaces, resync_s=0.2)
+        started.append(RunningOperator(api_server, labs[0].nats, settings, token=OTHER_TOKEN))
+        return started[-1]
+
+    yield start
+    for operator in started:
+        operator.stop()
+
+
+def refused(operator: RunningOperator, lab: Lab) -> bool:
+    return f'rollfleet_namespace_refused{{namespace="{lab.namespace}"}} 1.0' in operator.http("/metrics")[1]
+
+
+def test_namespace_without_rights_holds_up_no_other(
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+) -> None:
+    ours, theirs = labs
+    ours.grant_everything(OTHER)
+    ours.apply()
+    theirs.apply()
+    operator = running()
+    ours.run()
+    wait_for(lambda: operator.http("/readyz")[0] == 200)
+    wait_for(lambda: refused(operator, theirs))
+    ours.seconds_pass(1.0)  # more attempts than kopf's own settings have
+    ours.apply(workers=3)
+    wait_for(lambda: ours.run()["spec"]["parallelism"] == 3)
+    assert theirs.runs() == []
+    theirs.grant_everything(OTHER)
+    theirs.run()
+    wait_for(lambda: not refused(operator, theirs))
+    theirs.apply(workers=4)
+    wait_for(lambda: theirs.run()["spec"]["parallelism"] == 4)
+
+
+def test_jobs_of_a_namespace_without_rights_stay_on_nats(
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+) -> None:
+    ours, theirs = labs
+    ours.grant_everything(OTHER)
+    revoke = theirs.grant_everything(OTHER)
+    for lab in labs:
+        lab.apply()
+    first = running()
+    wait_for(lambda: {ours.key, theirs.key} <= set(ours.nats.published))
+    first.stop()
+    revoke()
+    second = running()
+    wait_for(lambda: refused(second, theirs))
+    ours.seconds_pass(0.5)
+    assert theirs.key in theirs.nats.published
+
+
+def test_operator_that_is_refused_everywhere_is_not_ready(
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+) -> None:
+    operator = running()
+    wait_for(lambda: all(refused(operator, lab) for lab in labs))
+    assert operator.http("/readyz")[0] == 503
+    assert operator.http("/healthz")[0] == 200

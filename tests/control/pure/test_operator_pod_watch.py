@@ -1,0 +1,166 @@
+"""The operator's watch of pods, on an API server that sends what each test lets it send."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import kopf
+import pytest
+from aiohttp import web
+
+from rollfleet_operator import names, pod_watch
+from rollfleet_operator.api import Api
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.pod_watch import PodWatch
+
+KEY = JobKey("lab", "cartpole")
+
+
+def pod(index: int, version: int) -> Manifest:
+    """A pod of a worker, as the API server would send it."""
+    return {
+        "kind": "Pod",
+        "metadata": {
+            "name": f"cartpole-{index}",
+            "namespace": "lab",
+            "uid": f"uid-{index}",
+            "resourceVersion": str(version),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {names.JOB: "cartpole", names.ROLE: "worker"},
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+        },
+        "spec": {"containers": []},
+    }
+
+
+class Pods:
+    """An API server of pods.
+
+    Attributes:
+        pages: The pages of its list.
+        events: What each watch sends before it ends, in their order; the next one sends nothing, and stays open.
+        asked: The versions from which it was watched; `list` for each page that was read.
+    """
+
+    def __init__(self) -> None:
+        self.pages: list[list[Manifest]] = [[]]
+        self.version = 5
+        self.events: list[list[tuple[str, Manifest]]] = []
+        self.asked: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a list or a watch."""
+        if "watch" not in request.query:
+            self.asked.append("list")
+            page = int(request.query.get("continue", "0"))
+            more = {"continue": str(page + 1)} if page + 1 < len(self.pages) else {}
+            metadata = {"resourceVersion": str(self.version), **more}
+            return web.json_response({"metadata": metadata, "items": self.pages[page]})
+        self.asked.append(request.query["resourceVersion"])
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if not self.events:
+            await asyncio.Event().wait()
+        text = "".join(json.dumps({"type": kind, "object": each}) + "\n" for kind, each in self.events.pop(0))
+        for half in (text[: len(text) // 2], text[len(text) // 2 :]):  # an event may come in pieces
+            await response.write(half.encode())
+            await asyncio.sleep(0)
+        return response
+
+    def play(self, scenario: Callable[[Cache, PodWatch, "asyncio.Queue[JobKey]"], Awaitable[None]]) -> None:
+        """Run a scenario with a watch of this server."""
+
+        async def run() -> None:
+            app = web.Application()
+            app.router.add_get("/{path:.*}", self.answer)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            cache, changed = Cache(), asyncio.Queue[JobKey]()
+            try:
+                async with Api(lambda: kopf.ConnectionInfo(server=url)) as api:
+                    watch = PodWatch(api, cache, None, changed.put_nowait)
+                    await asyncio.wait_for(scenario(cache, watch, changed), 10)
+            finally:
+                await runner.cleanup()
+
+        asyncio.run(run())
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Pods:
+    monkeypatch.setattr(pod_watch, "FIRST_RETRY_S", 0.01)
+    return Pods()
+
+
+def known(cache: Cache) -> dict[str, str]:
+    return {each.name: each.resource_version for each in cache.pods(KEY)}
+
+
+def followed(server: Pods, until: Callable[[Cache], bool]) -> Cache:
+    """List, then follow until the cache is in a state; return the cache."""
+    seen: list[Cache] = []
+
+    async def scenario(cache: Cache, watch: PodWatch, changed: "asyncio.Queue[Any]") -> None:
+        await watch.list()
+        following = asyncio.create_task(watch.follow())
+        while not until(cache):
+            await changed.get()
+        following.cancel()
+        seen.append(cache)
+
+    server.play(scenario)
+    return seen[0]
+
+
+def test_all_pages_of_the_list_are_kept_and_missing_pods_removed(server: Pods) -> None:
+    server.pages = [[pod(0, 1), pod(1, 2)], [pod(2, 3)]]
+
+    async def scenario(cache: Cache, watch: PodWatch, changed: "asyncio.Queue[Any]") -> None:
+        await watch.list()
+        assert known(cache) == {"cartpole-0": "1", "cartpole-1": "2", "cartpole-2": "3"}
+        server.pages = [[pod(1, 2)]]
+        await watch.list()
+        assert known(cache) == {"cartpole-1": "2"}
+        assert [changed.get_nowait() for _ in range(changed.qsize())] == [KEY, KEY]
+
+    server.play(scenario)
+
+
+def test_changes_are_taken_in_from_the_version_of_the_list(server: Pods) -> None:
+    server.pages = [[pod(0, 1), pod(1, 2)]]
+    server.events = [[("ADDED", pod(2, 6)), ("MODIFIED", pod(0, 7)), ("DELETED", pod(1, 8))]]
+    found = followed(server, lambda cache: known(cache) == {"cartpole-0": "7", "cartpole-2": "6"})
+    assert len(found.pods(KEY)) == 2
+    assert server.asked[:2] == ["list", "5"]
+
+
+def test_next_watch_continues_where_the_last_one_ended_without_a_list(server: Pods) -> None:
+    server.events = [
+        [("ADDED", pod(0, 6)), ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "9"}})],
+        [("ADDED", pod(1, 10))],
+    ]
+    followed(server, lambda cache: len(cache.pods(KEY)) == 2)
+    assert server.asked[:3] == ["list", "5", "9"]
+
+
+def test_forgotten_changes_lead_to_a_new_list_that_finds_deletions(server: Pods) -> None:
+    server.pages = [[pod(0, 1)]]
+    server.events = [[("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})]]
+
+    def deleted(cache: Cache) -> bool:
+        server.pages, server.version = [[pod(1, 7)]], 7
+        return known(cache) == {"cartpole-1": "7"}
+
+    followed(server, deleted)
+    assert server.asked[:3] == ["list", "5", "list"]
+
+
+@pytest.mark.parametrize("event", [("ERROR", {"kind": "Status", "code": 500}), ("ADDED", {"metadata": {}})])
+def test_watch_goes_on_after_an_error(server: Pods, event: tuple[str, Manifest]) -> None:
+    server.events = [[event], [("ADDED", pod(0, 6))]]
+    followed(server, lambda cache: bool(cache.pods(KEY)))

@@ -1,0 +1,48 @@
+"""Jobs that come and go: what NATS keeps of them, and how it answers health checks afterwards."""
+
+import asyncio
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollfleet_operator.nats.accounts import AccountLimits
+from rollfleet_operator.nats_port import JobKey
+
+if TYPE_CHECKING:
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+
+JOBS = 50
+LIMITS = AccountLimits(state_bytes=4 << 20)
+FORGOTTEN_S = 2.0  # NATS trusts its memory of an account for a second
+
+
+def folders(nats_server: "NatsInJwtMode") -> list[Path]:
+    """The folders of accounts, each of which a full health check looks up."""
+    return list((nats_server.folder / "jetstream/jetstream").iterdir())
+
+
+def answer(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=5) as answered:  # the limit of a probe
+        return int(answered.status)
+
+
+def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        nats = site.nats_with(limits=LIMITS)
+        jobs = [site.job(f"job-{index}", uid=f"uid-{index}") for index in range(JOBS)]
+        stays = site.job("stays")
+        try:
+            for job in [*jobs, stays]:
+                await nats.provision(job)
+            assert len(folders(nats_server)) == JOBS + 1
+            for job in jobs:
+                await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
+            assert len(folders(nats_server)) == 1
+            await asyncio.sleep(FORGOTTEN_S)
+            for check in ("/healthz", "/healthz?js-enabled-only=true"):
+                assert await asyncio.to_thread(answer, nats_server.monitoring + check) == 200
+            await nats.provision(jobs[0])  # a job of the same name may come again
+        finally:
+            await nats.close()
+
+    play(scene)

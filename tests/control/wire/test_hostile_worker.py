@@ -1,0 +1,197 @@
+"""A client with one worker's credentials does its worst: NATS stays small, and the job beside it notices nothing."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.control.wire.jwt_nats import PENDING_BYTES, Guest
+from tests.sdk.nats.numbered_batches import META, fragment
+
+import rollfleet
+from rollfleet.nats.link import Link
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet_api.address import Address
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.nats.accounts import AccountLimits
+
+if TYPE_CHECKING:
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+
+MOST_MIB = 400  # of the server's memory
+LIMITS = AccountLimits(state_bytes=32 << 20)
+MOST_STORED_MIB = 160  # 36 MiB of each job, and what NATS has not compacted yet
+MOST_MESSAGES = 2_000  # of a stream of a small job; NATS needs memory for the subject of each
+LARGE = bytes(1_000_000)
+LONG = "x" * 60_000  # NATS takes headers of 64 KB
+LONG_TOKEN = "x" * 3_800  # and subjects of 4 KB
+READ_EVERY = 500  # messages between two looks at what the server has answered
+
+Attack = Callable[[Guest, CollectorJob, int], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Go collect garbage early, as the chart does: else the test would measure garbage."""
+    monkeypatch.setenv("GOMEMLIMIT", "256MiB")
+
+
+async def message_ids(guest: Guest, job: CollectorJob, number: int) -> None:
+    await guest.client.publish(subjects_of(job).worker(0), b"", headers={"Nats-Msg-Id": f"{number}{LONG}"})
+
+
+async def message_ids_of_batches(guest: Guest, job: CollectorJob, number: int) -> None:
+    await guest.client.publish(subjects_of(job).batch_chunk(0, 0), b"", headers={"Nats-Msg-Id": f"{number}{LONG}"})
+
+
+async def workers_that_do_not_exist(guest: Guest, job: CollectorJob, number: int) -> None:
+    subjects = subjects_of(job)
+    for subject in (subjects.lease(number), subjects.worker(number), subjects.batch_chunk(number, 0)):
+        await guest.client.publish(subject, b"")
+
+
+async def long_subjects(guest: Guest, job: CollectorJob, number: int) -> None:
+    await guest.client.publish(f"{subjects_of(job).lease(number)}{LONG_TOKEN}", b"")
+    await guest.client.publish(f"{subjects_of(job).batch_chunk(0, number)}{LONG_TOKEN}", b"")
+
+
+async def large_messages(guest: Guest, job: CollectorJob, number: int) -> None:
+    await guest.client.publish(subjects_of(job).lease(number), LARGE)
+    await guest.client.publish(subjects_of(job).batch_chunk(0, number), LARGE)
+
+
+ATTACKS = [
+    (message_ids, 10_000),
+    (message_ids_of_batches, 4_000),
+    (workers_that_do_not_exist, 40_000),
+    (long_subjects, 20_000),
+    (large_messages, 400),
+]
+
+
+@asynccontextmanager
+async def job_beside(site: "Site") -> AsyncIterator[CollectorJob]:
+    """A job whose batches flow, one after the other, all the time, and without a gap."""
+    job = site.job("beside", mode="Async")
+    nats = site.nats_with(limits=LIMITS)
+    await nats.provision(job)
+    learner, worker = (site.address(job, role) for role in (Role.LEARNER, Role.WORKER))
+    enough = threading.Event()
+    delivering = asyncio.create_task(asyncio.to_thread(lambda: deliver(job, learner, worker, enough)))
+    try:
+        yield job
+    finally:
+        enough.set()
+        delivered = await delivering
+        await nats.close()
+    assert delivered
+
+
+def deliver(job: CollectorJob, at_learner: Address, at_worker: Address, enough: threading.Event) -> int:
+    """Send numbered batches until it is enough; return how many arrived."""
+    link = Link(at_worker, role=Role.WORKER)
+    transport, number = NatsWorkerTransport(link, 0), 0
+    try:
+        with rollfleet.connect(job, address=at_learner.url, credentials=at_learner.credentials) as collector:
+            while not enough.is_set():
+                sending = transport.send(fragment(float(number)), META)
+                assert float(next(collector)["observation"].mean()) == number
+                sending.stored.result(30)
+                number += 1
+            stats = collector.stats()
+            assert (stats.missed, stats.repeated, stats.corrupt) == (0, 0, 0)
+    finally:
+        transport.close()
+    return number
+
+
+async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times: int) -> None:
+    async with site.guest(job, Role.WORKER) as worker:
+        for number in range(times):
+            await attack(worker, job, number)
+            if number % READ_EVERY == 0:
+                await worker.flush()
+        await worker.flush()
+
+
+async def most_messages(site: "Site", job: CollectorJob) -> int:
+    """The messages of the job's larger stream."""
+    async with site.administrator(subjects_of(job)) as client:
+        return max(stream.state.messages for stream in await client.jsm().streams_info())
+
+
+@pytest.mark.parametrize(("attack", "times"), ATTACKS, ids=[attack.__name__ for attack, _ in ATTACKS])
+def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
+    attack: Attack, times: int, nats_server: "NatsInJwtMode", play: "Play"
+) -> None:
+    async def scene(site: "Site") -> None:
+        job, nats = site.job(), site.nats_with(limits=LIMITS)
+        await nats.provision(job)
+        async with job_beside(site):
+            await does_its_worst(site, job, attack, times)
+        await nats.close()
+        assert await most_messages(site, job) < MOST_MESSAGES
+        assert nats_server.peak_mib < MOST_MIB
+        assert nats_server.stored_mib < MOST_STORED_MIB
+
+    play(scene)
+
+
+async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int) -> None:
+    """Ask for a large message again and again, on several connections, until the server ends them."""
+    subjects = subjects_of(job)
+    request = f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.lease(0)}"
+    async with AsyncExitStack() as stack:
+        guests = [await stack.enter_async_context(site.guest(job, Role.WORKER)) for _ in range(connections)]
+        await guests[0].client.publish(subjects.lease(0), LARGE)
+        await guests[0].flush()
+        for guest in guests:
+            inbox = guest.client.new_inbox()
+            await guest.client.subscribe(inbox)
+            await guest.flush()
+            assert guest.client._transport
+            guest.client._transport._io_writer.transport.pause_reading()  # type: ignore[attr-defined]
+            for _ in range(3 * PENDING_BYTES // len(LARGE)):
+                await guest.client.publish(request, b"", reply=inbox)
+        async with asyncio.timeout(30):
+            while (site.server.folder / "log").read_text().count("Slow Consumer") < connections:
+                await site.stored(job, subjects.spec)  # a round trip
+
+
+def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job, nats = site.job(), site.nats_with(limits=LIMITS)
+        await nats.provision(job)
+        async with job_beside(site):
+            await ask_and_read_nothing(site, job, connections=2)
+        await nats.close()
+        assert nats_server.peak_mib < MOST_MIB
+
+    play(scene)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", play: "Play") -> None:
+    async def scene(site: "Site") -> None:
+        job, nats = site.job(), site.nats_with(limits=LIMITS)
+        await nats.provision(job)
+        until = time.monotonic() + 60.0
+
+        async def again_and_again(attack: Attack, times: int) -> None:
+            while time.monotonic() < until:
+                await does_its_worst(site, job, attack, times // 10)
+
+        async with job_beside(site), asyncio.TaskGroup() as attacks:
+            for attack, times in ATTACKS:
+                attacks.create_task(again_and_again(attack, times))
+        await nats.close()
+        assert nats_server.peak_mib < 2 * MOST_MIB
+        assert nats_server.stored_mib < MOST_STORED_MIB
+
+    play(scene)
