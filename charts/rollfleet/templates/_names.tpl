@@ -6,6 +6,9 @@
 {{- define "rollfleet.clusterName" -}}{{ include "rollfleet.name" . }}-{{ .Release.Namespace }}{{- end }}
 
 {{- define "rollfleet.nats" -}}{{ include "rollfleet.name" . }}-nats{{- end }}
+{{- /* Not empty: NATS is a cluster of several servers. */ -}}
+{{- define "rollfleet.cluster" -}}{{ if gt (int .Values.nats.replicas) 1 }}cluster{{ end }}{{- end }}
+{{- define "rollfleet.routes" -}}{{ include "rollfleet.nats" . }}-routes{{- end }}
 {{- define "rollfleet.keys" -}}{{ include "rollfleet.nats" . }}-keys{{- end }}
 {{- define "rollfleet.certificate" -}}{{ .Values.nats.tls.existingSecret | default (printf "%s-tls" (include "rollfleet.nats" .)) }}{{- end }}
 {{- define "rollfleet.account" -}}{{ .Values.serviceAccount.name | default (include "rollfleet.name" .) }}{{- end }}
@@ -29,7 +32,26 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- /* Call with (list . .Values.operator.image). */ -}}
 {{- define "rollfleet.image" -}}
 {{- $root := index . 0 }}{{ $image := index . 1 -}}
-{{- with $root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- with $root.Values.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ with $image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{- /* Where NATS is, as entries of a NetworkPolicy's `to`, in JSON; `[]`: it may be anywhere. */ -}}
+{{- define "rollfleet.natsTo" -}}
+{{- if .Values.nats.enabled }}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
+{{- $pods := dict "matchLabels" (include "rollfleet.selector" (list . "nats") | fromYaml) }}
+{{- list (dict "namespaceSelector" $namespace "podSelector" $pods) | toJson }}
+{{- else }}
+{{- .Values.networkPolicy.natsTo | toJson }}
+{{- end }}
+{{- end }}
+
+{{- /* The rule that lets a pod ask name servers. */ -}}
+{{- define "rollfleet.dns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+  {{- with .Values.networkPolicy.dnsTo }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{- /* The URL of NATS for all pods. */ -}}
