@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollfleet import Collector
+from rollfleet.learner.torchrl_names import ABSENT, RENAMED
 
 PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "slurm.md"]
 BIN = Path(sys.executable).parent
@@ -89,6 +90,44 @@ def test_every_name_of_torchrls_collectors_is_on_the_page(
     text = page(repository, "coming-from-torchrl.md")
     rows = [line for line in text.splitlines() if line.startswith(("| ", "###"))]
     assert [name for name in THEIRS.split() if not re.search(rf"\b{name}\b", "\n".join(rows))] == []
+
+
+def rows_of(repository: Path) -> list[list[str]]:
+    """Return the cells of the page's tables, with the names of TorchRL in the first."""
+    lines = [line for line in page(repository, "coming-from-torchrl.md").splitlines() if line.startswith("| `")]
+    return [line.strip("|").split(" | ") for line in lines]
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_the_hint_for_a_name_of_torchrl_is_in_its_row(name: str, repository: Path) -> None:
+    (row,) = (row for row in rows_of(repository) if f"`{name}`" in row[0])
+    assert f"`{RENAMED[name]}" in row[1]
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_the_hint_for_a_name_without_counterpart_is_in_its_row(name: str, repository: Path) -> None:
+    (row,) = (row for row in rows_of(repository) if f"`{name}`" in row[0])
+    assert row[1].strip().startswith(ABSENT[name])
+
+
+def test_every_row_of_the_page_about_another_name_is_hinted(repository: Path) -> None:
+    names = {
+        name
+        for row in rows_of(repository)
+        if not row[1].startswith("the same")
+        for name in re.findall(r"`([a-z_]+)`", row[0])
+    }
+    keywords = {*inspect.signature(Collector).parameters, *RENAMED, *ABSENT}
+    no_keywords = {
+        "pause",
+        "shutdown",
+        "receive_weights",
+        "register_scheme_receiver",
+        "cascade_execute",
+        "add_collectors",
+    }
+    no_keywords |= {"remote_collectors", "worker_idx", "submitit_delayed_launcher", "init_updater"}
+    assert names - keywords - no_keywords == set()
 
 
 @pytest.mark.parametrize("name", PAGES)
