@@ -4,6 +4,7 @@
 the loop's thread, which other programs of the machine do not lengthen.
 """
 
+import gc
 import json
 import signal
 import sys
@@ -42,6 +43,7 @@ class Probe:
     def _clear(self) -> None:
         self._began_s, self._cpu_s, self._longest_s = time.monotonic(), time.process_time(), 0.0
         self._looks: list[Look] = []
+        self._collection_s = 0.0
 
     def install(self) -> None:
         """Measure each call of the loop, and which reconciliation it belongs to."""
@@ -69,7 +71,15 @@ class Probe:
             finally:
                 self._ending.append(look)  # its last step is still running
 
+        def collected(phase: str, _: dict[str, int]) -> None:
+            if phase == "start":
+                self._collecting_s = time.thread_time()
+            else:
+                self._collection_s = max(self._collection_s, time.thread_time() - self._collecting_s)
+
         self._ending: list[Look] = []
+        self._collecting_s = 0.0
+        gc.callbacks.append(collected)
         Handle._run = measured  # type: ignore[assignment,method-assign]
         Reconciler.reconcile = noted  # type: ignore[assignment,method-assign]
         signal.signal(signal.SIGUSR1, self._dump)
@@ -79,6 +89,7 @@ class Probe:
             "seconds": time.monotonic() - self._began_s,
             "cpu_s": time.process_time() - self._cpu_s,
             "longest_s": self._longest_s,
+            "collection_s": self._collection_s,
             "looks": [[look.job, look.cpu_s, look.longest_s] for look in self._looks],
         }
         draft = self._file.with_suffix(".draft")

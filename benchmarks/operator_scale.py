@@ -279,7 +279,8 @@ def report(title: str, operator: Operator) -> None:
     found = operator.measured()
     print(f"| {title} | RSS {operator.mib('VmRSS')} MiB, at most {operator.mib('VmHWM')} MiB |")
     print(f"|   CPU of the operator | {found['cpu_s'] / found['seconds']:.0%} of a core |")
-    print(f"|   longest call of its loop | {found['longest_s'] * 1e3:.0f} ms |")
+    longest, collection = found["longest_s"] * 1e3, found["collection_s"] * 1e3
+    print(f"|   longest call of its loop | {longest:.0f} ms; longest garbage collection: {collection:.0f} ms |")
     for name in (LARGEST, ""):
         looks = [(cpu_s, longest_s) for job, cpu_s, longest_s in found["looks"] if not name or job == name]
         if looks:

@@ -113,19 +113,23 @@ def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: 
     assert int(result[2]) >= before["frames"]
 
 
-def test_another_image_or_template_brings_other_workers_to_the_same_learner(running: Running) -> None:
-    lab, learner = running.lab, running.pods("learner")
-    changes: list[dict[str, Any]] = [
-        {"image": lab.release.worker_image},  # what runs already, under its name: another image to the job
-        {"template": {"metadata": {"annotations": {"changed": "true"}}}},
-    ]
-    for change in changes:
-        before = running.pods("worker")
-        running.patch(**change)
-        lab.wait_until(NAME, lambda _: not before & running.pods("worker"), "other pods")  # noqa: B023
+def test_another_image_brings_other_pods_and_a_template_other_workers_to_the_same_learner(running: Running) -> None:
+    lab = running.lab
+
+    def change(**changes: Any) -> tuple[set[str], set[str]]:
+        """Edit the job, wait for other workers, and return the UIDs of its learner's pods before and after."""
+        learner, workers = running.pods("learner"), running.pods("worker")
+        running.patch(**changes)
+        lab.wait_until(NAME, lambda _: not workers & running.pods("worker"), "other pods")
         lab.wait_for_workers(NAME, 2)
         running.collects()
-    assert running.pods("learner") == learner
+        return learner, running.pods("learner")
+
+    # What runs already, under its name: another image to the job, and to its learner, which has none of its own.
+    before, after = change(image=lab.release.worker_image)
+    assert not before & after
+    before, after = change(template={"metadata": {"annotations": {"changed": "true"}}})
+    assert before == after
     for pod in lab.pods("worker"):
         assert pod["spec"]["containers"][0]["image"] == lab.release.worker_image
         assert pod["metadata"]["annotations"]["changed"] == "true"

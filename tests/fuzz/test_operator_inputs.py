@@ -22,7 +22,7 @@ from rollfleet_operator.events import event, events_between
 from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
-from rollfleet_operator.observed import Observed, observe
+from rollfleet_operator.observed import Observed, observe, parsed_pod
 from rollfleet_operator.plan import plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.settings import Settings
@@ -219,7 +219,7 @@ def test_any_children_leave_the_job_reconcilable(data: Any, run_status: Any, lea
         }
         for number in range(data.draw(st.integers(0, 3)))
     ]
-    reconciled(job, observe([*children, foreign], pods), Heartbeats())
+    reconciled(job, observe([*children, foreign], filter(None, map(parsed_pod, pods))), Heartbeats())
 
 
 numbers = st.floats() | st.integers(0, 2**63 - 1) | st.sampled_from([NOW_S, NOW_S - 1, -0.0, 5e-324, 1.7e308])
@@ -285,7 +285,7 @@ def running() -> Callable[[list[Any], Any], None]:
         }
         for index in (0, 1)
     ]
-    observed = observe(children, pods)
+    observed = observe(children, list(filter(None, map(parsed_pod, pods))))
 
     def reconcile(workers: list[Any], learners: list[Any]) -> None:
         beats = {beat.worker: beat for beat in workers if beat}

@@ -203,10 +203,12 @@ class SegmentWriter:
 
     def _open_segment(self) -> int:
         path = self._folder / f"{self._next:08}{SUFFIX}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        begun = path.with_name(f"{path.name}.begun")  # a segment without its head would count as damaged
+        self._file = os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._next += 1
         self._size = self._records = 0
         self._append(self._file, memoryview(self._head))
+        os.rename(begun, path)
         self._size = len(self._head)
         return self._file
 

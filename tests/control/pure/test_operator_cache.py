@@ -57,6 +57,12 @@ def test_late_event_of_a_deleted_object_does_not_restore_it(cache: Cache) -> Non
     assert versions(cache) == []
 
 
+def test_object_that_lost_the_label_of_its_watch_can_be_stored_again(cache: Cache) -> None:
+    cache.remove(owned(7))
+    assert cache.put(owned(7)) == KEY
+    assert versions(cache) == ["7"]
+
+
 def test_of_a_pod_only_what_is_read_is_kept(cache: Cache) -> None:
     template = {"containers": [{"name": "worker", "env": [{"name": f"V{n}", "value": "x" * 50} for n in range(20)]}]}
     status = {"phase": "Failed", "containerStatuses": [{"name": "worker", "state": {"terminated": ENDED}}]}

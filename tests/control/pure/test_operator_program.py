@@ -122,6 +122,14 @@ def test_no_job_is_reconciled_before_the_first_list(lists: Lists) -> None:
     lists.play(scenario)
 
 
+def test_dropped_messages_are_among_the_metrics(lists: Lists) -> None:
+    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
+        async with started(connect) as operator:
+            assert b"rollfleet_messages_dropped_total 0.0" in operator.metrics.exposition()
+
+    lists.play(scenario)
+
+
 def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: Lists) -> None:
     async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
         now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)

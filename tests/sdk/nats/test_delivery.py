@@ -159,8 +159,8 @@ def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, serv
     assert values(collector, 2) == [0.0, 1.0]
     for each in sending:
         each.stored.result(10)
+    _wait_until_empty(server)  # what was stored twice is acknowledged, too
     collector.detach()
-    assert _left(server) == 0
 
 
 def test_chunks_fit_the_servers_max_payload(server: "Server", connect: Connect, start_worker: StartWorker) -> None:

@@ -1,0 +1,88 @@
+"""Why pods cannot be created: the API server is asked only while none comes, because the question is expensive."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_operator.api import Api, Listing
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.clock import format_time
+from rollfleet_operator.cluster_reader import ClusterReader
+from rollfleet_operator.job_memory import JobMemory
+
+if TYPE_CHECKING:
+    from tests.control.pure.scene import Scene
+
+LEAST_S = 5.0
+QUOTA = 'pods "x" is forbidden: exceeded quota: gpus'
+
+
+class Events(Api):
+    """An API server with one event, which counts the questions."""
+
+    def __init__(self) -> None:
+        self.asked, self.reported_s = 0, 0.0
+
+    async def list(self, kind: str, *_: Any, **__: Any) -> Listing:
+        assert kind == "Event"
+        self.asked += 1
+        reported = format_time(self.reported_s)
+        times = {"lastTimestamp": reported, "metadata": {"creationTimestamp": reported}}
+        return Listing([{**times, "message": f"Error creating: {QUOTA}"}], "1")
+
+
+class Asked:
+    """A reader of the cluster, and its memory of the job of a scene."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self.scene, self.events, self.cache, self.memory = scene, Events(), Cache(), JobMemory()
+        self.memory.source_digest = ""
+        self.put(scene)
+
+    def put(self, scene: "Scene") -> None:
+        """Take in the scene's objects."""
+        self.scene = scene
+        for version, manifest in enumerate((*scene.children, *scene.pods), start=1):
+            if manifest["kind"] in ("Job", "Pod"):
+                metadata = {**manifest["metadata"], "resourceVersion": str(version)}
+                self.cache.put({**manifest, "metadata": metadata})
+
+    def after(self, seconds: float) -> str:
+        """Read, some seconds after the start of the scene, why pods are refused."""
+        reader, now_s = ClusterReader(self.events, self.cache), self.scene.now_s + seconds
+        asyncio.run(reader.read_refusals(self.scene.job, self.memory, now_s, LEAST_S))
+        return self.memory.refused
+
+
+@pytest.fixture
+def asked(scene: Callable[..., "Scene"]) -> Asked:
+    return Asked(scene(workers=100))
+
+
+def test_job_whose_pods_come_asks_nothing(asked: Asked) -> None:
+    assert asked.after(0) == ""
+    for second in range(1, 60, 2):
+        asked.put(asked.scene.pod(second, age_s=-second))
+        assert asked.after(second + 1) == ""
+    assert asked.events.asked == 0
+
+
+def test_refusal_is_known_once_no_pod_has_come_for_a_while(asked: Asked) -> None:
+    asked.events.reported_s = asked.scene.now_s
+    assert [asked.after(seconds) for seconds in (0, 4, 5)] == ["", "", QUOTA]
+
+
+def test_job_that_waits_for_an_hour_asks_once_a_minute(asked: Asked) -> None:
+    for second in range(3600):
+        asked.after(second)
+    assert 60 <= asked.events.asked < 80
+
+
+def test_later_pod_ends_a_refusal(asked: Asked) -> None:
+    asked.events.reported_s = asked.scene.now_s
+    asked.after(0)
+    assert asked.after(6) == QUOTA
+    asked.put(asked.scene.pod(0, age_s=-8))
+    assert asked.after(9) == ""
