@@ -309,7 +309,7 @@ def test_chunks_of_one_byte_each_do_not_cost_memory_for_each(allocates_at_most: 
 def test_manifest_of_another_size_is_corrupt(allocates_at_most: "AllocatesAtMost", total: int) -> None:
     manifest = replace(version(1)[0], total_bytes=total)
     assembler = WeightAssembler(100)
-    with allocates_at_most(20_000):
+    with allocates_at_most(200_000):
         for ask in (assembler.missing, assembler.finish):
             with pytest.raises(MessageCorrupt, match=f"its manifest says {total} bytes, the policy here has 100"):
                 ask(manifest)
