@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from nats.js.errors import APIError
 
@@ -122,6 +122,12 @@ class BatchPublisher:
             others_may_follow.set()
 
         window = asyncio.Semaphore(max(1, WINDOW_BYTES // max_chunk_bytes))
+
+        async def publish_next(index: int, chunk: Pieces) -> None:
+            with ExitStack() as place:  # in the window: left once, by the first retry or at the end
+                place.callback(window.release)
+                await self._publish_chunk(index, chunk, place.close)
+
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(publish_first(*next(chunks)))
@@ -129,8 +135,7 @@ class BatchPublisher:
                     await others_may_follow.wait()
                 for index, chunk in chunks:
                     await window.acquire()
-                    publishing = group.create_task(self._publish_chunk(index, chunk, window.release))
-                    publishing.add_done_callback(lambda _: window.release())
+                    group.create_task(publish_next(index, chunk))
         except BaseExceptionGroup as failed:  # one cause, whichever chunks it hit
             raise failed.exceptions[0] from failed
         return piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
