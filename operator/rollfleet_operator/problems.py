@@ -88,7 +88,7 @@ def title(pod: Pod) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a log or an error that is not blank; empty: there is none."""
+    """Return the last line of a log or an error that has text; empty if none has."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 

@@ -29,7 +29,10 @@ async def installation_id(api: Api, namespace: str, release: str) -> str:
     except ApiError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
-        log.warning("jobs of other installations cannot be told apart; set `operator.installation`: %s", error)
+        log.warning(
+            "this installation has no id, and cannot know its own jobs; set the chart's `operator.installation`: %s",
+            error,
+        )
         return ""
     return f"{release}.{found['metadata']['uid']}" if found else ""
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollfleet.cli.display import Display
+from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.nats.link import Link
@@ -34,7 +35,7 @@ from rollfleet_api.streams import subjects_of
 
 T = TypeVar("T")
 
-EXIT_SUCCESS, EXIT_FAILURE = 0, 1
+EXIT_SUCCESS = 0
 
 COMPLETE_GRACE_S = 5.0  # for workers to leave by themselves when the job is complete
 STOP_GRACE_S = 2.0

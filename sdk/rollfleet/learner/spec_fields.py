@@ -30,7 +30,7 @@ _OTHER_PARTS: Final = {
 NO_LIMIT: Final = frozenset(
     ("total_frames", "init_random_frames", "max_frames_per_traj", "trajs_per_batch", "weights_interval")
 )
-"""Keywords whose 0 means that there is none. None and TorchRL's -1 mean it, too."""
+"""Keywords for which 0 means "none" or "no limit". None and TorchRL's -1 mean the same."""
 
 
 @dataclass(frozen=True, slots=True)

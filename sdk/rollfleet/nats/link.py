@@ -97,7 +97,7 @@ class Link:
         given = address.credentials.read_bytes() if address.credentials and address.credentials.is_file() else b""
         try:
             self.call(self._connect(timeout_s), timeout_s=timeout_s + 5)
-            self.call(self._refusals.check_job(self.client, self.subjects, given), timeout_s=timeout_s + 5)
+            self.call(self._refusals.check_job(self.client, self.flush, self.subjects, given), timeout_s=timeout_s + 5)
         except BaseException:
             self._stop()
             raise

@@ -1,6 +1,7 @@
 """What a server does not permit: credentials of another job end a connection, the rest is counted and reported once."""
 
 import logging
+from collections.abc import Awaitable, Callable
 
 import nats
 
@@ -43,8 +44,16 @@ class Refusals:
             self._reported = True
         return bool(refusal)
 
-    async def check_job(self, client: Client, subjects: Subjects, credentials: bytes) -> None:
+    async def check_job(
+        self, client: Client, flush: Callable[[], Awaitable[None]], subjects: Subjects, credentials: bytes
+    ) -> None:
         """Check that a connection's credentials are for this job.
+
+        Args:
+            client: The connection's client.
+            flush: `Link.flush` of the connection.
+            subjects: The job's subjects.
+            credentials: The content of the credentials file; empty: there is none.
 
         Raises:
             ConnectionFailed: They are for another job. The message names both.
@@ -53,8 +62,7 @@ class Refusals:
         before = self.count
         try:
             subscription = await client.subscribe(subjects.spec)  # which workers and learners may read
-            await client.flush()
-            await client.flush()  # the first one may overtake the subscription; a refusal comes before the answer
+            await flush()  # a refusal comes before the answer
             await subscription.unsubscribe()
         except (nats.errors.Error, OSError, TimeoutError) as error:  # the connection is lost, and comes back
             log.debug("checking the credentials of %s: %r", self._job, error)
