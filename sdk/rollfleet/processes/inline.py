@@ -9,7 +9,6 @@ import torch
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
-from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Arrival, Resumed
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
@@ -95,8 +94,7 @@ class InlineTransport:
         if self._collected is None:
             self._worker.apply_weights(control)
             try:
-                with interruptible():
-                    self._collected = self._worker.collect(control)
+                self._collected = self._worker.collect(control)
             finally:
                 if self._collected is None:
                     self._worker.start_over()

@@ -23,6 +23,7 @@ from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.stepper import Collected, StepContext, Stepper
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
+from rollfleet.system.interrupts import interruptible
 from rollfleet_api.collection import CollectSpec
 
 
@@ -247,7 +248,8 @@ class Rollout:
             seeds = self._seeds.again(self._seeded).envs
             seed = seeds if _takes_seeds(self._env.unwrapped) else seeds[0]
             self._seeded += 1
-        observation, _ = self._env.reset(seed=seed)
+        with interruptible():
+            observation, _ = self._env.reset(seed=seed)
         self._actor.advance(observation)
         self._actor.restart(slice(None))
         self._episodes.discard(slice(None))
@@ -257,7 +259,8 @@ class Rollout:
         self._started = True
 
     def _run(self, version: int, random_actions: bool, stop: Callable[[], bool] | None) -> tuple[Storage, Collected]:
-        with self._stream.active(), exploring(self._spec.exploration), self._actor.acting():
+        # Ctrl-C is raised inside all contexts: one that it left half entered would stay, with gradients off.
+        with self._stream.active(), exploring(self._spec.exploration), self._actor.acting(), interruptible():
             values = self._randomly() if random_actions else self._actor.first()
             stepper = self._stepper or self._allocate()
             self._storages.reverse()

@@ -191,13 +191,15 @@ def bounded(server: "ApiServer", shown: Rendered, namespace: str) -> Iterator[No
         path = f"{ADMISSION}/{plural}"
         server.call(server.api._request("POST", path, body=json.loads(text)))
         created.append(f"{path}/rollfleet-site")
+    secret = manifest("v1", "Secret", "password")
     try:
-        secret = manifest("v1", "Secret", "password")
         wait_for(lambda: "ValidatingAdmissionPolicy" in refusal(server, secret, namespace))
         yield
     finally:
         for path in created:
             server.call(server.api._request("DELETE", path))
+        # The API server enforces a deleted policy a moment longer, and the next test makes one of the same name.
+        wait_for(lambda: "ValidatingAdmissionPolicy" not in refusal(server, secret, namespace))
 
 
 def refusal(server: "ApiServer", body: Manifest, namespace: str, *, method: str = "POST", name: str = "") -> str:

@@ -55,4 +55,4 @@ def test_without_the_right_there_is_no_id(
     api_server: "ApiServer", namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert as_operator(api_server, namespace) == ""
-    assert "set `operator.installation`" in caplog.text
+    assert "set the chart's `operator.installation`" in caplog.text

@@ -15,10 +15,11 @@ import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 
 from rollfleet import Collector
 from rollfleet.errors import EnvironmentFailed, JobInvalid, WorkerFailed
+from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
 
@@ -192,6 +193,32 @@ def test_in_this_process_frames_that_ctrl_c_cuts_are_of_trajectories_that_end_th
     next(collector)
     for frames in rows_by_worker(interrupted_at_random(collector, times=200, within_s=0.004)).values():
         check_trajectories(frames)
+
+
+class Linear(nn.Module):
+    """Draws from torch's default generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return (torch.rand(len(observation)) * self.weight < 0.5).long()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("device", [None, "cpu:0"])
+def test_ctrl_c_leaves_the_learners_torch_as_it_was(here: Callable[..., Collector], device: str | None) -> None:
+    """`cpu:0`: a copy of the policy acts, in inference mode."""
+    collector = here(CountingEnv, Linear(), num_envs=1, frames_per_batch=2, policy_device=device)
+    next(collector)
+    torch.manual_seed(5)
+    before = torch.get_rng_state(), exploration()
+    interrupted_at_random(collector, times=200, within_s=0.001)
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert exploration() is before[1]
 
 
 class WaitsForFile(CountingEnv):
