@@ -55,8 +55,8 @@ def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch
             optimizer.step()
 
 
-def main(folder: Path, seed: int) -> None:
-    """Train until CartPole is solved."""
+def main(folder: Path, seed: int, *, resume: bool) -> None:
+    """Train until CartPole is solved. The last checkpoint in `folder` has the policy that solved it."""
     torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(seed)
     env = gymnasium.make("CartPole-v1")
@@ -67,10 +67,15 @@ def main(folder: Path, seed: int) -> None:
         rollfleet.connect(policy=policy) as collector,
         rollfleet.LearningCurve(folder, title="PPO on CartPole-v1") as curve,
     ):
+        parts = {"policy": policy, "optimizer": optimizer}
+        checkpoint = rollfleet.Checkpoint(folder, collector, parts, every=10)
+        if resume:
+            checkpoint.resume()
         for batch in collector:
             progress = collector.frames / collector.total_frames
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.1, 1 - 4 * progress)
             train(policy, optimizer, batch)
+            checkpoint.step()
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 10 == 0:
                 print(f"{collector.frames:8,} frames  mean return {collector.mean_return or 0:6.1f}")
@@ -82,12 +87,13 @@ def main(folder: Path, seed: int) -> None:
                 break
         else:
             raise SystemExit(f"not solved in {collector.frames:,} frames")
-        print(f"learning curve: {curve.save()}")
+        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/cartpole"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint, if there is one")
     arguments = parser.parse_args()
-    main(arguments.output, arguments.seed)
+    main(arguments.output, arguments.seed, resume=arguments.resume)

@@ -1,0 +1,160 @@
+"""Checkpoints: what a learner trains, and the state of its collector, in files that are whole or absent."""
+
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rollfleet.arguments import whole_number
+from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet.learner.iterator import BatchIterator
+
+_NAME = re.compile(r"checkpoint-(\d+)\.pt")
+_UNFINISHED = "unfinished.tmp"
+
+
+class Checkpoint:
+    """Saves what a learner needs to continue after its process was killed.
+
+    A file is written under another name, flushed to disk, and renamed. So each `checkpoint-NUMBER.pt` is whole,
+    whenever the process or the machine dies.
+
+    Example:
+        >>> import tempfile, rollfleet, torch
+        >>> policy = torch.nn.Linear(4, 2)
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> for life in range(2):
+        ...     with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+        ...         checkpoint = rollfleet.Checkpoint(folder.name, collector, {"policy": policy})
+        ...         resumed = checkpoint.resume()
+        ...         batch = next(collector)
+        ...         path = checkpoint.step()
+        ...         print(resumed, collector.frames, path.name)
+        False 8 checkpoint-1.pt
+        True 16 checkpoint-2.pt
+        >>> folder.cleanup()
+
+    Args:
+        folder: The folder of the files, such as a mounted volume. It is created.
+        collector: The collector; its counters, versions and seeds are kept.
+        parts: What the learner trains, by name: the policy, as `policy`, optimizers, schedulers, other networks. Each
+            has `state_dict()` and `load_state_dict(state)`.
+        every: Calls of `step` between two saves.
+        keep: How many of the newest files stay.
+
+    Raises:
+        JobInvalid: `every` or `keep` is no number of at least 1, or a part has no `state_dict`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        collector: BatchIterator,
+        parts: Mapping[str, Any],
+        *,
+        every: int = 1,
+        keep: int = 2,
+    ) -> None:
+        for name, part in parts.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise JobInvalid(f"parts[{name!r}]: a {type(part).__name__} has no state_dict() and load_state_dict()")
+        self._folder, self._collector, self._parts = Path(folder), collector, dict(parts)
+        self._every, self._keep = whole_number(every, "every", least=1), whole_number(keep, "keep", least=1)
+        self._steps = 0
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def step(self) -> Path | None:
+        """Save at each `every`-th call. Call it after the training on a batch. Returns the file; None: not due."""
+        self._steps += 1
+        return self.save() if self._steps % self._every == 0 else None
+
+    def save(self) -> Path:
+        """Save now, and delete files beyond the newest `keep`. Returns the new file.
+
+        Raises:
+            OSError: The file could not be written. Earlier ones stay.
+        """
+        state = {
+            "job": self._collector.job.dump(),
+            "collector": self._collector.state_dict(),
+            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+        }
+        earlier = _files(self._folder)
+        path = self._folder / f"checkpoint-{max(earlier, default=0) + 1}.pt"
+        unfinished = self._folder / _UNFINISHED
+        with unfinished.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        _flush(self._folder)  # the new name is on disk before an old file goes
+        for number in sorted(earlier)[: max(0, len(earlier) + 1 - self._keep)]:
+            earlier[number].unlink()
+        return path
+
+    def resume(self) -> bool:
+        """Load the newest file into the parts and the collector. Call it before the first iteration.
+
+        Returns:
+            Whether there was one. False: the learner begins with what it has.
+
+        Raises:
+            RollfleetError: The file cannot be read, or has other parts. The message names it.
+        """
+        if not _files(self._folder):
+            return False
+        path, state = read(self._folder)
+        if state["parts"].keys() != self._parts.keys():
+            raise RollfleetError(
+                f"{path} has the parts {', '.join(state['parts']) or 'none'}, not {', '.join(self._parts) or 'none'}; "
+                "pass the same parts, or another folder"
+            )
+        for name, part in self._parts.items():
+            part.load_state_dict(state["parts"][name])
+        self._collector.load_state_dict(state["collector"])
+        return True
+
+
+def read(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Read a checkpoint onto the CPU.
+
+    Args:
+        path: The file, or a folder of them: the newest is read.
+
+    Returns:
+        The file, and its `job`, `collector` and `parts`.
+
+    Raises:
+        RollfleetError: There is none, or it cannot be read.
+    """
+    if path.is_dir():
+        files = _files(path)
+        if not files:
+            raise RollfleetError(f"{path} has no checkpoint-NUMBER.pt; rollfleet.Checkpoint writes them")
+        path = files[max(files)]
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if not {"job", "collector", "parts"} <= state.keys():
+            raise KeyError
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, AttributeError, KeyError) as error:
+        raise RollfleetError(
+            f"{path} is damaged, or was not written by rollfleet.Checkpoint; delete it to use the file before it"
+        ) from error
+    return path, state
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints of a folder, by number."""
+    return {int(found[1]): path for path in folder.iterdir() if (found := _NAME.fullmatch(path.name))}
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,58 @@
+"""An episode of one environment as a GIF."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorWrapper
+
+from rollfleet.envs.factory import VectorEnv
+from rollfleet.errors import RollfleetError
+
+DEFAULT_FPS = 30  # of an environment that names none
+
+
+class Film(VectorWrapper):
+    """Takes a picture of the first environment after each step, until `save`.
+
+    Args:
+        env: The environments; they render arrays.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        self._images: list[Any] | None = []
+
+    def step(self, actions: Any) -> Any:
+        """Step the environments.
+
+        Raises:
+            RollfleetError: They make no pictures, or a package is missing for it.
+        """
+        outcome = self.env.step(actions)
+        if self._images is not None:
+            self._images.append(self._picture())
+        return outcome
+
+    def save(self, path: Path) -> None:
+        """Write the pictures as a GIF at the environment's speed, and take no more.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        assert self._images, "no step was filmed"
+        first, *rest = self._images
+        duration_ms = 1000 / self.metadata.get("render_fps", DEFAULT_FPS)
+        first.save(path, format="GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
+        self._images = None
+
+    def _picture(self) -> Any:
+        try:
+            from PIL import Image
+
+            rendered: Any = self.env.render()
+        except (ImportError, gymnasium.error.Error) as error:
+            raise RollfleetError(f"no picture of the environment: {error}; pip install 'rollfleet[local]'") from error
+        if not rendered or rendered[0] is None:
+            raise RollfleetError("this environment makes no pictures; play without --gif")
+        return Image.fromarray(rendered[0]).quantize(method=Image.Quantize.FASTOCTREE)  # a third of the memory

@@ -1,0 +1,100 @@
+"""`rollfleet play`: episodes of a trained policy, their returns, and a GIF of the first one."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rollfleet.envs.factory import VectorEnv
+    from rollfleet.policies.factory import Policy
+    from rollfleet_api.job import CollectorJob
+
+
+def play(
+    policy: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of checkpoints: the newest.", exists=True)],
+    job: Annotated[
+        Path | None,
+        typer.Option(help="The job's YAML file. Default: the job of the checkpoint.", exists=True, dir_okay=False),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 3,
+    gif: Annotated[Path | None, typer.Option(help="Write the first episode to this GIF.", dir_okay=False)] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the environment.")] = 0,
+) -> None:
+    """Run a trained policy without exploration, and show the return of each episode."""
+    from rollfleet.checkpoint import read
+    from rollfleet.cli.film import Film
+    from rollfleet.collector import Collector
+    from rollfleet.errors import JobInvalid
+    from rollfleet_api.documents import read_job
+    from rollfleet_api.job import CollectorJob
+
+    path, saved = read(policy)
+    known = read_job(job) if job else CollectorJob.model_validate(saved["job"])
+    sys.path.insert(0, str(job.resolve().parent if job else Path.cwd()))  # the job's own modules
+    try:
+        env = _env(known, pictures=gif is not None)
+        actor = _policy(known, env, path, saved["parts"])
+    except JobInvalid as error:
+        raise JobInvalid(f"{error}. Name a job that can be played: --job FILE") from error
+    film = Film(env) if gif else None
+    collect = known.spec.collect
+    returns = []
+    with Collector(
+        film or env,
+        actor,
+        frames_per_batch=1,
+        exploration="deterministic",
+        max_frames_per_traj=collect.max_frames_per_traj,
+        step_count=collect.step_count,
+        is_init=collect.is_init,
+        seed=seed,
+    ) as collector:
+        for number in range(1, episodes + 1):
+            for batch in collector:
+                if batch["next", "done"].any():
+                    break
+            returns.append(collector.episode_returns[-1])
+            typer.echo(f"episode {number}: return {returns[-1]:.1f}, {collector.episode_lengths[-1]:,} frames")
+            if film and gif and number == 1:
+                film.save(gif)
+                typer.echo(f"episode 1: {gif}")
+    typer.echo(f"mean return {sum(returns) / episodes:.1f}")
+
+
+def _env(job: "CollectorJob", *, pictures: bool) -> "VectorEnv":
+    """Make one environment of the job in this process."""
+    from rollfleet.envs.factory import make_env
+    from rollfleet_api.job import Vectorization
+
+    spec, changes = job.spec.env, dict[str, Any](num_envs=1, processes=0)
+    if spec.vectorization is Vectorization.ASYNC:
+        changes["vectorization"] = Vectorization.SYNC
+    if pictures:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a display
+        changes["kwargs"] = {**spec.kwargs, "render_mode": "rgb_array"}
+    return make_env(spec.model_copy(update=changes))
+
+
+def _policy(job: "CollectorJob", env: "VectorEnv", path: Path, parts: dict[str, Any]) -> "Policy":
+    """Make the job's policy on the CPU, with the weights of a checkpoint."""
+    from torch import nn
+
+    from rollfleet.errors import RollfleetError
+    from rollfleet.policies.factory import make_policy
+
+    spec = job.spec.policy.model_copy(update={"device": "cpu"})
+    policy = make_policy(spec, env.single_observation_space, env.single_action_space)
+    if isinstance(policy, nn.Module) and policy.state_dict():
+        if "policy" not in parts:
+            raise RollfleetError(f"{path} has no part `policy`; write Checkpoint(..., {{'policy': policy}})")
+        try:
+            policy.load_state_dict(parts["policy"])
+        except RuntimeError as error:
+            cause = " ".join(str(error).split())
+            raise RollfleetError(
+                f"{path} has other weights than the job's policy: {cause}; name its job: --job"
+            ) from error
+    return policy

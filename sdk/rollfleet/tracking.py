@@ -1,0 +1,189 @@
+"""A learner's numbers in a tracker: TensorBoard, Weights & Biases, MLflow or trackio.
+
+A tracker's package is imported when `track` asks for it, never before.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from torch import Tensor
+
+from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet.learner.iterator import BatchIterator
+
+Write: TypeAlias = Callable[[dict[str, float], int], object]
+"""Takes numbers by name, and the step that they belong to."""
+
+Close: TypeAlias = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a tracker needs to know of a run.
+
+    Attributes:
+        project: The group of runs that it belongs to.
+        name: Its name in that group.
+        folder: The folder of local files.
+        frames: Frames that were collected before it began.
+    """
+
+    project: str
+    name: str
+    folder: Path
+    frames: int
+
+
+def _tensorboard(run: Run) -> tuple[Write, Close]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    # A resumed learner goes back to its checkpoint: TensorBoard hides the later steps of the one before.
+    writer = SummaryWriter(str(run.folder / run.name), purge_step=run.frames + 1)
+
+    def write(numbers: dict[str, float], step: int) -> None:
+        for name, number in numbers.items():
+            writer.add_scalar(name, number, step)
+
+    return write, writer.close
+
+
+def _wandb(run: Run) -> tuple[Write, Close]:
+    import wandb
+
+    run.folder.mkdir(parents=True, exist_ok=True)
+    opened = wandb.init(project=run.project, name=run.name, dir=run.folder)
+    return opened.log, opened.finish
+
+
+def _mlflow(run: Run) -> tuple[Write, Close]:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name(run.project)
+    identity = experiment.experiment_id if experiment else client.create_experiment(run.project)
+    opened = client.create_run(identity, run_name=run.name).info.run_id
+
+    def write(numbers: dict[str, float], step: int) -> None:
+        now_ms = int(time.time() * 1000)
+        client.log_batch(opened, [Metric(name, number, now_ms, step) for name, number in numbers.items()])
+
+    return write, lambda: client.set_terminated(opened)
+
+
+def _trackio(run: Run) -> tuple[Write, Close]:
+    import trackio
+
+    opened = trackio.init(run.project, run.name, embed=False)
+    return opened.log, opened.finish
+
+
+TRACKERS: Mapping[str, Callable[[Run], tuple[Write, Close]]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+    "trackio": _trackio,
+}
+"""All trackers, by the package to install. Each opens a run, and returns how to write to it and how to close it."""
+
+
+class Tracker:
+    """Writes the numbers of a collector and its learner to a tracker, once per call. `track` makes it.
+
+    Args:
+        collector: The collector.
+        write: Writes numbers at a step.
+        close: Ends the run.
+    """
+
+    def __init__(self, collector: BatchIterator, write: Write, close: Close) -> None:
+        self._collector, self._write, self._close = collector, write, close
+        self._frames, self._time_s = collector.frames, time.monotonic()
+
+    def log(self, values: Mapping[str, float | Tensor] | None = None) -> None:
+        """Write the collector's numbers, and `values` beside them; the step is `collector.frames`.
+
+        The collector's numbers are `collector/` and: `mean_return` and `mean_length` of the last 100 episodes,
+        `frames_per_s` since the last call, `version`, `lag` of the worker that is furthest behind, and the waits of
+        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_room_s`, `waited_for_weights_s`.
+
+        Args:
+            values: Numbers, or tensors of one number, by name.
+        """
+        numbers = self._of_collector() | {name: _number(value) for name, value in (values or {}).items()}
+        self._write(numbers, self._collector.frames)
+
+    def _of_collector(self) -> dict[str, float]:
+        collector, now_s = self._collector, time.monotonic()
+        stats, lengths = collector.stats(), collector.episode_lengths
+        numbers = {
+            "frames_per_s": (collector.frames - self._frames) / max(now_s - self._time_s, 1e-9),
+            "version": collector.version,
+            "lag": collector.version - min(collector.versions().values(), default=collector.version),
+            "waited_s": stats.waited_s,
+            "waited_for_room_s": stats.waited_for_room_s,
+            "waited_for_weights_s": stats.waited_for_weights_s,
+        }
+        if collector.mean_return is not None:
+            numbers |= {"mean_return": collector.mean_return, "mean_length": sum(lengths) / len(lengths)}
+        self._frames, self._time_s = collector.frames, now_s
+        return {f"collector/{name}": float(number) for name, number in numbers.items()}
+
+    def close(self) -> None:
+        """End the run: the tracker writes what it still holds."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        """Return the tracker."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the run."""
+        self.close()
+
+
+def _number(value: float | Tensor) -> float:
+    return float(value.item() if isinstance(value, Tensor) else value)  # `float` warns of a loss with its graph
+
+
+def track(
+    collector: BatchIterator,
+    to: str,
+    *,
+    project: str = "rollfleet",
+    name: str | None = None,
+    folder: str | Path = "runs",
+) -> Tracker:
+    """Open a run of a tracker for a collector. Call `log` of the result after each batch.
+
+    The tracker's own environment variables apply, such as `WANDB_MODE=offline`, `MLFLOW_TRACKING_URI` or `TRACKIO_DIR`.
+
+    Example:
+        >>> with rollfleet.connect(policy=policy) as collector:  # doctest: +SKIP
+        ...     with rollfleet.track(collector, to="tensorboard") as tracker:
+        ...         for batch in collector:
+        ...             tracker.log({"loss": train(policy, batch)})
+
+    Args:
+        collector: The collector. If a checkpoint is resumed, do that first.
+        to: "tensorboard", "wandb", "mlflow" or "trackio": the package, which must be installed.
+        project: The project, or experiment, that the run belongs to. TensorBoard has none.
+        name: The name of the run. None: the name of the job.
+        folder: The folder of files that TensorBoard and Weights & Biases write here; TensorBoard's are in
+            `folder/name`.
+
+    Raises:
+        JobInvalid: There is no such tracker.
+        RollfleetError: The tracker's package cannot be imported. The message has the command that installs it.
+    """
+    if to not in TRACKERS:
+        raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {to!r}")
+    run = Run(project=project, name=name or collector.job.metadata.name, folder=Path(folder), frames=collector.frames)
+    try:
+        write, close = TRACKERS[to](run)
+    except ImportError as error:
+        raise RollfleetError(f"to={to!r}: the package cannot be imported ({error}); pip install {to}") from error
+    return Tracker(collector, write, close)

@@ -1,0 +1,133 @@
+"""`rollfleet play` runs a trained policy in its job's environment, without exploration, and shows it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import rollfleet
+from rollfleet.cli.play import play
+from rollfleet.errors import RollfleetError
+from rollfleet.processes.inline import InlineTransport
+from rollfleet.transports.workload import Workload
+from rollfleet_api.documents import read_job
+
+ENVIRONMENT = """
+import gymnasium, numpy
+
+class Steps(gymnasium.Env):
+    "Ends after `length` frames, each with the action as its reward."
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length, render_mode=None):
+        self.length, self.render_mode = length, render_mode
+
+    def reset(self, *, seed=None, options=None):
+        self.frames = 0
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.frames += 1
+        return numpy.zeros(2, numpy.float32), float(action), self.frames == self.length, False, {}
+
+    def render(self):
+        return numpy.full((8, 16, 3), 20 * self.frames, numpy.uint8)
+"""
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a job with its own environment, and a checkpoint of a policy that mostly takes action 1. Return it."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps_env.py").write_text(ENVIRONMENT)
+    write_job(tmp_path / "job.yaml")
+    sys.path.insert(0, str(tmp_path))
+    job = read_job(tmp_path / "job.yaml")
+    workload = Workload.of(job)
+    env = workload.make_env(0)
+    policy: Any = workload.make_policy(0, env.single_observation_space, env.single_action_space)
+    env.close()
+    with torch.no_grad():
+        policy.actor[-1].bias.copy_(torch.tensor([0.0, 0.5]))
+    transport = InlineTransport(workload, acts_with_the_learners_policy=True)
+    with rollfleet.Collector.over(transport, job, policy) as collector:
+        return rollfleet.Checkpoint(tmp_path / "run", collector, {"policy": policy}).save()
+
+
+def write_job(file: Path, *, hidden: int = 4, length: int = 5) -> Path:
+    spec = {
+        "env": {"entrypoint": "steps_env:Steps", "kwargs": {"length": length}, "numEnvs": 2},
+        "policy": {"mlp": {"hidden": [hidden]}},
+        "collect": {"framesPerBatch": 64},
+    }
+    job = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "metadata": {"name": "test"}, "spec": spec}
+    file.write_text(yaml.safe_dump(job))
+    return file
+
+
+def played(policy: Path, **options: Any) -> None:
+    play(policy, **{"job": None, "episodes": 2, "gif": None, "seed": 0} | options)
+
+
+def test_episodes_of_the_most_likely_actions_are_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    played(trained)
+    assert capsys.readouterr().out.splitlines() == [
+        "episode 1: return 5.0, 5 frames",
+        "episode 2: return 5.0, 5 frames",
+        "mean return 5.0",
+    ]
+
+
+def test_folder_stands_for_its_newest_checkpoint_and_a_job_for_that_of_the_checkpoint(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played(trained.parent, job=write_job(trained.parents[1] / "longer.yaml", length=7), episodes=1)
+    assert capsys.readouterr().out == "episode 1: return 7.0, 7 frames\nmean return 7.0\n"
+
+
+def test_gif_shows_each_frame_of_the_first_episode_at_the_speed_of_the_environment(trained: Path) -> None:
+    played(trained, gif=trained.with_suffix(".gif"))
+    with Image.open(trained.with_suffix(".gif")) as gif:
+        shown = []
+        for number in range(getattr(gif, "n_frames", 1)):
+            gif.seek(number)
+            shown.append((gif.size, gif.info["duration"], gif.convert("RGB").getpixel((0, 0))))
+    assert shown == [((16, 8), 100, (20 * frame,) * 3) for frame in range(1, 6)]
+
+
+def test_weights_of_another_policy_are_one_line(trained: Path) -> None:
+    job = write_job(trained.parents[1] / "wider.yaml", hidden=8)
+    with pytest.raises(
+        RollfleetError, match=r"^[^\n]*checkpoint-1\.pt has other weights than [^\n]*size mismatch[^\n]*$"
+    ):
+        played(trained, job=job)
+
+
+def test_checkpoint_without_a_policy_is_named(trained: Path) -> None:
+    state = torch.load(trained, weights_only=True)
+    torch.save(state | {"parts": {}}, trained)
+    with pytest.raises(RollfleetError, match=r"checkpoint-1\.pt has no part `policy`"):
+        played(trained)
+
+
+def test_policy_without_a_name_needs_a_job(trained: Path) -> None:
+    env = gymnasium.make("CartPole-v1")
+    policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+    with rollfleet.Collector("CartPole-v1", policy, frames_per_batch=8) as collector:
+        path = rollfleet.Checkpoint(trained.parents[1] / "here", collector, {"policy": policy}).save()
+    with pytest.raises(RollfleetError, match=r"passed to rollfleet\.Collector as an object.* --job FILE$"):
+        played(path)
+
+
+def test_environment_that_cannot_draw_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["steps_env"].Steps, "render", lambda _: None)
+    with pytest.raises(RollfleetError, match="makes no pictures; play without --gif"):
+        played(trained, gif=trained.with_suffix(".gif"))

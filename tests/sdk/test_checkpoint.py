@@ -1,0 +1,190 @@
+"""A learner continues from its newest checkpoint, which is whole, whenever the learner was killed."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+import torch
+
+import rollfleet
+from rollfleet.checkpoint import read
+from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server, WorkerThread
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+
+
+class Learner:
+    """A policy, its optimizer, and a collector in this process with their checkpoint."""
+
+    def __init__(self, folder: Path, **options: int) -> None:
+        self.policy = rollfleet.ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space, hidden=(8,))
+        self.optimizer = torch.optim.Adam(self.policy.parameters())
+        self.collector = rollfleet.Collector("CartPole-v1", self.policy, num_envs=2, frames_per_batch=64)
+        parts = {"policy": self.policy, "optimizer": self.optimizer}
+        self.checkpoint = rollfleet.Checkpoint(folder, self.collector, parts, **options)
+
+    def train(self, batches: int) -> "Learner":
+        """Train on batches, with a step of the checkpoint after each."""
+        for batch in islice(self.collector, batches):
+            self.optimizer.zero_grad()
+            self.policy.value(batch["observation"]).square().mean().backward()
+            self.optimizer.step()
+            self.checkpoint.step()
+        return self
+
+    def state(self) -> tuple[Any, ...]:
+        """Return all that a next learner continues with, for a comparison."""
+        moments = self.optimizer.state_dict()["state"]
+        return (
+            [value.tolist() for value in self.policy.state_dict().values()],
+            [[value.tolist() for value in each.values()] for each in moments.values()],
+            (self.collector.frames, self.collector.batches, self.collector.version, self.collector.mean_return),
+        )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_next_learner_continues_with_policy_optimizer_and_counters(tmp_path: Path) -> None:
+    first = Learner(tmp_path / "runs/a").train(3)
+    second = Learner(tmp_path / "runs/a")
+    assert second.state() != first.state()
+    assert second.checkpoint.resume()
+    assert second.state() == first.state()
+    second.train(1)
+    assert (second.collector.frames, second.collector.batches) == (256, 4)
+
+
+def test_every_so_often_a_file_is_written_and_the_newest_stay(tmp_path: Path) -> None:
+    learner = Learner(tmp_path, every=2, keep=3).train(7)
+    assert names(tmp_path) == ["checkpoint-1.pt", "checkpoint-2.pt", "checkpoint-3.pt"]
+    learner.train(5)
+    assert names(tmp_path) == ["checkpoint-4.pt", "checkpoint-5.pt", "checkpoint-6.pt"]
+    assert read(tmp_path)[1]["collector"]["batches"] == 12
+
+
+def test_a_run_that_begins_again_in_the_same_folder_has_the_newest_file(tmp_path: Path) -> None:
+    Learner(tmp_path).train(11)
+    Learner(tmp_path).train(1)
+    path, state = read(tmp_path)
+    assert (path.name, state["collector"]["batches"]) == ("checkpoint-12.pt", 1)
+
+
+def test_first_learner_has_nothing_to_resume(tmp_path: Path) -> None:
+    assert not Learner(tmp_path).checkpoint.resume()
+
+
+def test_failed_save_leaves_the_earlier_file(tmp_path: Path) -> None:
+    learner = Learner(tmp_path).train(1)
+    learner.optimizer.param_groups[0]["rule"] = lambda: None  # cannot be pickled
+    with pytest.raises(Exception, match="pickle"):
+        learner.checkpoint.save()
+    assert Learner(tmp_path).checkpoint.resume()
+    assert read(tmp_path)[0].name == "checkpoint-1.pt"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_damaged_file_is_named(tmp_path: Path, share: float) -> None:
+    Learner(tmp_path).train(1)
+    (path,) = tmp_path.iterdir()
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(RollfleetError, match=r"checkpoint-1\.pt is damaged, or "):
+        Learner(tmp_path).checkpoint.resume()
+
+
+def test_no_code_of_a_file_runs(tmp_path: Path) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"job": {}, "collector": {}, "parts": Hostile()}, tmp_path / "checkpoint-1.pt")
+    with pytest.raises(RollfleetError, match="is damaged, or "):
+        read(tmp_path)
+    assert names(tmp_path) == ["checkpoint-1.pt"]
+
+
+@pytest.mark.parametrize("saved", [{"policy": {}}, torch.zeros(1)], ids=["weights", "tensor"])
+def test_another_file_of_torch_is_no_checkpoint(saved: object, tmp_path: Path) -> None:
+    torch.save(saved, tmp_path / "policy.pt")
+    with pytest.raises(RollfleetError, match=r"policy\.pt .* was not written by rollfleet\.Checkpoint"):
+        read(tmp_path / "policy.pt")
+
+
+def test_other_parts_are_an_error_before_any_is_loaded(tmp_path: Path) -> None:
+    Learner(tmp_path).train(1)
+    learner = Learner(tmp_path)
+    before = learner.state()
+    other = rollfleet.Checkpoint(tmp_path, learner.collector, {"policy": learner.policy})
+    with pytest.raises(RollfleetError, match="has the parts policy, optimizer, not policy;"):
+        other.resume()
+    assert learner.state() == before
+
+
+def test_a_part_without_a_state_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobInvalid, match=r"parts\['loss'\]: a float has no state_dict"):
+        rollfleet.Checkpoint(tmp_path, Learner(tmp_path).collector, {"loss": 1.0})
+
+
+KILLED = """
+import sys
+import gymnasium, rollfleet, torch
+env = gymnasium.make("CartPole-v1")
+policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+ballast = torch.nn.Linear(1024, 2048).requires_grad_(False)  # 8 MiB: a save takes longer than a batch
+with rollfleet.connect(policy=policy) as collector:
+    checkpoint = rollfleet.Checkpoint(sys.argv[1], collector, {"policy": policy, "ballast": ballast})
+    checkpoint.resume()
+    print(collector.frames, flush=True)
+    for batch in collector:
+        ballast.weight.fill_(collector.frames)
+        checkpoint.step()
+        print(collector.frames, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_learner_of_a_job_continues_from_a_whole_file(
+    server: "Server", start_worker: "Callable[[CollectorJob, int], WorkerThread]", tmp_path: Path
+) -> None:
+    collect = {"framesPerBatch": 64, "totalFrames": 64 * 100}
+    worker = start_worker(server.provision(mode="Sync", collect=collect), 0)
+    folder, environ = tmp_path / "volume", os.environ | server.address(Role.LEARNER).variables()
+    moments, saved = random.Random(0), 0
+    for life in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(folder)], env=environ, stdout=subprocess.PIPE, text=True
+        ) as learner:
+            assert learner.stdout is not None
+            assert int(next(learner.stdout)) == saved, f"life {life} did not continue"
+            if life == 4:
+                frames = [int(line) for line in learner.stdout]
+                break
+            for _ in range(moments.randint(3, 8)):
+                reported = int(next(learner.stdout))
+            time.sleep(moments.uniform(0.0, 0.05))  # a random moment is what this test is about
+            learner.kill()
+        states = [read(path)[1] for path in folder.glob("*.pt")]
+        assert len(states) in (2, 3)  # killed before it deleted the oldest
+        for state in states:
+            assert bool((state["parts"]["ballast"]["weight"] == state["collector"]["frames"]).all())
+        saved = read(folder)[1]["collector"]["frames"]
+        assert saved >= reported
+    assert learner.returncode == 0
+    assert frames == list(range(saved + 64, 6401, 64))
+    worker.join()
+    assert worker.error is None

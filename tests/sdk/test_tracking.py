@@ -1,0 +1,146 @@
+"""A learner's numbers reach its tracker."""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+
+import rollfleet
+from rollfleet.errors import JobInvalid, RollfleetError
+
+# Each program runs offline. Behind "read" it prints the steps and values of `loss` that the tracker has stored.
+LEARNER = """
+import rollfleet
+with (
+    rollfleet.Collector("CartPole-v1", num_envs=4, frames_per_batch=128, total_frames=384) as collector,
+    rollfleet.track(collector, to=TO, project="tests", name="one", folder="files") as tracker,
+):
+    for batch in collector:
+        tracker.log({"loss": collector.frames / 128})
+"""
+READERS = {
+    "wandb": """
+from pathlib import Path
+import wandb
+wandb.teardown()  # its own process writes the file; this waits for the end of it
+(file,) = Path("files").glob("wandb/offline-run-*/run-*.wandb")
+names = file.read_bytes()
+print("read", all(name in names for name in (b"loss", b"collector/mean_return", b"collector/frames_per_s")))
+""",
+    "mlflow": """
+from mlflow import MlflowClient
+client = MlflowClient()
+(run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+assert (run.info.run_name, run.info.status) == ("one", "FINISHED")
+assert "collector/mean_return" in run.data.metrics
+print("read", [[each.step, each.value] for each in client.get_metric_history(run.info.run_id, "loss")])
+""",
+    "trackio": """
+from trackio.sqlite_storage import SQLiteStorage
+rows = SQLiteStorage.get_logs("tests", "one")
+assert "collector/mean_return" in rows[-1]
+print("read", [[row["step"], row["loss"]] for row in rows])
+""",
+}
+LOSSES = "[[128, 1.0], [256, 2.0], [384, 3.0]]"
+STORED = {"wandb": "True", "mlflow": LOSSES, "trackio": LOSSES}
+
+
+def test_tensorboard_gets_the_numbers_of_collector_and_learner(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with (
+        rollfleet.Collector("CartPole-v1", num_envs=4, frames_per_batch=128, total_frames=384) as collector,
+        rollfleet.track(collector, to="tensorboard", name="one", folder=tmp_path) as tracker,
+    ):
+        for _ in collector:
+            tracker.log({"loss": torch.tensor(collector.frames / 128, requires_grad=True)})
+        mean_return = collector.mean_return
+    events = EventAccumulator(str(tmp_path / "one"))
+    events.Reload()
+    assert [(each.step, each.value) for each in events.Scalars("loss")] == [(128, 1.0), (256, 2.0), (384, 3.0)]
+    assert events.Scalars("collector/mean_return")[-1].value == pytest.approx(mean_return)
+    assert events.Scalars("collector/mean_length")[-1].value == pytest.approx(mean_return)  # 1 for each frame
+    assert all(each.value > 0 for each in events.Scalars("collector/frames_per_s"))
+    assert events.Scalars("collector/waited_s")[0].value > 0
+    rest = {"version", "lag", "waited_for_room_s", "waited_for_weights_s"}
+    assert {f"collector/{name}" for name in rest} <= set(events.Tags()["scalars"])
+
+
+def test_tensorboard_shows_each_step_once_after_a_resumed_learner_went_back(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for resumed_frames, value in ((0, 1.0), (128, 2.0)):
+        with rollfleet.Collector("CartPole-v1", frames_per_batch=128, total_frames=384) as collector:
+            if resumed_frames:
+                collector.load_state_dict(collector.state_dict() | {"frames": resumed_frames})
+            with rollfleet.track(collector, to="tensorboard", folder=tmp_path, name="one") as tracker:
+                for _ in collector:
+                    tracker.log({"loss": value})
+    events = EventAccumulator(str(tmp_path / "one"))
+    events.Reload()
+    assert [(each.step, each.value) for each in events.Scalars("loss")] == [(128, 1.0), (256, 2.0), (384, 2.0)]
+
+
+def test_run_has_the_name_of_the_job(tmp_path: Path) -> None:
+    with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+        with rollfleet.track(collector, to="tensorboard", folder=tmp_path):
+            pass
+        assert [path.name for path in tmp_path.iterdir()] == [collector.job.metadata.name]
+
+
+@pytest.mark.parametrize("tracker", ["torch.utils.tensorboard", "wandb", "mlflow", "trackio"])
+def test_missing_package_is_one_error_with_the_command_that_installs_it(
+    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, tracker, None)  # as Python marks a module that cannot be imported
+    to = tracker.rpartition(".")[2]
+    message = rf"^to='{to}': .* cannot be imported .*; pip install {to}$"
+    collector = rollfleet.Collector("CartPole-v1", frames_per_batch=8)
+    with collector, pytest.raises(RollfleetError, match=message):
+        rollfleet.track(collector, to=to, folder=tmp_path)
+
+
+def test_unknown_tracker_is_an_error_that_names_the_known_ones() -> None:
+    collector = rollfleet.Collector("CartPole-v1", frames_per_batch=8)
+    with collector, pytest.raises(JobInvalid, match="expected one of tensorboard, wandb, mlflow, trackio, got 'csv'"):
+        rollfleet.track(collector, to="csv")
+
+
+@pytest.fixture(scope="module")
+def trackers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the trackers that need other versions than ours; of the rest, it has this environment's."""
+    folder = tmp_path_factory.mktemp("trackers")
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-P", "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    done = subprocess.run([*pip, "install", "--quiet", "wandb", "mlflow-skinny", "trackio"], check=False)
+    if done.returncode:
+        pytest.skip("pip cannot install wandb, mlflow-skinny and trackio here")
+    (packages,) = folder.glob("lib/*/site-packages")
+    ours = [path for path in sys.path if path.endswith("site-packages") or path.endswith("/sdk")]
+    (packages / "ours.pth").write_text("\n".join(ours))
+    return python
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("to", READERS)
+def test_tracker_of_another_package_gets_the_numbers_offline(to: str, trackers: Path, tmp_path: Path) -> None:
+    environ = os.environ | {
+        "WANDB_MODE": "offline",
+        "MLFLOW_TRACKING_URI": str(tmp_path / "mlflow"),
+        "MLFLOW_ALLOW_FILE_STORE": "true",  # the small package has no database
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    program = f"TO = {to!r}\n{LEARNER}\n{READERS[to]}"
+    done = subprocess.run(
+        [str(trackers), "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"read {STORED[to]}\n" in done.stdout
