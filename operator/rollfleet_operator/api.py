@@ -37,14 +37,15 @@ class Api:
 
     Args:
         login: Returns the server's address and credentials. It is called again when the credentials have expired.
+        verify: Called before each write; it must not return if this operator may not write.
 
     Example:
         >>> async with Api(login) as api:
         ...     await api.get("Pod", "default", "cartpole-0")
     """
 
-    def __init__(self, login: Callable[[], kopf.ConnectionInfo]) -> None:
-        self._login = login
+    def __init__(self, login: Callable[[], kopf.ConnectionInfo], verify: Callable[[], None] = lambda: None) -> None:
+        self._login, self._verify = login, verify
         self._info = login()
         self._session = self._connect()
 
@@ -182,6 +183,8 @@ class Api:
     ) -> Manifest:
         parameters = {key: value for key, value in (query or {}).items() if value}
         headers, url = {**self._headers(), "Content-Type": content_type}, self._url(path)
+        if method != "GET":
+            self._verify()
         try:
             async with self._session.request(method, url, params=parameters, json=body, headers=headers) as response:
                 answer: Any = await response.json(content_type=None)

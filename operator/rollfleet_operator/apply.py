@@ -9,6 +9,7 @@ from rollfleet_operator.errors import (
     ApiError,
     LimitExceeded,
     NameTaken,
+    NatsFull,
     NatsUnavailable,
     OperatorError,
     OwnedElsewhere,
@@ -91,8 +92,8 @@ def problem_of(error: OperatorError) -> Problem:
             if error.status == 403 and refused:
                 return Problem(refused.reason, f"the API server refused: {error}")
             return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refused: {error}")
-        case OwnedElsewhere():
-            return Problem("OwnedElsewhere", str(error))
+        case NatsFull() | OwnedElsewhere():
+            return Problem(type(error).__name__, str(error))
         case NatsUnavailable():
             return Problem("NatsUnavailable", str(error))
         case LimitExceeded() | NameTaken() | SourceMissing() | TemplateInvalid():

@@ -11,6 +11,8 @@ from rollfleet_operator.workloads import queued
 _STOPPED = {Stage.COMPLETE: "Complete", Stage.FAILED: "Failed", Stage.RETRY: "TryingAgain", Stage.LIVE: "Suspended"}
 """The reason why no worker should run, by stage."""
 
+_QUEUED = "Kueue has not admitted the workers yet, or another client has suspended their Kubernetes Job"
+
 
 def conditions(snapshot: Snapshot) -> list[Condition]:
     """Return all six, without their times."""
@@ -40,7 +42,7 @@ def _progressing(snapshot: Snapshot) -> Condition:
     if snapshot.stopped:
         return progressing(_STOPPED[snapshot.verdict.stage], "no workers should run", holds=False)
     if _is_queued(snapshot):
-        return progressing("Queued", "Kueue has not admitted the workers yet", holds=False)
+        return progressing("Queued", _QUEUED, holds=False)
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
     if any(other.name.role is Role.WORKER and other != run for other in snapshot.observed.runs):
         return progressing("Rolling", "workers with an earlier spec are leaving")
@@ -87,7 +89,7 @@ def _suspended(snapshot: Snapshot) -> Condition:
     if snapshot.job.spec.suspend and not snapshot.verdict.ended:
         return condition(ConditionType.SUSPENDED, True, "Suspended", "`spec.suspend` is true")
     if _is_queued(snapshot) and not snapshot.verdict.ended:
-        return condition(ConditionType.SUSPENDED, True, "Queued", "Kueue has not admitted the workers yet")
+        return condition(ConditionType.SUSPENDED, True, "Queued", _QUEUED)
     return condition(ConditionType.SUSPENDED, False, "NotSuspended", "")
 
 

@@ -21,14 +21,16 @@ class Inputs:
         endpoint: The address of NATS for pods.
         credentials: Credentials file by role; None: this NATS needs none.
         source_digest: Digest of the files in the job's ConfigMap.
+        revisions: The revisions of the runs that exist.
         stopped: Whether no pod may run: the job has ended, or waits for a retry.
-        queued: Whether another client has put the job's runs into a queue of Kueue.
+        queued: Whether another client, such as Kueue, decides when the job's runs start.
     """
 
     settings: Settings
     endpoint: Endpoint
     credentials: Mapping[Role, bytes | None]
     source_digest: str = ""
+    revisions: frozenset[str] = frozenset()
     stopped: bool = False
     queued: bool = False
 
@@ -77,13 +79,16 @@ def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed, *, grow: bo
         workers = min([workers, *(run.pods for run in observed.runs if run.name.role is Role.WORKER)])
     size = {"completions": workers, "parallelism": workers}
     sizes: dict[Role, Manifest] = {Role.WORKER: size} | ({Role.LEARNER: {}} if job.spec.learner else {})
-    suspend: Manifest = {} if queued else {"suspend": stopped}
     return [
-        {
-            "kind": "Job",
-            "metadata": {"name": str(run.name), **workloads.queue_metadata(job)},
-            "spec": sizes[run.name.role] | suspend,
-        }
+        _suspendable(
+            {
+                "kind": "Job",
+                "metadata": {"name": str(run.name), **workloads.queue_metadata(job)},
+                "spec": sizes[run.name.role],
+            },
+            stopped=stopped,
+            queued=queued,
+        )
         for run in observed.runs
         if run.name.role in sizes
     ]
@@ -92,14 +97,20 @@ def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed, *, grow: bo
 def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     built = (
         workloads.workers(job, inputs.settings, inputs.source_digest),
-        workloads.learner(job, inputs.settings, inputs.source_digest),
+        workloads.learner(job, inputs.settings, inputs.source_digest, inputs.revisions),
     )
     runs = [manifest for manifest in built if manifest is not None]
-    stopped = _stopped(job, inputs)
-    if _is_queued(job, inputs):
-        # Kueue resumes each Job in its queue: a Job that must not run must not exist.
-        return [] if stopped else runs
-    return [{**run, "spec": {**run["spec"], "suspend": stopped}} for run in runs]
+    queued, stopped = _is_queued(job, inputs), _stopped(job, inputs)
+    if queued and stopped:  # Kueue resumes each Job in its queue: a Job that must not run must not exist
+        return []
+    return [_suspendable(run, stopped=stopped, queued=queued) for run in runs]
+
+
+def _suspendable(run: Manifest, *, stopped: bool, queued: bool) -> Manifest:
+    """Suspend or resume a run, unless Kueue does, and note it, so that what others suspend can be told apart."""
+    metadata, suspend = run["metadata"], {} if queued else {"suspend": stopped}
+    annotations = {**metadata.get("annotations", {}), names.SUSPEND: str(stopped).lower()}
+    return {**run, "metadata": {**metadata, "annotations": annotations}, "spec": run["spec"] | suspend}
 
 
 def _stopped(job: CollectorJob, inputs: Inputs) -> bool:

@@ -3,6 +3,7 @@
 ```
 OperatorError
 ├── NatsUnavailable     NATS could not be reached, or refused a request; the operator tries again
+│   ├── NatsFull        NATS has too little space for a job's streams
 │   └── OwnedElsewhere  another installation runs a job of this name on the same NATS
 ├── ApiError            the API server refused a request (has its status code, reason and message)
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
@@ -19,6 +20,10 @@ class OperatorError(Exception):
 
 class NatsUnavailable(OperatorError):
     """NATS could not be reached, or refused a request."""
+
+
+class NatsFull(NatsUnavailable):
+    """NATS has too little space for a job's streams."""
 
 
 class OwnedElsewhere(NatsUnavailable):

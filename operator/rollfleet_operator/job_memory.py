@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rollfleet_operator.autoscale import History
+from rollfleet_operator.errors import NatsFull
 from rollfleet_operator.events import EventThrottle
 from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest, Ref
@@ -19,10 +20,12 @@ class JobMemory:
         refused: Why pods could not be created when it was last asked; empty: they could.
         refused_s: Time of that question.
         lacking_s: Time since when pods are missing and none was created; 0: none is missing.
-        queued: Whether another client, such as Kueue's default, has put a run of the job into a queue.
+        queued: Whether another client, such as Kueue, decides when the job's runs start.
         ignored: What the operator ignores in the job, as it has already been reported.
         provisioned: The generation of the spec on NATS; None: unknown.
         doubted: Whether NATS may have lost its data.
+        grown_s: Time of the last check whether its streams need more space; 0: check now.
+        full: Why they did not get it then; None: they did.
         released: Whether the job is over and was removed from NATS.
         heartbeats: The last heartbeats, for the time when NATS is away.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
@@ -41,6 +44,8 @@ class JobMemory:
     ignored: tuple[str, ...] = ()
     provisioned: int | None = None
     doubted: bool = False
+    grown_s: float = 0.0
+    full: NatsFull | None = None
     released: bool = False
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
     source_digest: str | None = None

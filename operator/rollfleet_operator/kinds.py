@@ -35,6 +35,7 @@ KINDS: Final = {
     "Secret": Kind(api_version="v1", plural="secrets"),
     "ConfigMap": Kind(api_version="v1", plural="configmaps"),
     "Event": Kind(api_version="v1", plural="events"),
+    "Lease": Kind(api_version="coordination.k8s.io/v1", plural="leases"),
     "Namespace": Kind(api_version="v1", plural="namespaces"),
 }
 

@@ -19,6 +19,20 @@ _OF_JOBS: Final = (
     ("workers_ready", "Workers that run and send heartbeats", ("workers", "ready")),
     ("frames", "Frames that the learner has taken", ("frames",)),
     ("frames_per_second", "Frames per second over the last 30 seconds", ("framesPerSecond",)),
+    ("mean_return", "Mean return of the last 100 episodes", ("meanReturn",)),
+    ("episodes", "Episodes that have ended since the learner connected", ("episodes",)),
+    ("lag", "Versions between the newest one and that of the learner's last batch", ("lag",)),
+    ("learner_waited_seconds", "Seconds that the learner's loop has waited for data", ("waits", "learnerSeconds")),
+    (
+        "workers_waited_for_learner_seconds",
+        "Seconds that the workers have waited until the learner took earlier batches",
+        ("waits", "workersForLearnerSeconds"),
+    ),
+    (
+        "workers_waited_for_weights_seconds",
+        "Seconds that the workers have waited for newer weights",
+        ("waits", "workersForWeightsSeconds"),
+    ),
     ("published_version", "The newest version of the weights", ("publishedVersion",)),
     ("applied_version", "The oldest version that a worker still uses", ("appliedVersion",)),
     ("batches_delivered", "Batches that the learner has taken", ("batches", "delivered")),
@@ -102,7 +116,9 @@ class _Jobs(Collector):
         for name, documentation, path in _OF_JOBS:
             family = GaugeMetricFamily(f"rollfleet_job_{name}", documentation, labels=["namespace", "name"])
             for key, status in statuses.items():
-                family.add_metric(list(key), _at(status, path) or 0)
+                value = _at(status, path)
+                if value is not None or name != "mean_return":  # no episode has ended: 0 would be a return
+                    family.add_metric(list(key), value or 0)
             yield family
 
 

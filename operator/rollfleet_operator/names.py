@@ -25,6 +25,9 @@ QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 QUEUE: Final = "rollfleet.dev/queue"
 """Annotation: the queue that the operator has set in a Kubernetes Job. Another one is Kueue's, or a user's."""
 
+SUSPEND: Final = "rollfleet.dev/suspend"
+"""Annotation: `spec.suspend` of a Kubernetes Job as the operator wrote it. Another value is Kueue's, or a user's."""
+
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
-from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.errors import NatsFull, NatsUnavailable
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
 
@@ -16,6 +16,7 @@ class NatsInMemory:
         published: Published jobs, each in its last version.
         beats: The results of `heartbeats`, by job.
         away: Whether NATS is unreachable.
+        full: Whether jobs need more space, and get none.
         on_provision: Called with each job before it is published.
         rotation: A number; mounted credentials are renewed when it changes.
         dropped_messages: Always 0.
@@ -30,7 +31,7 @@ class NatsInMemory:
         self.published: dict[JobKey, CollectorJob] = {}
         self.beats: dict[JobKey, Heartbeats] = {}
         self.on_provision: Callable[[CollectorJob], Awaitable[None]] | None = None
-        self.away = False
+        self.away = self.full = False
         self.rotation = 0
         self.dropped_messages = 0
 
@@ -54,6 +55,13 @@ class NatsInMemory:
         if known and known.metadata.uid != job.metadata.uid:
             self.beats.pop(key, None)
         self.published[key] = job
+
+    async def grow(self, job: CollectorJob) -> bool:
+        """Do nothing, unless it is full."""
+        self._check()
+        if self.full:
+            raise NatsFull("NATS has no space")
+        return False
 
     async def deprovision(self, key: JobKey) -> None:
         """Remove the job and its heartbeats."""

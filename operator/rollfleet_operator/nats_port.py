@@ -92,6 +92,15 @@ class NatsPort(Protocol):
 
         Raises:
             OwnedElsewhere: The streams of this name are another installation's.
+            NatsFull: NATS has too little space for them.
+        """
+        ...
+
+    async def grow(self, job: CollectorJob) -> bool:
+        """Give the streams of a published job more space if they need it. Returns whether they needed it.
+
+        Raises:
+            NatsFull: NATS has too little space. The job goes on with what it has: its workers or its learner wait.
         """
         ...
 

@@ -36,7 +36,7 @@ class Run:
         uid: Its UID.
         pods: Number of pods that should run.
         suspended: Whether the operator or Kueue has suspended it.
-        queued: Whether it waits in a queue of Kueue that another client than the operator chose.
+        queued: Whether another client, such as Kueue, has suspended it or has put it into a queue of Kueue.
         complete: Whether all pods exited with 0.
         failed: Its failure; None: it has not failed.
         deleting: Whether it is being deleted.
@@ -69,13 +69,16 @@ class Run:
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         held = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
-        failed, queue = held.get("Failed"), (metadata.get("labels") or {}).get(names.QUEUE_NAME)
+        failed, annotations = held.get("Failed"), metadata.get("annotations") or {}
+        queue, ours = (metadata.get("labels") or {}).get(names.QUEUE_NAME), annotations.get(names.QUEUE)
+        suspended = spec.get("suspend", False)
+        suspended_by_others = suspended and ours is None and annotations.get(names.SUSPEND) == "false"
         return cls(
             name=names.Workload.parse(metadata["name"]),
             uid=metadata["uid"],
             pods=spec.get("parallelism", 1),
-            suspended=spec.get("suspend", False),
-            queued=queue is not None and queue != (metadata.get("annotations") or {}).get(names.QUEUE),
+            suspended=suspended,
+            queued=suspended_by_others or queue not in (None, ours),
             complete="Complete" in held,
             failed=Ending(reason=failed.get("reason", ""), message=failed.get("message", "")) if failed else None,
             deleting="deletionTimestamp" in metadata,
@@ -221,6 +224,11 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     refused_pods: str = ""
     source_digest: str | None = ""
+
+    @property
+    def revisions(self) -> frozenset[str]:
+        """The revisions of the runs."""
+        return frozenset(run.name.revision for run in self.runs)
 
     def run(self, name: names.Workload) -> Run | None:
         """Return the run with this name, unless it is being deleted."""

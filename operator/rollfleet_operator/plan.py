@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from rollfleet_operator import names
-from rollfleet_operator.manifest import Manifest, Ref, covers, ref
+from rollfleet_operator.manifest import Manifest, Ref, covers, overlay, ref
 from rollfleet_operator.observed import Observed, Run
 
 _CHANGEABLE = ("suspend", "completions", "parallelism", "backoffLimit")
@@ -134,7 +134,7 @@ def _is_run(action: Action) -> TypeGuard[Apply]:
 
 
 def _changed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action]:
-    patch = _labelled(manifest["metadata"], found["metadata"]) | _sized(manifest, found)
+    patch = overlay(_labelled(manifest["metadata"], found["metadata"]), _sized(manifest, found))
     if patch:
         yield Change(which, patch)
 
@@ -147,9 +147,13 @@ def _resized(run: Run, manifest: Manifest, observed: Observed) -> Change | None:
 
 
 def _sized(manifest: Manifest, found: Manifest) -> Manifest:
-    """Return the patch of the changeable fields of a run; empty: it has them."""
+    """Return the patch of the changeable fields of a run, and of the note about them; empty: it has them."""
     spec = {key: manifest["spec"][key] for key in _CHANGEABLE if key in manifest["spec"]}
-    return {} if covers(spec, found["spec"]) else {"spec": spec}
+    patch: Manifest = {} if covers(spec, found["spec"]) else {"spec": spec}
+    note = {names.SUSPEND: manifest["metadata"]["annotations"][names.SUSPEND]}
+    if not covers(note, found["metadata"].get("annotations") or {}):
+        patch["metadata"] = {"annotations": note}
+    return patch
 
 
 def _labelled(wanted: Manifest, found: Manifest) -> Manifest:

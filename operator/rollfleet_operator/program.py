@@ -16,6 +16,7 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError, OperatorError
 from rollfleet_operator.kinds import WATCHED
+from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_port import JobKey, NatsPort
@@ -63,6 +64,7 @@ class Operator:
         self._listed: set[str | None] = set()
         self._refused: set[str | None] = set()
         self._progress_s = time.monotonic()
+        self._leadership: Leadership | None = None
         self._api: Api | None = None
         self._nats: NatsPort | None = None
 
@@ -74,11 +76,18 @@ class Operator:
         return self
 
     async def start(self) -> None:
-        """Start the tasks. It returns at once; they wait for servers that cannot be reached yet."""
-        self._api, self._nats = Api(self.connect), self._open_nats()
+        """Start the tasks, which wait for servers that cannot be reached yet. An operator of several waits to lead."""
+        await self.server.start()
+        if self.settings.lease:
+            self._leadership = Leadership(Api(self.connect), *self.settings.lease, self.settings.pod)
+            await self._leadership.acquire()
+            self._api = Api(self.connect, self._leadership.verify)
+        else:
+            self._api = Api(self.connect)
+        self._nats = self._open_nats()
         self.metrics.watch(self._nats)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings)
-        await self.server.start()
+        self._progress_s = time.monotonic()
         self._tasks = [asyncio.create_task(self._keep_listing(self._api, reconciler))]
         self._tasks += [asyncio.create_task(self._keep_sending_canaries())]
         self._tasks += [asyncio.create_task(self._keep_reconciling(reconciler)) for _ in range(self.settings.workers)]
@@ -94,6 +103,8 @@ class Operator:
             await self._nats.close()
         if self._api:
             await self._api.close()
+        if self._leadership:  # when nothing writes any more
+            await self._leadership.release()
 
     def seen(self, kind: str, manifest: Manifest, *, deleted: bool) -> None:
         """Take in a change of a watched object."""
@@ -103,12 +114,17 @@ class Operator:
             self.queue.add(key, edited=kind == KIND)
 
     def alive(self) -> bool:
-        """Return whether the queue makes progress."""
-        return time.monotonic() - self._progress_s < STUCK_S
+        """Return whether the queue makes progress; without it, another operator leads."""
+        return self._standby() or time.monotonic() - self._progress_s < STUCK_S
 
     def ready(self) -> bool:
-        """Return whether all jobs are listed, except those of namespaces that refuse it."""
+        """Return whether all jobs are listed, except those of namespaces that refuse it, or another operator leads."""
+        if self._leadership and self._standby():
+            return self._leadership.answered
         return bool(self._listed) and self._listed | self._refused >= set(self._namespaces)
+
+    def _standby(self) -> bool:
+        return self._leadership is not None and not self._tasks
 
     async def _keep_reconciling(self, reconciler: Reconciler) -> None:
         while True:

@@ -20,7 +20,7 @@ from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.desired import Inputs, access_objects, desired, kept_runs
-from rollfleet_operator.errors import ApiError, LimitExceeded, NatsUnavailable, OperatorError, TemplateInvalid
+from rollfleet_operator.errors import ApiError, LimitExceeded, NatsFull, NatsUnavailable, OperatorError, TemplateInvalid
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.limit_keeper import LimitKeeper
 from rollfleet_operator.manifest import Ref
@@ -41,6 +41,12 @@ log = logging.getLogger(__name__)
 
 AWAY_S: Final = 15.0
 """The longest time between attempts to reach NATS for a running job: its learner and workers wait for their streams."""
+
+GROW_STALLED_S: Final = 10.0
+"""The time between checks whether a job without new frames lacks space on NATS."""
+
+GROW_S: Final = 60.0
+"""The same for other jobs: they only get on faster with more space."""
 
 WORKERS_AGAIN_S: Final = 60.0
 """The least time between two creations of workers that exit with 0 before the learner has completed the job."""
@@ -142,6 +148,7 @@ class Reconciler:
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
         problem = away = await self._read_heartbeats(job, memory, now_s)
+        frames_per_second = memory.rate.update(memory.heartbeats.learner, now_s)
         blocked: OperatorError | None = None
         try:
             if job.spec.source is None or not ended(job):  # the ConfigMap of an ended job may be deleted
@@ -162,6 +169,8 @@ class Reconciler:
             blocked = await self._act(job, memory, observed, found, now_s, blocked=blocked, nats_answers=away is None)
             problem = blocked or problem
             await self._scale(job, memory, found, now_s)
+            if away is None and found.stage is Stage.LIVE and not job.spec.suspend:
+                problem = await self._grow(job, memory, now_s, stalled=not frames_per_second) or problem
         except PlanOutdated:
             return ReconcileResult(next_s=0.0)
         except OperatorError as error:
@@ -175,7 +184,7 @@ class Reconciler:
             heartbeats=memory.heartbeats,
             verdict=found,
             problem=problem_of(problem) if problem else None,
-            frames_per_second=memory.rate.update(memory.heartbeats.learner, now_s),
+            frames_per_second=frames_per_second,
             now_s=now_s,
         )
         now = status(snapshot)
@@ -238,6 +247,7 @@ class Reconciler:
             endpoint=nats.endpoint,
             credentials=credentials,
             source_digest=memory.source_digest or "",
+            revisions=observed.revisions,
             stopped=found.stage is not Stage.LIVE and not lingering,
             queued=_is_queued(observed, memory),
         )
@@ -284,6 +294,17 @@ class Reconciler:
         memory.provisioned, memory.doubted = job.metadata.generation, False
         return None
 
+    async def _grow(self, job: CollectorJob, memory: JobMemory, now_s: float, *, stalled: bool) -> NatsFull | None:
+        """Give a running job the space on NATS that it needs; return why NATS has too little."""
+        every_s = GROW_STALLED_S if stalled else GROW_S
+        if memory.provisioned == job.metadata.generation and now_s - memory.grown_s >= every_s:
+            memory.full = None
+            try:
+                memory.grown_s = 0.0 if await self._nats.grow(job) else now_s
+            except NatsFull as error:
+                memory.full, memory.grown_s = error, now_s
+        return memory.full
+
     async def _scale(self, job: CollectorJob, memory: JobMemory, found: Verdict, now_s: float) -> None:
         """Set the number of workers of a job with `autoscale`, in its spec."""
         if found.stage is not Stage.LIVE or job.spec.suspend or queued(job) or memory.queued:
@@ -326,7 +347,7 @@ def _unless_away(error: OperatorError) -> OperatorError:
 
 
 def _is_queued(observed: Observed, memory: JobMemory) -> bool:
-    """Return whether another client has put a run into a queue; a job that is stopped then has no run that shows it."""
+    """Return whether another client decides when runs start; a job that is stopped then has no run that shows it."""
     if observed.runs:
         memory.queued = any(run.queued for run in observed.runs)
     return memory.queued

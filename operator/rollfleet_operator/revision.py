@@ -5,6 +5,7 @@ pod template, restarts no pods. Fields that are not listed count: a new field re
 ignored silently.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from rollfleet_api.job import CollectorJob
@@ -17,12 +18,18 @@ _NOT_FOR_WORKERS: Final[dict[str, Any]] = {
     "learner": True,
     "ttl_seconds_after_finished": True,
     "autoscale": True,
-    "failure": {"pending_deadline_seconds", "suspect_after_seconds"},
+    "failure": {"pending_deadline_seconds", "suspect_after_seconds", "learner_timeout_seconds"},
     "collect": {"total_frames", "init_random_frames", "cat_results"},
     "weights": {"interval"},
 }
 _FOR_LEARNER: Final[dict[str, Any]] = {
-    **dict.fromkeys(("learner", "mode", "env", "policy", "source", "collect", "weights", "stragglers"), True),
+    **dict.fromkeys(("learner", "mode", "env", "policy", "source"), True),
+    "collect": {"cat_results", "traj_format"},
+    "weights": {"precision", "scheme"},
+}
+_FOR_EARLIER_LEARNER: Final[dict[str, Any]] = {
+    **_FOR_LEARNER,
+    **dict.fromkeys(("collect", "weights", "stragglers"), True),
     "failure": {"suspect_after_seconds"},
 }
 
@@ -40,11 +47,23 @@ def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
     return digest({"spec": _without_empty(written), "source": source_digest})
 
 
-def learner_revision(job: CollectorJob, source_digest: str = "") -> str:
-    """Return the revision of the learner, which changes when it must restart."""
+def learner_revision(job: CollectorJob, source_digest: str = "", present: Collection[str] = ()) -> str:
+    """Return the revision of the learner, which changes when it must restart.
+
+    Args:
+        job: The job.
+        source_digest: As above.
+        present: Revisions of the job's runs. A learner that an earlier operator started has one of more fields: it
+            reads them at its start, as its image is as old.
+    """
+    earlier = _learner_revision(job, source_digest, _FOR_EARLIER_LEARNER)
+    return earlier if earlier in present else _learner_revision(job, source_digest, _FOR_LEARNER)
+
+
+def _learner_revision(job: CollectorJob, source_digest: str, fields: dict[str, Any]) -> str:
     image = {"image": True} if job.spec.learner and not _first(job.spec.learner.template).get("image") else {}
     written = job.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, include=_FOR_LEARNER | image
+        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, include=fields | image
     )
     return digest({"spec": _without_empty(written), "source": source_digest})
 

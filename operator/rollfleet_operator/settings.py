@@ -12,6 +12,8 @@ WORKER_IMAGE: Final = "ROLLFLEET_WORKER_IMAGE"
 NAMESPACES: Final = "ROLLFLEET_NAMESPACES"
 NETWORK_POLICIES: Final = "ROLLFLEET_NETWORK_POLICIES"
 PORT: Final = "ROLLFLEET_PORT"
+LEASE: Final = "ROLLFLEET_LEASE"
+POD: Final = "ROLLFLEET_POD"
 NATS_TO: Final = "ROLLFLEET_NATS_TO"
 DNS_TO: Final = "ROLLFLEET_DNS_TO"
 LIMITS_PER_JOB: Final = "ROLLFLEET_LIMITS_PER_JOB"
@@ -31,6 +33,8 @@ class Settings:
         namespaces: The watched namespaces; empty: all.
         network_policies: Whether to create NetworkPolicies for pods.
         port: The port of health and metrics; 0: a free one.
+        lease: Namespace and name of the Lease that one operator of several holds; None: this is the only operator.
+        pod: The name of the operator's pod, which holds the Lease.
         nats_to: Where NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
         limits_per_job: The most that a job may ask for.
@@ -50,6 +54,8 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     network_policies: bool = True
     port: int = 8080
+    lease: tuple[str, str] | None = None
+    pod: str = ""
     nats_to: tuple[Manifest, ...] = ()
     dns_to: tuple[Manifest, ...] = ()
     limits_per_job: Limits = field(default_factory=Limits)
@@ -74,11 +80,19 @@ class Settings:
         policies = environ.get(NETWORK_POLICIES, "true")
         if policies not in ("true", "false"):
             raise SettingsInvalid(f"{NETWORK_POLICIES}={policies!r}: expected `true` or `false`")
+        lease, pod = environ.get(LEASE, ""), environ.get(POD, "")
+        namespace, _, name = lease.partition("/")
+        if lease and not (namespace and name):
+            raise SettingsInvalid(f"{LEASE}={lease!r}: expected `namespace/name`")
+        if lease and not pod:
+            raise SettingsInvalid(f"{POD} is not set: {LEASE} needs the name of the operator's pod")
         return cls(
             worker_image=environ.get(WORKER_IMAGE) or default.worker_image,
             namespaces=tuple(name for name in environ.get(NAMESPACES, "").replace(",", " ").split() if name),
             network_policies=policies == "true",
             port=int(port),
+            lease=(namespace, name) if lease else None,
+            pod=pod,
             nats_to=_peers(environ, NATS_TO),
             dns_to=_peers(environ, DNS_TO),
             limits_per_job=_limits(environ, LIMITS_PER_JOB),

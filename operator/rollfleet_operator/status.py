@@ -1,10 +1,12 @@
 """A job's status: a pure function of a snapshot."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
+from rollfleet_api.messages import LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import (
     BatchesStatus,
@@ -12,15 +14,18 @@ from rollfleet_api.status import (
     Condition,
     ConditionType,
     Phase,
+    WaitsStatus,
     WorkersStatus,
 )
 from rollfleet_operator import names
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.conditions import condition, conditions
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.problems import clip, crashed, last_crash, last_line
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
 from rollfleet_operator.verdict import Stage
 
+_MOST_SECONDS: Final = 1e9
 _OURS: Final = frozenset(map(str, ConditionType))
 
 
@@ -39,6 +44,10 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         gpus=0 if snapshot.stopped else sum(devices),
         frames=learner.frames if learner else before.frames,
         frames_per_second=0.0 if snapshot.stopped else round(snapshot.frames_per_second, 1),
+        mean_return=_rounded(learner.mean_return) if learner else before.mean_return,
+        episodes=learner.episodes if learner else before.episodes,
+        lag=learner.lag if learner else before.lag,
+        waits=_waits(learner, snapshot.heartbeats) if learner else before.waits,
         published_version=(learner.version or None) if learner else before.published_version,
         applied_version=(learner.applied_version or None) if learner else before.applied_version,
         batches=BatchesStatus(delivered=learner.batches, dropped=learner.dropped) if learner else before.batches,
@@ -113,6 +122,25 @@ def _essence(status: CollectorJobStatus) -> tuple[object, ...]:
         status.workers.desired,
         {condition.type: (condition.status, condition.reason) for condition in ours(status).conditions},
     )
+
+
+def _waits(learner: LearnerStatus, heartbeats: Heartbeats) -> WaitsStatus:
+    workers = heartbeats.workers.values()
+    return WaitsStatus(
+        learner_seconds=_whole(learner.waited_s or 0.0),
+        workers_for_learner_seconds=sum(_whole(worker.waited_for_room_s) for worker in workers),
+        workers_for_weights_seconds=sum(_whole(worker.waited_for_weights_s) for worker in workers),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to four digits; None: unknown, or no number that JSON has."""
+    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
+
+
+def _whole(seconds: float) -> int:
+    """Return whole seconds; any client may send an infinite time, or a negative one."""
+    return int(seconds) if 0 <= seconds < _MOST_SECONDS else 0
 
 
 def _phase(snapshot: Snapshot) -> Phase:

@@ -17,6 +17,9 @@ from rollfleet_operator.status import is_transition, ours
 
 log = logging.getLogger(__name__)
 
+WAITS_S: Final = 30.0
+"""The least seconds between writes of a status in which only the time spent waiting has changed."""
+
 _UNDECLARED: Final = re.compile(r"\.status\.(\w+): field not declared in schema")
 
 
@@ -41,9 +44,12 @@ class StatusWriter:
             Seconds until the next reconciliation: until the write is due, or 0 after a changed condition, which may
             lead to more changes; None: no need of one.
         """
-        if job.status is not None and now == ours(job.status):
-            return None
         now_s = self._clock()
+        if job.status is not None:
+            known = ours(job.status)
+            alike = now == known.model_copy(update={"waits": now.waits})
+            if now == known or (alike and now_s - memory.written_s < WAITS_S):
+                return None
         due_s = memory.written_s + self._interval_s - now_s
         if due_s > 0 and not is_transition(job.status, now):
             return due_s

@@ -58,8 +58,11 @@ def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None
     """Return the run of a role's current revision: the newest one if the files of the revision are unknown."""
     if observed.source_digest is None:
         return next((run for run in reversed(observed.runs) if run.name.role is role and not run.deleting), None)
-    revision = workers_revision if role is Role.WORKER else learner_revision
-    return observed.run(names.Workload(job.metadata.name, role, revision(job, observed.source_digest)))
+    if role is Role.WORKER:
+        revision = workers_revision(job, observed.source_digest)
+    else:
+        revision = learner_revision(job, observed.source_digest, observed.revisions)
+    return observed.run(names.Workload(job.metadata.name, role, revision))
 
 
 def held(job: CollectorJob, kind: ConditionType) -> Condition | None:
@@ -100,7 +103,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
     found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
     found = found or _restarts_used_up(job, observed, now_s)
     if found is None and not job.spec.suspend:
-        found = _overdue(job, observed, now_s)
+        found = _overdue(job, observed, now_s) or _abandoned(job, heartbeats, now_s)
     return found or Verdict(Stage.LIVE)
 
 
@@ -207,6 +210,18 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
     return Verdict(
         Stage.FAILED, cause.reason, f"given up after {deadline_s} s (`pendingDeadlineSeconds`): {cause.message}"
     )
+
+
+def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdict | None:
+    """Return a failure if no learner has sent a heartbeat for `failure.learnerTimeoutSeconds`."""
+    limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
+    if not limit_s:
+        return None
+    last_s = learner.time_s if learner else parse_time(job.metadata.creation_timestamp or "")
+    if now_s - max(last_s, _since(job, ConditionType.FAILED)) < limit_s:  # as in `_overdue`
+        return None
+    message = f"no learner has sent a heartbeat for {limit_s} s (`failure.learnerTimeoutSeconds`)"
+    return Verdict(Stage.FAILED, "LearnerGone", message)
 
 
 def _since(job: CollectorJob, kind: ConditionType) -> float:

@@ -1,6 +1,6 @@
 """The Kubernetes Jobs of a CollectorJob: its workers, one index each, and its learner."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED, NO_FAILURE
@@ -48,11 +48,13 @@ def workers(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     return manifest
 
 
-def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest | None:
-    """Build the learner's Job of one pod; None: the learner runs elsewhere."""
+def learner(
+    job: CollectorJob, settings: Settings, source_digest: str = "", present: Collection[str] = ()
+) -> Manifest | None:
+    """Build the learner's Job of one pod; None: the learner runs elsewhere. See `learner_revision`."""
     if job.spec.learner is None:
         return None
-    revision = learner_revision(job, source_digest)
+    revision = learner_revision(job, source_digest, present)
     written = job.spec.learner.template
     container = {"name": pods.first_container(written, LEARNER), "image": job.spec.image or settings.worker_image}
     template = pods.pod_template(job, Role.LEARNER, revision, container, written)

@@ -35,6 +35,8 @@ class Address:
         job: `namespace/name`.
         credentials: NATS credentials file (JWT and seed); None: the URL contains them, or none are needed.
         ca: File of trusted certificates; None: the system's.
+        server_name: The name in the server's certificate, where the URL is a tunnel's; None: the URL's host. Known only
+            to this process.
 
     Example:
         >>> Address.read({"ROLLFLEET_NATS_URL": "nats://localhost", "ROLLFLEET_JOB": "default/cartpole"}).job
@@ -45,6 +47,7 @@ class Address:
     job: str
     credentials: Path | None = None
     ca: Path | None = None
+    server_name: str | None = None
 
     @classmethod
     def read(

@@ -38,6 +38,13 @@ class CatResults(StrEnum):
     STACK = "Stack"
 
 
+class TrajFormat(StrEnum):
+    """The layout of whole trajectories in a batch."""
+
+    PADDED = "Padded"
+    CAT = "Cat"
+
+
 class Precision(StrEnum):
     """The number format of weights in messages."""
 
@@ -83,6 +90,12 @@ class CollectSpec(Model):
                 collect.reset_when_done or not (collect.trajs_per_batch or collect.reset_at_each_iter)
             ),
             field="resetWhenDone",
+        ),
+        Rule(
+            cel="!has(self.trajFormat) || self.trajFormat == 'Padded' || self.trajsPerBatch > 0",
+            message="`trajFormat` is the layout of whole trajectories; write `trajsPerBatch`, or remove it",
+            holds=lambda collect: collect.traj_format is TrajFormat.PADDED or collect.trajs_per_batch > 0,
+            field="trajFormat",
         ),
     )
 
@@ -136,6 +149,37 @@ class CollectSpec(Model):
         le=MAX_FRAMES_PER_BATCH,
         description="Whole trajectories in each worker's batch: one in each row, padded, with a mask. 0: batches have "
         "`framesPerBatch` frames instead.",
+    )
+    traj_format: TrajFormat = Field(
+        default=TrajFormat.PADDED,
+        strict=False,
+        description="The layout of the whole trajectories of a batch. `Padded`: one in each row. `Cat`: one after the "
+        "other, without padding and mask.",
+    )
+    info_keys: tuple[Annotated[str, Field(pattern=".", max_length=256)], ...] = Field(
+        default=(),
+        strict=False,
+        max_length=64,
+        description="Keys of the environments' infos to put into the batch, under `next`, `info`: numbers or arrays of "
+        "numbers, as float64. NaN: not reported in that step.",
+        examples=[["success", "lives"]],
+    )
+    init_fn: Entrypoint | None = Field(
+        default=None,
+        description="A `module:callable` that each worker calls, without arguments, before it makes its environments "
+        "and its policy.",
+        examples=["my_pkg.setup:init"],
+    )
+    pre_collect_hook: Entrypoint | None = Field(
+        default=None,
+        description="A `module:callable` that each worker calls before each batch, without arguments.",
+        examples=["my_pkg.hooks:before"],
+    )
+    post_collect_hook: Entrypoint | None = Field(
+        default=None,
+        description="A `module:callable` that each worker calls with each batch that it has collected, a TensorDict "
+        "`[envs, T]`.",
+        examples=["my_pkg.hooks:after"],
     )
     cat_results: CatResults = Field(
         default=CatResults.ENVS,
@@ -201,7 +245,9 @@ class DeliverySpec(Model):
         "NATS. `Memory`: they do not.",
     )
     max_bytes: Annotated[Quantity, AfterValidator(_stream_size)] = Field(
-        default="4Gi", description="The most bytes of batches that NATS keeps for this job: a quantity such as `4Gi`."
+        default="4Gi",
+        description="The most bytes of batches that NATS keeps for this job: a quantity such as `4Gi`. "
+        "On a cluster, NATS reserves 128 MiB of them at first, and more as batches need it.",
     )
     when_full: WhenFull = Field(
         default=WhenFull.BLOCK,

@@ -47,6 +47,7 @@ _COLUMNS: Final = (
     ("GPUs", "integer", ".status.gpus"),
     ("Frames", "integer", ".status.frames"),
     ("FPS", "number", ".status.framesPerSecond"),
+    ("Return", "number", ".status.meanReturn"),
     ("Version", "integer", ".status.publishedVersion"),
     ("Phase", "string", ".status.phase"),
     ("Age", "date", ".metadata.creationTimestamp"),

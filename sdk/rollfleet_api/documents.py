@@ -3,6 +3,7 @@
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import yaml
@@ -85,6 +86,37 @@ class Document:
         """Return file, line and document of a path, for messages: `job.yaml:12 (document 2)`."""
         place = f"{self.origin}:{_line(self.lines, path)}"
         return f"{place} (document {self.number})" if self.number else place
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file of jobs.
+
+    Raises:
+        JobErrors: The file is missing, or cannot be read as text.
+    """
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise JobErrors([Problem("", "no such file", str(file))]) from error
+    except IsADirectoryError as error:
+        raise JobErrors([Problem("", "is a folder; name the files in it", str(file))]) from error
+    except UnicodeDecodeError as error:
+        message = f"not text in UTF-8: byte {error.object[error.start]:#04x} at position {error.start}"
+        raise JobErrors([Problem("", message, str(file))]) from error
+    except OSError as error:
+        raise JobErrors([Problem("", f"cannot be read: {error.strerror}", str(file))]) from error
+
+
+def read_job(file: Path) -> CollectorJob:
+    """Read a file with one job.
+
+    Raises:
+        JobErrors: The file cannot be read, has errors, or has several jobs.
+    """
+    jobs = read_jobs(read_text(file), origin=str(file))
+    if len(jobs) != 1:
+        raise JobErrors([Problem("", f"has {len(jobs)} jobs; put each into its own file", str(file))])
+    return jobs[0]
 
 
 def read_jobs(text: str, *, origin: str) -> list[CollectorJob]:

@@ -18,7 +18,7 @@ class JetStreamCode(IntEnum):
     """
 
     ACCOUNT_LIMIT = 10002  # the account's limits are used up
-    NO_PEERS = 10005  # too few servers of the cluster can hold this many replicas
+    NO_PEERS = 10005  # too few servers of the cluster have space for this many replicas
     NOT_AVAILABLE = 10008  # JetStream is temporarily unavailable: it starts, or elects a leader
     CONSUMER_NAME_IN_USE = 10013  # a consumer of this name has another configuration
     CONSUMER_NOT_FOUND = 10014
@@ -40,11 +40,12 @@ NOT_FOUND = (JetStreamCode.STREAM_NOT_FOUND, JetStreamCode.CONSUMER_NOT_FOUND)
 
 NO_CAPACITY = (
     JetStreamCode.ACCOUNT_LIMIT,
+    JetStreamCode.NO_PEERS,
     JetStreamCode.INSUFFICIENT_RESOURCES,
     JetStreamCode.MEMORY_EXCEEDED,
     JetStreamCode.STORAGE_EXCEEDED,
 )
-"""The account or the server lacks memory or disk."""
+"""The account, the server, or each server of a cluster, lacks memory or disk."""
 
 TOO_FEW_SERVERS = (JetStreamCode.NO_PEERS, JetStreamCode.REPLICAS_NOT_SUPPORTED)
 """The cluster is too small for the stream's replicas."""

@@ -48,6 +48,40 @@ class WorkerState(StrEnum):
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of a method on workers.
+
+    Attributes:
+        number: A random number: the answers have it.
+        workers: The workers that answer.
+        method: `env.<name>`, of each environment, or `policy.<name>`.
+        arguments: JSON: a list of positional arguments and a mapping of keyword arguments.
+    """
+
+    number: Count
+    workers: tuple[Index, ...]
+    method: str
+    arguments: str
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A worker's answer to a call.
+
+    Attributes:
+        number: The number of the call.
+        result: The result as JSON.
+        error: The traceback, if the method raised; None: it returned.
+    """
+
+    number: Count
+    result: str = "null"
+    error: str | None = None
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """The learner's orders. The newest one is valid; a worker that joins late reads it first.
 
@@ -67,6 +101,7 @@ class Control:
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy and sends weights only on request: until then, workers use the policy as
             its factory made it.
+        call: The call that waits for answers; None: none does.
     """
 
     session: Count
@@ -82,6 +117,7 @@ class Control:
     origin: Count = 0
     steps: Count = 0
     own_weights: bool = False
+    call: Call | None = None
 
     def version_for(self, worker: int) -> int:
         """Return the lowest version of the weights that a worker may collect with."""
@@ -95,11 +131,19 @@ class Control:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A worker's lease: the incarnation that holds it. Leases of earlier incarnations are void."""
+    """A worker's lease: the incarnation that holds it. Leases of earlier incarnations are void.
+
+    Attributes:
+        incarnation: Its number.
+        host: The name of its pod, or machine.
+        pid: The id of its process there. A restarted container may have the same.
+        process: Random number of the process.
+    """
 
     incarnation: Annotated[int, Field(ge=0, le=2**15 - 1)]
     host: str
     pid: Count
+    process: Count = 0
 
 
 @with_config(_STRICT)
@@ -180,6 +224,7 @@ class WorkerStatus:
         waited_for_room_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
             batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
+        answer: The answer to the learner's call, until the learner has read it.
         time_s: The sender's clock: seconds since the epoch.
     """
 
@@ -196,6 +241,7 @@ class WorkerStatus:
     in_step_s: float = 0.0
     waited_for_room_s: float = 0.0
     waited_for_weights_s: float = 0.0
+    answer: Answer | None = None
     time_s: float
 
     @classmethod
@@ -226,6 +272,7 @@ class LearnerStatus:
         batches: Batches returned to the learner's loop.
         dropped: Batches that were collected but not returned: too old, repeated, dropped from a full stream, lost.
         mean_return: Mean return of the last 100 episodes; None: no episode has ended yet.
+        episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
         waited_s: Seconds of this session that its loop has waited for data; None: unknown.
         time_s: The sender's clock: seconds since the epoch.
@@ -239,6 +286,7 @@ class LearnerStatus:
     dropped: Count
     mean_return: float | None
     lag: Count
+    episodes: Count = 0
     waited_s: float | None = None
     time_s: float
 

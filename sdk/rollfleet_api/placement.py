@@ -118,3 +118,10 @@ class FailureSpec(Model):
         description="Report a worker as stuck after this many seconds in one environment step or without a heartbeat. "
         "In mode `Sync`, rounds do not wait for a silent worker.",
     )
+    learner_timeout_seconds: int = Field(
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="Fail the job this many seconds after the last heartbeat of its learner, or after the job's "
+        "creation if no learner came: no worker waits for a program that was killed. 0: no limit.",
+    )

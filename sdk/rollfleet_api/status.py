@@ -71,6 +71,20 @@ class BatchesStatus(StatusModel):
     dropped: int = Field(default=0, ge=0, description="Batches that were too old, or dropped from a full stream.")
 
 
+class WaitsStatus(StatusModel):
+    """Time spent waiting. It alone is written every 30 seconds at most."""
+
+    learner_seconds: int = Field(
+        default=0, ge=0, description="Seconds that the learner's loop has waited for data, since the learner connected."
+    )
+    workers_for_learner_seconds: int = Field(
+        default=0, ge=0, description="Seconds that the workers have waited until the learner took earlier batches."
+    )
+    workers_for_weights_seconds: int = Field(
+        default=0, ge=0, description="Seconds that the workers have waited for newer weights."
+    )
+
+
 class CollectorJobStatus(StatusModel):
     """The observed state of a job."""
 
@@ -86,6 +100,12 @@ class CollectorJobStatus(StatusModel):
     gpus: int = Field(default=0, ge=0, description="GPUs in use by the running workers.")
     frames: int = Field(default=0, ge=0, description="Frames that the learner has taken.")
     frames_per_second: float = Field(default=0.0, ge=0, description="Frames per second over the last 30 seconds.")
+    mean_return: float | None = Field(
+        default=None, description="Mean return of the last 100 episodes, rounded to four digits."
+    )
+    episodes: int = Field(default=0, ge=0, description="Episodes that have ended since the learner connected.")
+    lag: int = Field(default=0, ge=0, description="Versions between the newest one and that of the last batch.")
+    waits: WaitsStatus = Field(default=WaitsStatus(), description="Time spent waiting.")
     published_version: int | None = Field(default=None, description="The newest version of the weights.")
     applied_version: int | None = Field(default=None, description="The oldest version that a worker still uses.")
     batches: BatchesStatus = Field(default=BatchesStatus(), description="Counts of batches.")

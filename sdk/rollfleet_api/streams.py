@@ -136,14 +136,27 @@ Plan: TypeAlias = Generator[Request, Reply, None]
 """Requests in their order; each wants its reply before the next one is known."""
 
 
-def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int | None = None) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """The bytes that NATS reserves for a job's streams.
+
+    Attributes:
+        batches: Bytes of its batches.
+        state: Bytes of its state.
+    """
+
+    batches: int
+    state: int
+
+
+def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, space: Space | None = None) -> Plan:
     """Plan the requests that create a job's streams or update them, and publish the job.
 
     Args:
         job: The job.
         kept: Messages of the job's state by subject. They are stored again where NATS has lost its state. The job
             itself is published last: processes that join wait for it, and then find everything else.
-        state_bytes: The most bytes of the state; None: no bound, on a server of this job alone.
+        space: The bytes to reserve; None: `maxBytes`, and no bound of the state, on a server of this job alone.
 
     Raises:
         RequestRefused: NATS refused a stream or a message.
@@ -154,13 +167,13 @@ def provisioning(job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: i
         '$JS.API.STREAM.UPDATE.rollfleet_default_cartpole_state'
     """
     subjects = subjects_of(job)
-    created = yield from _update_or_create(job, state_stream(job, state_bytes))
+    created = yield from _update_or_create(job, state_stream(job, space.state if space else None))
     read_spec = Request(subject=f"{API}DIRECT.GET.{subjects.state_stream}.{subjects.spec}")
     stored = b"" if created else (yield read_spec).data
     if not stored:  # the state is new, or was not restored to its end
         for subject, data in kept.items():
             yield from _store_if_missing(subject, data)
-    yield from _update_or_create(job, batches_stream(job))
+    yield from _update_or_create(job, batches_stream(job, space.batches if space else None))
     spec = json.dumps(published(job).dump()).encode()
     if stored != spec:  # else subscribers would take it for a change
         yield from _ask(Request(subject=subjects.spec, data=spec))
@@ -231,8 +244,8 @@ def _advice(job: CollectorJob) -> dict[int, str]:
     return advice
 
 
-def batches_stream(job: CollectorJob) -> StreamConfiguration:
-    """The work queue of a job's batches."""
+def batches_stream(job: CollectorJob, batches_bytes: int | None = None) -> StreamConfiguration:
+    """The work queue of a job's batches, in at most `batches_bytes`; None: `maxBytes`."""
     subjects, delivery = subjects_of(job), job.spec.delivery
     block = delivery.when_full is WhenFull.BLOCK
     return StreamConfiguration(
@@ -242,7 +255,7 @@ def batches_stream(job: CollectorJob) -> StreamConfiguration:
         retention="workqueue",
         discard="new" if block else "old",
         discard_new_per_subject=block,
-        max_bytes=delivery.limit_bytes,
+        max_bytes=delivery.limit_bytes if batches_bytes is None else batches_bytes,
         max_msgs=_most_batch_messages(job),
         max_msgs_per_subject=delivery.max_batches_ahead,
         max_msg_size=LARGEST_CHUNK_BYTES,

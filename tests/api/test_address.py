@@ -74,12 +74,11 @@ def test_arguments_win_over_variables_and_files(mounted: Path) -> None:
 def test_each_value_is_read_by_itself_and_an_empty_variable_is_ignored(
     mounted: Path, variable: str, field: str, expected: str
 ) -> None:
-    said = VARIABLES | {variable: ""}
-    address = Address.read(said, files=mounted)
+    address = Address.read(VARIABLES | {variable: ""}, files=mounted)
     assert str(getattr(address, field)).endswith(expected)
     others = {"url", "job", "credentials", "ca"} - {field}
-    told = Address.read(VARIABLES, files=mounted)
-    assert all(getattr(address, other) == getattr(told, other) for other in others)
+    unchanged = Address.read(VARIABLES, files=mounted)
+    assert all(getattr(address, other) == getattr(unchanged, other) for other in others)
 
 
 def test_credentials_and_certificates_are_optional(tmp_path: Path) -> None:
@@ -88,10 +87,10 @@ def test_credentials_and_certificates_are_optional(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("missing", "file"), [(URL, "url"), (JOB, "job")])
 def test_missing_value_is_named_with_its_sources(tmp_path: Path, missing: str, file: str) -> None:
-    said = {name: value for name, value in VARIABLES.items() if name != missing}
+    variables = {name: value for name, value in VARIABLES.items() if name != missing}
     (tmp_path / file).write_text("\n")  # an empty file says nothing either
     with pytest.raises(EnvironmentIncomplete) as error:
-        Address.read(said, files=tmp_path)
+        Address.read(variables, files=tmp_path)
     assert missing in str(error.value)
     assert str(tmp_path / file) in str(error.value)
 
@@ -124,10 +123,10 @@ def test_worker_index_comes_from_rollfleet_or_kubernetes() -> None:
     assert worker_index({WORKER: "", JOB_COMPLETION_INDEX: "4"}) == 4
 
 
-@pytest.mark.parametrize("said", ["-1", "1.5", "one", " ", "0x1", "²"])
-def test_index_that_is_no_whole_number_is_refused(said: str) -> None:
+@pytest.mark.parametrize("index", ["-1", "1.5", "one", " ", "0x1", "²"])
+def test_index_that_is_no_whole_number_is_refused(index: str) -> None:
     with pytest.raises(EnvironmentIncomplete, match="expected a whole number from 0"):
-        worker_index({WORKER: said})
+        worker_index({WORKER: index})
 
 
 def test_missing_index_is_reported_with_its_sources() -> None:

@@ -94,7 +94,7 @@ def test_jobs_scale_have_a_status_and_show_in_kubectl() -> None:
     names: Any = crd.crd()["spec"]
     assert (names["names"]["shortNames"], names["names"]["categories"]) == (["cj", "cjob"], ["all"])
     columns = [column["name"] for column in VERSION["additionalPrinterColumns"]]
-    assert columns == ["Mode", "Workers", "Ready", "GPUs", "Frames", "FPS", "Version", "Phase", "Age"]
+    assert columns == ["Mode", "Workers", "Ready", "GPUs", "Frames", "FPS", "Return", "Version", "Phase", "Age"]
 
 
 def test_columns_and_scale_point_to_fields_that_exist() -> None:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue, ValidationError
+from tests.api.job_data import job_data
 
 from rollfleet_api.job import (
-    API_VERSION,
-    KIND,
     MAX_WORKERS,
     CollectorJob,
     CollectSpec,
@@ -29,12 +28,6 @@ from rollfleet_api.job import (
 from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
-
-
-def job_data(name: str = "cartpole", **spec: object) -> dict[str, object]:
-    """The smallest job, with fields of the spec in YAML words laid over it."""
-    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": smallest | spec}
 
 
 def test_smallest_job_has_the_documented_defaults() -> None:

@@ -73,7 +73,7 @@ async def guest(server: "Server", role: Role | None) -> AsyncIterator[Guest]:
 
 
 def administration(subjects: Subjects) -> list[str]:
-    """Requests to JetStream that only whoever runs the job may make."""
+    """Requests to JetStream that only the operator may make."""
     streams = (subjects.state_stream, subjects.batches_stream)
     verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "MSG.GET", "MSG.DELETE")
     return [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
@@ -125,126 +125,102 @@ OF_THE_WHOLE_SERVER = [
 ]
 
 
-def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "Server") -> None:
-    async def go() -> None:
-        server.provision()
-        async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-            heard = await worker.client.subscribe(OURS.weights)
-            assert not await worker.refused_to_subscribe([OURS.control, OURS.taken(0), OURS.spec])
-            stream = worker.client.jetstream()
-            assert (await stream.publish(OURS.batch_chunk(0, 0), b"batch")).stream == OURS.batches_stream
-            assert (await stream.publish(OURS.worker(0), b"status")).stream == OURS.state_stream
-            first_only = {"Nats-Expected-Last-Subject-Sequence": "0"}
+async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "Server") -> None:
+    server.provision()
+    async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
+        heard = await worker.client.subscribe(OURS.weights)
+        assert not await worker.refused_to_subscribe([OURS.control, OURS.taken(0), OURS.spec])
+        stream = worker.client.jetstream()
+        assert (await stream.publish(OURS.batch_chunk(0, 0), b"batch")).stream == OURS.batches_stream
+        assert (await stream.publish(OURS.worker(0), b"status")).stream == OURS.state_stream
+        first_only = {"Nats-Expected-Last-Subject-Sequence": "0"}
+        await stream.publish(OURS.lease(0), b"claim", headers=first_only)
+        with pytest.raises(APIError, match="wrong last sequence"):
             await stream.publish(OURS.lease(0), b"claim", headers=first_only)
-            with pytest.raises(APIError, match="wrong last sequence"):
-                await stream.publish(OURS.lease(0), b"claim", headers=first_only)
-            await learner.client.jetstream().publish(OURS.weight_chunk(1, 0), b"weights")
-            assert (await heard.next_msg(5)).data == b"weights"
-            assert await worker.last(OURS.weight_chunk(1, 0)) == b"weights"
-            assert worker.refused.empty()
-
-    asyncio.run(go())
+        await learner.client.jetstream().publish(OURS.weight_chunk(1, 0), b"weights")
+        assert (await heard.next_msg(5)).data == b"weights"
+        assert await worker.last(OURS.weight_chunk(1, 0)) == b"weights"
+        assert worker.refused.empty()
 
 
-def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
-    async def go() -> None:
-        server.provision()
-        forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-        forbidden += [OURS.rank(1), *own_administration(), *consuming(OURS), *OF_THE_WHOLE_SERVER]
-        forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
-        async with guest(server, Role.WORKER) as worker:
-            assert await worker.refused_to_publish(forbidden) == set(forbidden)
-
-    asyncio.run(go())
+async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
+    server.provision()
+    forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
+    forbidden += [OURS.rank(1), *own_administration(), *consuming(OURS), *OF_THE_WHOLE_SERVER]
+    forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
+    async with guest(server, Role.WORKER) as worker:
+        assert await worker.refused_to_publish(forbidden) == set(forbidden)
 
 
-def test_worker_may_not_read_the_queue_of_batches(server: "Server") -> None:
-    async def go() -> None:
-        server.provision()
-        forbidden = [f"$JS.API.DIRECT.GET.{OURS.batches_stream}", *consuming(OURS)]
-        forbidden += [f"$JS.API.DIRECT.GET.{OURS.batches_stream}.{OURS.batch_chunk(1, 0)}"]
-        async with guest(server, Role.WORKER) as worker:
-            assert await worker.refused_to_publish(forbidden) == set(forbidden)
-            listening = [*OURS.batch_subjects, OURS.batch_chunk(1, 0), OURS.lease(1), OURS.worker(1), OURS.learner]
-            assert await worker.refused_to_subscribe(listening) == set(listening)
-
-    asyncio.run(go())
+async def test_worker_may_not_read_the_queue_of_batches(server: "Server") -> None:
+    server.provision()
+    forbidden = [f"$JS.API.DIRECT.GET.{OURS.batches_stream}", *consuming(OURS)]
+    forbidden += [f"$JS.API.DIRECT.GET.{OURS.batches_stream}.{OURS.batch_chunk(1, 0)}"]
+    async with guest(server, Role.WORKER) as worker:
+        assert await worker.refused_to_publish(forbidden) == set(forbidden)
+        listening = [*OURS.batch_subjects, OURS.batch_chunk(1, 0), OURS.lease(1), OURS.worker(1), OURS.learner]
+        assert await worker.refused_to_subscribe(listening) == set(listening)
 
 
-def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") -> None:
-    async def go() -> None:
-        server.provision()
-        async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
-            assert not await learner.refused_to_subscribe([OURS.workers, OURS.spec, OURS.ranks])
-            stream = learner.client.jetstream()
-            for subject in (OURS.control, OURS.weight_chunk(1, 0), OURS.manifest, OURS.learner):
-                assert (await stream.publish(subject, b"{}")).stream == OURS.state_stream
-            config = {"durable_name": OURS.learner_consumer, "ack_policy": "explicit"}
-            request = {"stream_name": OURS.batches_stream, "config": config}
-            await ask(learner, f"$JS.API.CONSUMER.DURABLE.CREATE.{CONSUMER}", request)
-            await worker.client.jetstream().publish(OURS.batch_chunk(0, 0), b"batch")
-            inbox = learner.client.new_inbox()
-            batches = await learner.client.subscribe(inbox)
-            await learner.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{CONSUMER}", b"", reply=inbox)
-            batch = await batches.next_msg(5)
-            assert batch.data == b"batch"
-            assert not await learner.refused_to_publish([batch.reply, OURS.taken(0)])
-            await ask(learner, f"$JS.API.CONSUMER.DELETE.{CONSUMER}", {})
-            assert learner.refused.empty()
-
-    asyncio.run(go())
+async def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") -> None:
+    server.provision()
+    async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
+        assert not await learner.refused_to_subscribe([OURS.workers, OURS.spec, OURS.ranks])
+        stream = learner.client.jetstream()
+        for subject in (OURS.control, OURS.weight_chunk(1, 0), OURS.manifest, OURS.learner):
+            assert (await stream.publish(subject, b"{}")).stream == OURS.state_stream
+        config = {"durable_name": OURS.learner_consumer, "ack_policy": "explicit"}
+        request = {"stream_name": OURS.batches_stream, "config": config}
+        await ask(learner, f"$JS.API.CONSUMER.DURABLE.CREATE.{CONSUMER}", request)
+        await worker.client.jetstream().publish(OURS.batch_chunk(0, 0), b"batch")
+        inbox = learner.client.new_inbox()
+        batches = await learner.client.subscribe(inbox)
+        await learner.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{CONSUMER}", b"", reply=inbox)
+        batch = await batches.next_msg(5)
+        assert batch.data == b"batch"
+        assert not await learner.refused_to_publish([batch.reply, OURS.taken(0)])
+        await ask(learner, f"$JS.API.CONSUMER.DELETE.{CONSUMER}", {})
+        assert learner.refused.empty()
 
 
-def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server") -> None:
-    async def go() -> None:
-        server.provision()
-        forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.spec]
-        forbidden += [*own_administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
-        forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
-        forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
-        async with guest(server, Role.LEARNER) as learner:
-            assert await learner.refused_to_publish(forbidden) == set(forbidden)
-
-    asyncio.run(go())
+async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server") -> None:
+    server.provision()
+    forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.spec]
+    forbidden += [*own_administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
+    forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
+    forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
+    async with guest(server, Role.LEARNER) as learner:
+        assert await learner.refused_to_publish(forbidden) == set(forbidden)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_role_of_one_job_reaches_nothing_of_another(server: "Server", role: Role) -> None:
-    async def go() -> None:
-        forbidden = [*OF_OTHER_JOBS, *REQUESTS_OF_OTHER_JOBS]
-        async with guest(server, role) as us:
-            assert await us.refused_to_publish(forbidden) == set(forbidden)
-            other_role = next(each for each in Role if each is not role)
-            listening = [*OF_OTHER_JOBS, *(f"{other.prefix}.>" for other in OTHERS)]
-            listening += [f"{inbox_prefix(OURS, other_role)}.>", ">", "rollfleet.>", "_INBOX.>", "$JS.>", "$SYS.>"]
-            assert await us.refused_to_subscribe(listening) == set(listening)
-
-    asyncio.run(go())
+async def test_role_of_one_job_reaches_nothing_of_another(server: "Server", role: Role) -> None:
+    forbidden = [*OF_OTHER_JOBS, *REQUESTS_OF_OTHER_JOBS]
+    async with guest(server, role) as us:
+        assert await us.refused_to_publish(forbidden) == set(forbidden)
+        other_role = next(each for each in Role if each is not role)
+        listening = [*OF_OTHER_JOBS, *(f"{other.prefix}.>" for other in OTHERS)]
+        listening += [f"{inbox_prefix(OURS, other_role)}.>", ">", "rollfleet.>", "_INBOX.>", "$JS.>", "$SYS.>"]
+        assert await us.refused_to_subscribe(listening) == set(listening)
 
 
-def test_refused_change_has_no_effect(server: "Server") -> None:
-    async def go() -> None:
-        server.provision()
-        async with guest(server, None) as admin, guest(server, Role.LEARNER) as learner:
-            await learner.client.jetstream().publish(OURS.control, b"the learner's")
-            async with guest(server, Role.WORKER) as worker:
-                await worker.refused_to_publish([OURS.control, *administration(OURS)])
-                assert await worker.last(OURS.control) == b"the learner's"
-            names = {stream.config.name for stream in await admin.client.jsm().streams_info()}
-            assert names == {OURS.state_stream, OURS.batches_stream}
-
-    asyncio.run(go())
+async def test_refused_change_has_no_effect(server: "Server") -> None:
+    server.provision()
+    async with guest(server, None) as admin, guest(server, Role.LEARNER) as learner:
+        await learner.client.jetstream().publish(OURS.control, b"the learner's")
+        async with guest(server, Role.WORKER) as worker:
+            await worker.refused_to_publish([OURS.control, *administration(OURS)])
+            assert await worker.last(OURS.control) == b"the learner's"
+        names = {stream.config.name for stream in await admin.client.jsm().streams_info()}
+        assert names == {OURS.state_stream, OURS.batches_stream}
 
 
-def test_no_client_connects_without_a_password(server: "Server") -> None:
-    async def go() -> None:
-        for url in (f"nats://{server.host_port}", f"nats://worker:wrong@{server.host_port}"):
-            client = Client()
-            with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
-                await client.connect(url, allow_reconnect=False)
-            await client.close()
-
-    asyncio.run(go())
+async def test_no_client_connects_without_a_password(server: "Server") -> None:
+    for url in (f"nats://{server.host_port}", f"nats://worker:wrong@{server.host_port}"):
+        client = Client()
+        with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
+            await client.connect(url, allow_reconnect=False)
+        await client.close()
 
 
 async def ask(guest: Guest, subject: str, body: object) -> None:

@@ -1,22 +1,10 @@
-"""An API server, started once for all tests that need one."""
+"""What the operator's tests share: waiting."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition, wait_for
-
-
-@pytest.fixture(scope="session")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """The API server, with our CRD."""
-    if not all(find(program) for program in PROGRAMS) or not shutil.which("openssl"):
-        pytest.skip(ABSENT)
-    server = ApiServer(tmp_path_factory.mktemp("api-server"))
-    serve_definition(server)
-    yield server
-    server.stop()
+from tests.control.kubernetes import wait_for
 
 
 @pytest.fixture(name="wait_for")

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ import aiohttp
 import kopf
 import pytest
 import yaml
+from tests.ports import free_ports
 
 from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
@@ -44,15 +44,6 @@ T = TypeVar("T")
 def find(program: str) -> str | None:
     assets = os.environ.get("KUBEBUILDER_ASSETS", "")
     return shutil.which(program, path=assets) or shutil.which(program)
-
-
-def free_ports(count: int) -> list[int]:
-    """Held together while they are chosen, so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
 
 
 class ApiServer:
@@ -135,18 +126,18 @@ class ApiServer:
         """How one gets in."""
         return kopf.ConnectionInfo(server=self.url, ca_path=str(self.folder / "apiserver.crt"), token=token)
 
-    def kubeconfig(self) -> Path:
+    def kubeconfig(self, token: str = TOKEN) -> Path:
         """The same as a file, for programs."""
         ca = base64.b64encode((self.folder / "apiserver.crt").read_bytes()).decode()
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "c", "cluster": {"server": self.url, "certificate-authority-data": ca}}],
-            "users": [{"name": "u", "user": {"token": TOKEN}}],
+            "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         }
-        path = self.folder / "kubeconfig"
+        path = self.folder / f"kubeconfig-{token}"
         path.write_text(yaml.safe_dump(config))
         return path
 

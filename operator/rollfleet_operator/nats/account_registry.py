@@ -1,6 +1,7 @@
 """The accounts of a NATS server: read, created and deleted through its system account."""
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,11 +10,20 @@ from dataclasses import replace
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
+from rollfleet_api.job import Storage
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection, parsed
 from rollfleet_operator.nats.keys import Keys
-from rollfleet_operator.nats.tokens import Token, TokenInvalid, read_token
-from rollfleet_operator.nats.trust import CLAIMS_DELETE, CLAIMS_PACK, CLAIMS_UPDATE, account_purge, claims_lookup
+from rollfleet_operator.nats.space import use_of
+from rollfleet_operator.nats.tokens import SEED_BYTES, Token, TokenInvalid, read_token
+from rollfleet_operator.nats.trust import (
+    CLAIMS_DELETE,
+    CLAIMS_PACK,
+    CLAIMS_UPDATE,
+    STREAMS_OF_ALL,
+    account_purge,
+    claims_lookup,
+)
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +65,19 @@ class AccountRegistry:
             await answers.unsubscribe()
         return [token for token in found if token.issuer == self._keys.operator.public]
 
-    async def ensure(self, account: Token, *, force: bool = False) -> None:
-        """Create or update an account, unless NATS has it as it is; `force`: send it even then."""
+    async def use(self, storage: Storage) -> str:
+        """Describe who has the space of a NATS server."""
+        asked = {"accounts": True, "streams": True, "config": True}
+        return use_of((await self._system.request(STREAMS_OF_ALL, asked)).data, storage)
+
+    async def ensure(self, account: Token) -> None:
+        """Create or update an account, unless NATS has it as it is."""
         known = await self.held(account.subject)
-        if known and account.says_the_same(known) and not force:
+        if known and account.says_the_same(known):
             return
-        # NATS ignores a token that it has: a repeated one must differ, and be newer.
+        # NATS ignores a token that it has, or had before it deleted the account: each one differs, and is newer.
         issued_s = max(account.issued_s, known.issued_s + 1) if known else account.issued_s
-        token = replace(account, issued_s=issued_s).signed(self._keys.operator)
+        token = replace(account, issued_s=issued_s).signed(self._keys.operator, entropy=os.urandom(SEED_BYTES))
         await self._change(CLAIMS_UPDATE, token, account.name)
 
     async def purge(self, account: str) -> None:

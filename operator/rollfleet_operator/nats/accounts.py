@@ -26,15 +26,13 @@ class AccountLimits:
     """The limits of an account besides those of its batches.
 
     Attributes:
-        state_bytes: Size of a job's state stream: two versions of the weights, and a little more.
+        state_bytes: The most bytes of a job's state: two versions of the weights, and a little more.
     """
 
     state_bytes: int = 1 << 30
 
 
-def job_accounts(
-    job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int, installation: str = ""
-) -> tuple[Token, Token]:
+def job_accounts(job: CollectorJob, keys: Keys, *, now_s: int, installation: str = "") -> tuple[Token, Token]:
     """Return the account of a job's streams and that of its workers, in the order of their creation."""
     subjects = subjects_of(job)
     uid = job.metadata.uid or ""
@@ -49,7 +47,7 @@ def job_accounts(
             nats={
                 **_account(keys, subjects, Role.LEARNER, uid, installation),
                 **_revocations(job, now_s),
-                "limits": _storage(job, limits) | _limits(connections=connections, exports=True),
+                "limits": _storage(job) | _limits(connections=connections, exports=True),
                 "exports": [
                     *(_export(each, "service") for each in (*services, subjects.state_info)),
                     *(_export(each, "stream") for each in streams),
@@ -90,11 +88,6 @@ def uid_of(account: Token) -> str:
 def installation_of(account: Token) -> str:
     """Return the id of the installation that made an account; empty: it has none."""
     return tagged(account).get(INSTALLATION_TAG, "")
-
-
-def storage_bytes(job: CollectorJob, limits: AccountLimits) -> int:
-    """Return the bytes that a job reserves on all NATS servers together."""
-    return job.spec.delivery.replicas * (job.spec.delivery.limit_bytes + limits.state_bytes)
 
 
 def _across(subjects: Subjects) -> tuple[list[str], list[str]]:
@@ -146,12 +139,12 @@ def _limits(*, connections: int, imports: bool = False, exports: bool = False) -
     }
 
 
-def _storage(job: CollectorJob, limits: AccountLimits) -> Claims:
-    allowed = storage_bytes(job, limits)
+def _storage(job: CollectorJob) -> Claims:
+    """The bytes have their bound in the streams, which no user may create or change: NATS would reserve it twice."""
     in_memory = job.spec.delivery.storage is Storage.MEMORY
     return {
-        "mem_storage": allowed if in_memory else 0,
-        "disk_storage": 0 if in_memory else allowed,
+        "mem_storage": _UNLIMITED if in_memory else 0,
+        "disk_storage": 0 if in_memory else _UNLIMITED,
         "streams": STREAMS,
         "consumer": job.spec.workers + SPARE_CONSUMERS,
     }

@@ -10,10 +10,10 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.errors import NatsUnavailable, OwnedElsewhere
+from rollfleet_operator.errors import NatsFull, NatsUnavailable, OwnedElsewhere
 from rollfleet_operator.nats import streams
 from rollfleet_operator.nats.account_registry import AccountRegistry
-from rollfleet_operator.nats.accounts import installation_of, job_accounts, job_of, storage_bytes, uid_of
+from rollfleet_operator.nats.accounts import installation_of, job_accounts, job_of, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
 from rollfleet_operator.nats.settings import NatsSettings
@@ -70,7 +70,7 @@ class NatsOnServer:
         subjects = subjects_of(job)
         async with _time_limit(subjects):
             settings, now_s = self._settings, int(time.time())
-            wanted = job_accounts(job, self._keys, settings.limits, now_s=now_s, installation=settings.installation)
+            wanted = job_accounts(job, self._keys, now_s=now_s, installation=settings.installation)
             held = await self._held(subjects)
             if held and uid_of(held) != uid_of(wanted[0]):
                 await self._remove(subjects)
@@ -78,12 +78,17 @@ class NatsOnServer:
             # The account that exports exists first; later its workers have their tokens before it asks for them.
             for account in reversed(wanted) if held else wanted:
                 await self._registry.ensure(account)
+            await self._provision_streams(await self._connections.of(subjects), job)
+
+    async def grow(self, job: CollectorJob) -> bool:
+        """Give the job's streams more space if they need it; see `NatsPort`."""
+        subjects = subjects_of(job)
+        async with _time_limit(subjects):
             connection = await self._connections.of(subjects)
-            try:
+            lacks = await streams.lacks_space(connection.account, job, state_bytes=self._settings.limits.state_bytes)
+            if lacks:
                 await self._provision_streams(connection, job)
-            except streams.JetStreamOff:
-                await self._registry.ensure(wanted[0], force=True)  # NATS reserves space only when it gets an account
-                await self._retry_provision(connection, job)
+            return lacks
 
     async def deprovision(self, key: JobKey) -> None:
         """Remove all data of a job; see `NatsPort`."""
@@ -115,17 +120,10 @@ class NatsOnServer:
 
     async def _provision_streams(self, connection: JobConnection, job: CollectorJob) -> None:
         kept, state_bytes = connection.listener.kept(job), self._settings.limits.state_bytes
-        await streams.provision(connection.account, job, kept, state_bytes=state_bytes)
-
-    async def _retry_provision(self, connection: JobConnection, job: CollectorJob) -> None:
         try:
-            await self._provision_streams(connection, job)
-        except streams.JetStreamOff as error:
-            needed = storage_bytes(job, self._settings.limits)
-            raise NatsUnavailable(
-                f"NATS has no space for the {needed >> 20} MiB that the job may use (`delivery.maxBytes` "
-                f"{job.spec.delivery.max_bytes}, and the weights): lower it, delete a job, or give NATS more"
-            ) from error
+            await streams.provision(connection.account, job, kept, state_bytes=state_bytes)
+        except NatsFull as error:
+            raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
 
     async def _held(self, subjects: Subjects) -> Token | None:
         """Return the account of a job's streams as NATS has it; None: it has none.

@@ -1,14 +1,26 @@
 """Sends the requests that `rollfleet_api.streams` plans for a job's streams, in the account of the job."""
 
+import json
 from collections.abc import Mapping
 
 from nats.errors import NoRespondersError
 
+from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning
+from rollfleet_api.streams import (
+    API,
+    Plan,
+    Reply,
+    Request,
+    RequestRefused,
+    deprovisioning,
+    provisioning,
+    subjects_of,
+)
 from rollfleet_api.subjects import Subjects
-from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.errors import NatsFull, NatsUnavailable
 from rollfleet_operator.nats.connection import Connection
+from rollfleet_operator.nats.space import StreamInfo, wanted_space
 
 
 class JetStreamOff(NatsUnavailable):
@@ -16,7 +28,7 @@ class JetStreamOff(NatsUnavailable):
 
 
 async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int) -> None:
-    """Create the streams or update them, and publish the job if it has changed.
+    """Create the streams or update them, with the space that they need, and publish the job if it has changed.
 
     Args:
         account: A connection to the account of the job's streams.
@@ -25,10 +37,20 @@ async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, b
         state_bytes: The most bytes of the job's state.
 
     Raises:
-        JetStreamOff: NATS had no space for the account when it was registered.
+        NatsFull: NATS has too little space.
         NatsUnavailable: NATS refused; the text says why.
     """
-    await _carry_out(account, provisioning(job, kept, state_bytes=state_bytes))
+    batches, state = await _infos(account, job)
+    space = wanted_space(job, batches, state, state_bytes=state_bytes)
+    await _carry_out(account, provisioning(job, kept, space=space))
+
+
+async def lacks_space(account: Connection, job: CollectorJob, *, state_bytes: int) -> bool:
+    """Return whether the streams need more space than they have; see `provision`."""
+    batches, state = await _infos(account, job)
+    held = [stream["config"]["max_bytes"] for stream in (batches, state) if stream]
+    space = wanted_space(job, batches, state, state_bytes=state_bytes)
+    return [space.batches, space.state] != held
 
 
 async def deprovision(account: Connection, subjects: Subjects) -> None:
@@ -51,7 +73,22 @@ async def _carry_out(account: Connection, plan: Plan) -> None:
     except StopIteration:
         return
     except RequestRefused as refused:
-        raise NatsUnavailable(str(refused)) from refused
+        kind = NatsFull if refused.error_code in NO_CAPACITY else NatsUnavailable
+        raise kind(str(refused)) from refused
+
+
+async def _infos(account: Connection, job: CollectorJob) -> list[StreamInfo | None]:
+    """Return the streams of the job's batches and of its state; None: it does not exist."""
+    return [await _info(account, name) for name in (subjects_of(job).batches_stream, subjects_of(job).state_stream)]
+
+
+async def _info(account: Connection, stream: str) -> StreamInfo | None:
+    request = Request(subject=f"{API}STREAM.INFO.{stream}")
+    reply = await _send(account, request)
+    if reply.error_code and reply.error_code != JetStreamCode.STREAM_NOT_FOUND:
+        raise NatsUnavailable(str(RequestRefused(request, reply)))
+    info: StreamInfo = json.loads(reply.data)
+    return None if reply.error_code else info
 
 
 async def _send(account: Connection, request: Request) -> Reply:

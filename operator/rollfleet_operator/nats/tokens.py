@@ -107,8 +107,8 @@ class Token:
     expires_s: int | None = None
     issuer: str = ""
 
-    def signed(self, issuer: Signer) -> str:
-        """Sign the token and return its text."""
+    def signed(self, issuer: Signer, *, entropy: bytes = b"") -> str:
+        """Sign the token and return its text; with `entropy`, it differs from all others of this content."""
         claims: dict[str, Any] = {
             "iat": self.issued_s,
             "iss": issuer.public,
@@ -118,7 +118,7 @@ class Token:
         }
         if self.expires_s is not None:
             claims["exp"] = self.expires_s
-        digest = hashlib.sha256(json.dumps(claims, sort_keys=True).encode()).digest()
+        digest = hashlib.sha256(json.dumps(claims, sort_keys=True).encode() + entropy).digest()
         claims["jti"] = base64.b32encode(digest).rstrip(b"=").decode()
         body = f"{_part(json.dumps(_HEADER).encode())}.{_part(json.dumps(claims).encode())}"
         return f"{body}.{_part(issuer.sign(body.encode()))}"

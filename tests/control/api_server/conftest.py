@@ -23,12 +23,12 @@ def operator(api_server: "ApiServer") -> Iterator[RunningOperator]:
 
 @pytest.fixture
 def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOperator]]:
-    """Starts operators of the test's own, for one namespace each (`quick` tells what else they are told)."""
+    """Starts operators of the test's own, for one namespace each (`quick` has their other settings)."""
     started: list[RunningOperator] = []
 
-    def start(namespace: str, nats: NatsInMemory | None = None, *, token: str = "", **said: Any) -> RunningOperator:
+    def start(namespace: str, nats: NatsInMemory | None = None, *, token: str = "", **settings: Any) -> RunningOperator:
         running = RunningOperator(
-            api_server, nats or NatsInMemory(), quick(namespaces=(namespace,), **said), token=token
+            api_server, nats or NatsInMemory(), quick(namespaces=(namespace,), **settings), token=token
         )
         started.append(running)
         return running

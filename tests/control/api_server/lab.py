@@ -35,8 +35,8 @@ class RunningOperator:
 
     def __init__(self, server: "ApiServer", nats: NatsInMemory, settings: Settings, *, token: str = "") -> None:
         self._server, self.nats = server, nats
-        said = (token,) if token else ()
-        self.operator = Operator(settings, lambda: server.login(*said), lambda: nats)
+        login = (token,) if token else ()
+        self.operator = Operator(settings, lambda: server.login(*login), lambda: nats)
         self._stop = threading.Event()
         ready = threading.Event()
         self._running = server.begin(
@@ -66,10 +66,10 @@ class RunningOperator:
                 return error.code, error.read().decode()
 
 
-def quick(**said: Any) -> Settings:
+def quick(**settings: Any) -> Settings:
     """Settings with short intervals, but without lists that would repair what a watch missed."""
     usual = {"port": 0, "refresh_s": 0.2, "status_interval_s": 0.2, "resync_s": 3600.0, "worker_image": "worker:1"}
-    return Settings(**{**usual, **said})
+    return Settings(**{**usual, **settings})
 
 
 class Lab:
@@ -331,10 +331,10 @@ class Lab:
         """The Job controller gives a run up (`Failed`), or finds it `Complete`."""
         now = format_time(time.time())
         first = {"Failed": "FailureTarget", "Complete": "SuccessCriteriaMet"}[condition]
-        told = [
+        conditions = [
             {"type": each, "status": "True", "reason": reason, "lastTransitionTime": now} for each in (first, condition)
         ]
-        status: Manifest = {"startTime": now, "conditions": told}
+        status: Manifest = {"startTime": now, "conditions": conditions}
         if condition == "Complete":
             status["completionTime"] = now
         self.patch("Job", self.run(role)["metadata"]["name"], {"status": status}, "status")
@@ -367,5 +367,5 @@ class Lab:
             found = self.condition(kind)
             return found if (found.get("status"), found.get("reason")) == (status, reason) else None
 
-        told: Manifest = self._wait_for(look)
-        return told
+        condition: Manifest = self._wait_for(look)
+        return condition

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 
-def refusal(lab: "Lab", **said: Any) -> str:
+def refusal(lab: "Lab", **spec: Any) -> str:
     with pytest.raises(ApiError) as refused:
-        lab.apply(**said)
+        lab.apply(**spec)
     assert refused.value.status == 422
     return str(refused.value)
 
@@ -25,7 +25,7 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("spec", "message"),
     [
         ({"collect": {"framesPerBatch": 65}, "env": {"numEnvs": 8}}, "write 64 or 72"),
         ({"collect": {"framesPerBatch": 1}, "env": {"numEnvs": 8}}, "write 8 or more"),
@@ -39,8 +39,8 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_mistake_is_refused_with_what_to_write(lab: "Lab", said: dict[str, Any], message: str) -> None:
-    assert message in refusal(lab, **said)
+def test_mistake_is_refused_with_what_to_write(lab: "Lab", spec: dict[str, Any], message: str) -> None:
+    assert message in refusal(lab, **spec)
 
 
 def test_mode_is_fixed(lab: "Lab") -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import LearnerPhase
+from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
+from rollfleet_operator.nats_port import Heartbeats
 
 if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab, RunningOperator
@@ -31,7 +32,7 @@ def lab(own_lab: "Lab") -> "Lab":
 @pytest.fixture
 def start(lab: "Lab", start_operator: StartOperator) -> StartOperator:
     """Starts an operator for the test's namespace."""
-    return lambda **said: start_operator(lab.namespace, lab.nats, **said)
+    return lambda **settings: start_operator(lab.namespace, lab.nats, **settings)
 
 
 def versions(lab: "Lab") -> dict[str, str]:
@@ -249,3 +250,35 @@ def test_metrics_cover_each_job(lab: "Lab", start: StartOperator, wait_for: Wait
     wait_for(lambda: sample in running.http("/metrics")[1])
     lab.delete(KIND, "cartpole")
     wait_for(lambda: sample not in running.http("/metrics")[1])
+
+
+def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_status(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor
+) -> None:
+    running = start()
+    lab.apply()
+    lab.wait_condition("Progressing", "Starting")
+
+    def beat(waited_s: float, **fields: Any) -> None:
+        usual: dict[str, Any] = {
+            "session": 1,
+            "version": 1,
+            "applied_version": 1,
+            "frames": 64,
+            "batches": 1,
+            "dropped": 0,
+        }
+        usual |= {"mean_return": None, "lag": 0, "waited_s": waited_s, "time_s": time.time()}
+        lab.nats.beats[lab.key] = Heartbeats(learner=LearnerStatus(**usual | fields))
+
+    labels = f'{{name="cartpole",namespace="{lab.namespace}"}}'
+    beat(1.0)
+    wait_for(lambda: f"rollfleet_job_frames{labels} 64.0" in running.http("/metrics")[1])
+    assert f"rollfleet_job_mean_return{labels}" not in running.http("/metrics")[1]
+    before = (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"]
+    beat(9.0)
+    lab.seconds_pass(1.0)  # several looks
+    assert (lab.get(KIND, "cartpole") or {})["metadata"]["resourceVersion"] == before
+    beat(9.0, mean_return=21.0, episodes=3)
+    wait_for(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
+    assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]

@@ -105,6 +105,21 @@ def test_queue_that_kueue_chose_is_left_to_it(lab: "Lab", wait_for: WaitFor) -> 
     lab.run()
 
 
+def test_workers_that_kueue_suspends_without_a_queue_stay_suspended(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply()
+    lab.patch("Job", lab.run()["metadata"]["name"], {"spec": {"suspend": True}})  # `manageJobsWithoutQueueName`
+    lab.wait_condition("Suspended", "Queued")
+    lab.apply(workers=3)
+    wait_for(lambda: pods(lab.run()) == 3)
+    assert lab.run()["spec"]["suspend"] is True
+    lab.patch("Job", lab.run()["metadata"]["name"], {"spec": {"suspend": False}})
+    lab.wait_condition("Suspended", "NotSuspended", "False")
+    lab.apply(suspend=True)
+    wait_for(lambda: lab.run()["spec"]["suspend"])
+    lab.apply(suspend=False)
+    wait_for(lambda: not lab.run()["spec"]["suspend"])
+
+
 def test_edit_wins_over_a_decision_of_the_autoscaler(lab: "Lab", wait_for: WaitFor) -> None:
     with lab.edited_during_reconciliation({"spec": {"autoscale": None}}) as edited:
         lab.apply(workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})

@@ -118,3 +118,35 @@ def test_without_nats_no_worker_is_added(running: "Lab", wait_for: WaitFor) -> N
         running.wait_condition("Degraded", "NatsUnavailable")
         assert running.run()["spec"]["parallelism"] == 2
     wait_for(lambda: running.run()["spec"]["parallelism"] == 4)
+
+
+def test_job_that_gets_no_more_space_on_nats_goes_on_and_says_so_until_it_gets_some(
+    running: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "GROW_STALLED_S", 0.2)
+    monkeypatch.setattr(reconcile, "AWAY_S", 0.2)
+    running.nats.full = True
+    running.apply(workers=3)
+    assert "no space" in running.wait_condition("Degraded", "NatsFull")["message"]
+    wait_for(lambda: running.run()["spec"]["parallelism"] == 3)
+    assert running.status()["phase"] != "Failed"
+    running.nats.full = False
+    running.wait_condition("Degraded", "AsExpected", "False")
+
+
+def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_makes_another_pod(
+    lab: "Lab", wait_for: WaitFor
+) -> None:
+    def program(command: str) -> dict[str, Any]:
+        return {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", command]}]}}}
+
+    lab.apply(learner=program("a.py"))
+    before = lab.run("learner")["metadata"]["uid"]
+    lab.apply(learner=program("a.py"), collect={"totalFrames": 4096}, weights={"interval": 8})
+    wait_for(lambda: lab.nats.published[lab.key].spec.weights.interval == 8)
+    assert lab.nats.published[lab.key].spec.collect.total_frames == 4096
+    lab.apply(learner=program("a.py"), collect={"totalFrames": 4096}, weights={"interval": 8}, workers=3)
+    wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
+    assert lab.run("learner")["metadata"]["uid"] == before
+    lab.apply(learner=program("b.py"))
+    wait_for(lambda: lab.run("learner")["metadata"]["uid"] != before)

@@ -37,6 +37,8 @@ MORE: list[dict[str, Any]] = [
     {"collect": {"framesPerBatch": 64, "setTruncated": True, "trajsPerBatch": 1}},
     {"collect": {"framesPerBatch": 64, "resetWhenDone": False, "trajsPerBatch": 1}},
     {"collect": {"framesPerBatch": 64, "resetWhenDone": False, "resetAtEachIter": True}},
+    {"collect": {"framesPerBatch": 64, "trajFormat": "Cat"}},
+    {"collect": {"framesPerBatch": 64, "infoKeys": [""]}},
     {"collect": {"framesPerBatch": 2**31}},
     {"collect": {"framesPerBatch": 64, "seed": 2**53}},
     {"collect": {"framesPerBatch": 64, "totalFrames": -1}},

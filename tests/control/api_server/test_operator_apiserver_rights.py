@@ -156,9 +156,9 @@ def test_every_right_of_the_chart_is_used_and_no_other_is_needed(
 
 
 @contextmanager
-def working(server: "ApiServer", lab: Lab, namespaces: tuple[str, ...], **said: Any) -> Iterator[None]:
+def working(server: "ApiServer", lab: Lab, namespaces: tuple[str, ...], **settings: Any) -> Iterator[None]:
     """An operator is there, with the rights that are held just now."""
-    running = RunningOperator(server, lab.nats, quick(namespaces=namespaces, **said), token=OTHER_TOKEN)
+    running = RunningOperator(server, lab.nats, quick(namespaces=namespaces, **settings), token=OTHER_TOKEN)
     try:
         yield
     finally:
@@ -259,6 +259,7 @@ OWN = {
     "network-policy": policy(),
     "workers": run(),
     "event": report(KIND),
+    "lease": manifest("coordination.k8s.io/v1", "Lease", "rollfleet"),
 }
 FOREIGN = {
     "secret-of-nobody": overlay(OWN["secret"], NO_OWNER),
@@ -278,6 +279,7 @@ FOREIGN = {
     "pods-without-labels": run(spec={"template": {"metadata": {"labels": None}}}),
     "pods-as-another-account": run(spec={"template": {"spec": {"serviceAccountName": "admin"}}}),
     "event-about-a-node": report("Node"),
+    "lease-of-another-name": manifest("coordination.k8s.io/v1", "Lease", "other"),
 }
 
 

@@ -69,6 +69,7 @@ def test_every_pod_is_restricted_and_bounded(variant: "Rendered") -> None:
         assert security["runAsNonRoot"] is True
         assert security["runAsUser"] > 0
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert all("sizeLimit" in each["emptyDir"] for each in pod.get("volumes", []) if "emptyDir" in each)
         for container in [*pod.get("initContainers", []), *pod["containers"]]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -115,6 +116,16 @@ def test_namespaces_restrict_rights_to_these(helm: "Helm", rendered: "Rendered")
     assert Settings.read(environ).namespaces == ("team-a", "team-b")
 
 
+def test_pods_of_the_operator_share_a_lease_and_may_write_no_other(helm: "Helm") -> None:
+    shown = helm.render(operator__replicas=2)
+    deployment = shown.of("Deployment")["rollfleet"]["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (2, {"type": "RollingUpdate"})
+    assert Settings.read(environment(shown)).lease == ("site", "rollfleet")
+    assert list(shown.of("Lease")) == ["rollfleet"]
+    (rule,) = shown.of("Role")["rollfleet-leader"]["rules"]
+    assert (rule["resources"], rule["resourceNames"], rule["verbs"]) == (["leases"], ["rollfleet"], ["get", "patch"])
+
+
 def test_the_admission_policy_bounds_the_operator_alone(variant: "Rendered") -> None:
     (policy,) = variant.of("ValidatingAdmissionPolicy").values()
     (condition,) = policy["spec"]["matchConditions"]
@@ -132,7 +143,7 @@ def test_the_admission_policy_bounds_the_operator_alone(variant: "Rendered") -> 
     writes = {
         (group, resource)
         for role in roles
-        if not role["metadata"]["name"].endswith(("-view", "-edit"))
+        if not role["metadata"]["name"].endswith(("-view", "-edit", "-user", "-tunnel"))
         for rule in role["rules"]
         if {"create", "patch", "delete"} & set(rule["verbs"])
         for group in rule["apiGroups"]
@@ -150,14 +161,14 @@ def test_the_admission_policy_can_be_left_out(helm: "Helm") -> None:
 
 def environment(rendered: "Rendered") -> dict[str, str]:
     (container,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
-    return {each["name"]: each["value"] for each in container["env"]}
+    return {each["name"]: each.get("value", "of-the-pod") for each in container["env"]}
 
 
 def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: Path) -> None:
     environ = environment(variant)
-    said = Settings.read(environ)
-    assert said.worker_image == "rollfleet-worker:0.1.0.dev0"
-    assert said.port == 8080
+    settings = Settings.read(environ)
+    assert settings.worker_image == "rollfleet-worker:0.1.0.dev0"
+    assert settings.port == 8080
     (tmp_path / "operator.seed").write_text(new_keys(b"k" * 32).operator.seed)
     environ["ROLLFLEET_NATS_KEYS"] = str(tmp_path)
     if "ROLLFLEET_NATS_CA" in environ:
@@ -167,10 +178,10 @@ def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: 
     if "ROLLFLEET_INSTALLATION_FILE" in environ:
         environ["ROLLFLEET_INSTALLATION_FILE"] = str(tmp_path / "installation")
         (tmp_path / "installation").write_text("rollfleet.uid-1")
-    settings = NatsSettings.read(environ)
-    assert settings.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
-    assert settings.limits.state_bytes == 1 << 30
-    assert settings.validity.life_s == 86400
+    nats = NatsSettings.read(environ)
+    assert nats.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
+    assert nats.limits.state_bytes == 1 << 30
+    assert nats.validity.life_s == 86400
 
 
 def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
@@ -193,7 +204,7 @@ def test_each_installation_with_an_existing_nats_has_an_id(helm: "Helm") -> None
     named = helm.render(nats__enabled=False, nats__external=external, operator__installation="production")
     assert "initContainers" not in named.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
     assert environment(named)["ROLLFLEET_INSTALLATION"] == "production"
-    assert not named.of("Role")
+    assert "rollfleet-installation" not in named.of("Role")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +278,7 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "field"),
     [
         ({"operater": {}}, "operater"),
         ({"nats__persistence__size": "big"}, "size"),
@@ -276,6 +287,7 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"nats__enabled": False}, "url"),
         ({"nats__external__url": "http://nats"}, "url"),
         ({"operator__namespaces": ["Team_A"]}, "namespaces"),
+        ({"operator__replicas": "two"}, "replicas"),
         ({"operator__resources": {"request": {}}}, "request"),
         ({"crds__keep": "yes"}, "keep"),
         ({"nats__image__digest": "2.15.1"}, "digest"),
@@ -290,10 +302,10 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"nats__config": {"jetstream": {}}}, "jetstream"),
     ],
 )
-def test_invalid_value_is_refused(helm: "Helm", values: dict[str, Any], said: str) -> None:
+def test_invalid_value_is_refused(helm: "Helm", values: dict[str, Any], field: str) -> None:
     refusal = helm.refusal(**values)
     assert "schema" in refusal
-    assert said in refusal
+    assert field in refusal
 
 
 def test_every_value_is_in_the_table(repository: Path) -> None:

@@ -66,43 +66,38 @@ def nats_server(helm: "Helm", tmp_path: Path) -> Iterator[Nats]:
     server.process.wait(10)
 
 
-def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) -> None:
-    async def scene() -> None:
-        server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-        system = Connection(server, own_user(KEYS.system_account()), "test")
-        assert (await system.request("$SYS.REQ.CLAIMS.LIST")).data
-        await system.close()
-
-    asyncio.run(scene())
+async def test_the_operator_checks_the_certificate_of_nats(nats_server: Nats) -> None:
+    server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+    system = Connection(server, own_user(KEYS.system_account()), "test")
+    assert (await system.request("$SYS.REQ.CLAIMS.LIST")).data
+    await system.close()
 
 
-def test_certificate_of_another_authority_or_name_is_refused(nats_server: Nats, helm: "Helm", tmp_path: Path) -> None:
-    async def scene() -> None:
-        other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
-        for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
-            server = Server(url=f"tls://{url}:{nats_server.port}", ca=ca)
-            with pytest.raises(NatsUnavailable, match=r"(?i)certificate"):
-                await Connection(server, own_user(KEYS.system_account()), "test").client()
+async def test_certificate_of_another_authority_or_name_is_refused(
+    nats_server: Nats, helm: "Helm", tmp_path: Path
+) -> None:
+    other = base64.b64decode(helm.render().of("Secret")["rollfleet-nats-tls"]["data"]["ca.crt"])
+    for url, ca in (("localhost", other), ("127.0.0.1", nats_server.ca)):
+        server = Server(url=f"tls://{url}:{nats_server.port}", ca=ca)
+        with pytest.raises(NatsUnavailable, match=r"(?i)certificate"):
+            await Connection(server, own_user(KEYS.system_account()), "test").client()
 
-    asyncio.run(scene())
 
-
-def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: Nats) -> None:
-    async def scene() -> None:
-        context = ssl.create_default_context(cadata=nats_server.ca.decode())
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(nats_server.port))
-        assert (await reader.readline()).startswith(b"INFO")
-        await writer.start_tls(context, server_hostname="localhost")
-        writer.transport.abort()
-        with suppress(OSError):
-            await writer.wait_closed()
-
-    asyncio.run(scene())
+async def test_the_certificate_passes_the_strict_checks_of_newer_pythons(nats_server: Nats) -> None:
+    context = ssl.create_default_context(cadata=nats_server.ca.decode())
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(nats_server.port))
+    assert (await reader.readline()).startswith(b"INFO")
+    await writer.start_tls(context, server_hostname="localhost")
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("storage", ["File", "Memory"])
-def test_small_job_fits_in_either_storage(nats_server: Nats, helm: "Helm", storage: str, repository: Path) -> None:
+async def test_small_job_fits_in_either_storage(
+    nats_server: Nats, helm: "Helm", storage: str, repository: Path
+) -> None:
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     limits = AccountLimits(state_bytes=parse_bytes(values["nats"]["stateBytes"]))
     job = parse_job(
@@ -118,14 +113,10 @@ def test_small_job_fits_in_either_storage(nats_server: Nats, helm: "Helm", stora
             },
         }
     )
-
-    async def scene() -> None:
-        server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-        nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=limits))
-        await nats.provision(job)
-        await nats.close()
-
-    asyncio.run(scene())
+    server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
+    nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=limits))
+    await nats.provision(job)
+    await nats.close()
 
 
 @pytest.mark.parametrize("interval", ["always", "30s"])

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import pytest
-from tests.control.kubernetes import free_ports
 from tests.job_server import WorkerThread
+from tests.ports import free_ports
 
 import rollfleet
 from rollfleet import ActorCritic, CollectorJob

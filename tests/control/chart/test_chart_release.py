@@ -22,6 +22,7 @@ PLURALS = {
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Pod": "/api/v1/namespaces/{}/pods",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
@@ -147,7 +148,7 @@ def test_a_definition_that_another_release_has_left_is_taken_over_and_left_again
 
 
 def adopting(before: set[str]) -> list[str]:
-    """Options that leave the definition to whoever has it already."""
+    """Options that leave an existing definition alone."""
     there = "CustomResourceDefinition/collectorjobs.rollfleet.dev" in before
     return ["--set=crds.enabled=false"] if there else []
 

@@ -56,4 +56,4 @@ def want() -> Callable[..., dict[Ref, Manifest]]:
 @pytest.fixture
 def scene() -> Callable[..., Scene]:
     """A scene in which all children of a job were created."""
-    return lambda **spec: Scene(a_job(**spec)).made()
+    return lambda **spec: Scene(a_job(**spec)).with_children()

@@ -21,12 +21,20 @@ from rollfleet_operator.verdict import Verdict, verdict
 NOW_S = 1_800_000_000.0
 
 
-def wanted(job: CollectorJob, *, stopped: bool = False, queued: bool = False, **settings: Any) -> dict[Ref, Manifest]:
+def wanted(
+    job: CollectorJob,
+    *,
+    stopped: bool = False,
+    queued: bool = False,
+    revisions: frozenset[str] = frozenset(),
+    **settings: Any,
+) -> dict[Ref, Manifest]:
     """Return the desired children of a job."""
     inputs = Inputs(
         settings=replace(Settings(worker_image="worker:1"), **settings),
         endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate"),
         credentials={Role.WORKER: b"of the workers", Role.LEARNER: b"of the learner"},
+        revisions=revisions,
         stopped=stopped,
         queued=queued,
     )
@@ -52,7 +60,7 @@ class Scene:
     refused_pods: str = ""
     now_s: float = NOW_S
 
-    def made(self) -> "Scene":
+    def with_children(self) -> "Scene":
         """All desired children exist."""
         return replace(self, children=tuple(map(_stored, wanted(self.job).values())))
 
@@ -132,9 +140,9 @@ class Scene:
         found = Heartbeats(workers={each.worker: each for each in workers}, learner=learner, control=control)
         return replace(self, heartbeats=found)
 
-    def beat(self, index: int, state: WorkerState = WorkerState.COLLECTING, **said: Any) -> WorkerStatus:
+    def beat(self, index: int, state: WorkerState = WorkerState.COLLECTING, **fields: Any) -> WorkerStatus:
         """A worker's heartbeat, just now."""
-        return replace(WorkerStatus.starting(index, 0), **{"state": state, "time_s": self.now_s - 1, **said})
+        return replace(WorkerStatus.starting(index, 0), **{"state": state, "time_s": self.now_s - 1, **fields})
 
     def refusing_pods(self, why: str) -> "Scene":
         """The API server lets the runs make no pods."""
@@ -179,5 +187,5 @@ class Scene:
 
 def _stored(manifest: Manifest) -> Manifest:
     """Return a manifest as the API server would return it."""
-    said = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": format_time(NOW_S - 90)}
-    return {**deepcopy(manifest), "metadata": {**manifest["metadata"], **said}}
+    added = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": format_time(NOW_S - 90)}
+    return {**deepcopy(manifest), "metadata": {**manifest["metadata"], **added}}

@@ -125,8 +125,8 @@ class World:
 def world(job: Job) -> Callable[..., World]:
     """A world whose job has these fields of the spec."""
 
-    def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **said: Any) -> World:
-        return World(job(mode=mode, workers=workers, autoscale=autoscale), **said)
+    def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **settings: Any) -> World:
+        return World(job(mode=mode, workers=workers, autoscale=autoscale), **settings)
 
     return world
 
@@ -242,12 +242,12 @@ def test_missing_worker_in_the_middle_removes_no_others(world: MakeWorld) -> Non
     assert fleet.run(HOUR_S).workers == 4
 
 
-@pytest.mark.parametrize("said", [{"tells": False}, {"phase": LearnerPhase.PAUSE}], ids=str)
+@pytest.mark.parametrize("learner", [{"tells": False}, {"phase": LearnerPhase.PAUSE}], ids=str)
 @pytest.mark.parametrize("demand", [1.0, 1e6])
 def test_nothing_is_decided_without_a_learner_that_learns(
-    world: MakeWorld, said: dict[str, Any], demand: float
+    world: MakeWorld, learner: dict[str, Any], demand: float
 ) -> None:
-    assert world(workers=4, demand=demand, **said).run(HOUR_S).workers == 4
+    assert world(workers=4, demand=demand, **learner).run(HOUR_S).workers == 4
 
 
 def test_learner_that_vanished_decides_nothing(world: MakeWorld) -> None:

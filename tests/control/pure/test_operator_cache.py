@@ -20,15 +20,15 @@ ENDED = {"exitCode": 1, "message": "x" * 4000 + "\nthe last line"}
 
 def owned(version: int, *, uid: str = "1", **metadata: Any) -> Manifest:
     owner = {"kind": KIND, "name": "cartpole", "uid": "job"}
-    said = {"name": "run", "namespace": "lab", "uid": uid, "resourceVersion": str(version), "ownerReferences": [owner]}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**said, **metadata}}
+    base = {"name": "run", "namespace": "lab", "uid": uid, "resourceVersion": str(version), "ownerReferences": [owner]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**base, **metadata}}
 
 
 def pod(index: int, *, version: int = 7) -> Manifest:
     labels = {names.JOB: "cartpole", names.ROLE: "worker"}
-    said = {"name": f"pod-{index}", "namespace": "lab", "uid": f"uid-{index}", "resourceVersion": str(version)}
+    base = {"name": f"pod-{index}", "namespace": "lab", "uid": f"uid-{index}", "resourceVersion": str(version)}
     more = {"annotations": {INDEX_LABEL: str(index)}, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"kind": "Pod", "metadata": {**said, **more, "labels": labels}, "spec": {"containers": []}}
+    return {"kind": "Pod", "metadata": {**base, **more, "labels": labels}, "spec": {"containers": []}}
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_devices_of_templates_and_claims_are_counted(job: MakeJob) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "spec", "said"),
+    ("limit", "spec", "message"),
     [
         ('{"workers": 4}', {"workers": 5}, r".*asks for 5 `workers` .* may have 4 here.*`limits.perJob.workers`"),
         ('{"gpus": 4}', {"workers": 3, "resources": GPU}, r".*asks for 6 GPUs.* may have 4 here.*`limits.perJob.gpus`"),
@@ -79,11 +79,11 @@ def test_devices_of_templates_and_claims_are_counted(job: MakeJob) -> None:
     ],
 )
 def test_job_above_a_limit_is_refused_in_one_line(
-    lab: Callable[..., Lab], limit: str, spec: dict[str, Any], said: str
+    lab: Callable[..., Lab], limit: str, spec: dict[str, Any], message: str
 ) -> None:
     limited = lab(limits_per_job=limit)
     why = limited.asks("a", **spec)
-    assert re.fullmatch(said, why)
+    assert re.fullmatch(message, why)
     assert limited.asks("a", workers=1, delivery={"maxBytes": "64Mi"}) == ""
 
 

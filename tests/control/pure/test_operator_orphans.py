@@ -1,7 +1,6 @@
 """Which data on NATS the operator removes, of jobs that it does not find in the cluster."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 import kopf
@@ -50,69 +49,45 @@ class Cluster:
         return {key.name for key in self.nats.published}
 
 
-Play = Callable[[Callable[[Cluster], Coroutine[Any, Any, None]]], None]
-
-
 @pytest.fixture
-def play() -> Play:
-    """Runs a coroutine function with a cluster."""
-
-    def play(scene: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-        async def go() -> None:
-            cluster = Cluster()
-            try:
-                await scene(cluster)
-            finally:
-                await cluster.api.close()
-
-        asyncio.run(go())
-
-    return play
+async def cluster() -> AsyncIterator[Cluster]:
+    """A cluster, whose connection is closed after the test."""
+    cluster = Cluster()
+    yield cluster
+    await cluster.api.close()
 
 
-def test_missing_job_is_removed_at_the_second_look(play: Play) -> None:
-    async def scene(cluster: Cluster) -> None:
-        await cluster.create("a", "b")
-        for key in cluster.lists("a"):
-            await cluster.reconciler.reconcile(key)
-        await cluster.look()
-        assert cluster.stored == {"a", "b"}
-        await cluster.look()
-        assert cluster.stored == {"a"}
-
-    play(scene)
-
-
-def test_job_that_was_missing_for_a_moment_is_not_removed(play: Play) -> None:
-    async def scene(cluster: Cluster) -> None:
-        await cluster.create("a", "b")
-        for seen in (("a",), ("a", "b"), ("a",), ("a", "b")):
-            cluster.lists(*seen)
-            await cluster.look()
-        assert cluster.stored == {"a", "b"}
-
-    play(scene)
-
-
-def test_nothing_is_removed_when_all_jobs_are_missing(play: Play, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(cluster: Cluster) -> None:
-        await cluster.create("a", "b")
-        for key in cluster.lists():
-            await cluster.reconciler.reconcile(key)
-        for _ in range(3):
-            await cluster.look()
-        assert cluster.stored == {"a", "b"}
-        assert "none of the 2 jobs on NATS exists" in caplog.text
-
-    play(scene)
-
-
-def test_job_that_is_seen_to_be_deleted_is_removed_at_once(play: Play) -> None:
-    async def scene(cluster: Cluster) -> None:
-        await cluster.create("a")
-        key = cluster.cache.remove(manifest("a"))
-        assert key
+async def test_missing_job_is_removed_at_the_second_look(cluster: Cluster) -> None:
+    await cluster.create("a", "b")
+    for key in cluster.lists("a"):
         await cluster.reconciler.reconcile(key)
-        assert cluster.stored == set()
+    await cluster.look()
+    assert cluster.stored == {"a", "b"}
+    await cluster.look()
+    assert cluster.stored == {"a"}
 
-    play(scene)
+
+async def test_job_that_was_missing_for_a_moment_is_not_removed(cluster: Cluster) -> None:
+    await cluster.create("a", "b")
+    for seen in (("a",), ("a", "b"), ("a",), ("a", "b")):
+        cluster.lists(*seen)
+        await cluster.look()
+    assert cluster.stored == {"a", "b"}
+
+
+async def test_nothing_is_removed_when_all_jobs_are_missing(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await cluster.create("a", "b")
+    for key in cluster.lists():
+        await cluster.reconciler.reconcile(key)
+    for _ in range(3):
+        await cluster.look()
+    assert cluster.stored == {"a", "b"}
+    assert "none of the 2 jobs on NATS exists" in caplog.text
+
+
+async def test_job_that_is_seen_to_be_deleted_is_removed_at_once(cluster: Cluster) -> None:
+    await cluster.create("a")
+    key = cluster.cache.remove(manifest("a"))
+    assert key
+    await cluster.reconciler.reconcile(key)
+    assert cluster.stored == set()

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 MakeScene = Callable[..., "Scene"]
 Want = Callable[..., dict[Ref, Manifest]]
+NOTED = {"annotations": {names.SUSPEND: "false"}}
 
 
 @pytest.fixture
 def planned(want: Want) -> Callable[..., list[Action]]:
     """What is to be done in a scene."""
 
-    def build(scene: "Scene", *, stopped: bool = False, queued: bool = False, **said: Any) -> list[Action]:
-        return plan(list(want(scene.job, stopped=stopped, queued=queued).values()), scene.observed, **said)
+    def build(scene: "Scene", *, stopped: bool = False, queued: bool = False, **options: Any) -> list[Action]:
+        return plan(list(want(scene.job, stopped=stopped, queued=queued).values()), scene.observed, **options)
 
     return build
 
@@ -142,6 +143,29 @@ def test_queue_of_another_client_is_left_alone(scene: MakeScene, planned: Any) -
     defaulted = drifted(before, run_ref(before), theirs)
     assert defaulted.observed.runs[0].queued
     assert planned(defaulted, queued=True) == []
+
+
+def test_run_that_another_client_suspended_is_left_alone(scene: MakeScene, planned: Any) -> None:
+    before = scene()
+    suspended = drifted(before, run_ref(before), {"spec": {"suspend": True}})
+    assert suspended.observed.runs[0].queued
+    assert planned(suspended, queued=True) == []
+
+
+def test_run_that_the_operator_suspended_is_resumed(scene: MakeScene, planned: Any) -> None:
+    before = scene(suspend=True)
+    assert not before.observed.runs[0].queued
+    (action,) = planned(before.edited(suspend=False))
+    assert (action.patch["spec"]["suspend"], action.patch["metadata"]) == (False, NOTED)
+
+
+def test_run_that_an_earlier_operator_suspended_is_resumed(scene: MakeScene, planned: Any) -> None:
+    before = scene()
+    change = {"metadata": {"annotations": {names.SUSPEND: None}}, "spec": {"suspend": True}}
+    earlier = drifted(before, run_ref(before), change)
+    assert not earlier.observed.runs[0].queued
+    (action,) = planned(earlier)
+    assert (action.patch["spec"]["suspend"], action.patch["metadata"]) == (False, NOTED)
 
 
 def test_stopped_run_in_the_queue_of_another_client_is_deleted(scene: MakeScene, planned: Any) -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import kopf
 import pytest
@@ -70,25 +70,21 @@ class Pods:
             await asyncio.sleep(0)
         return response
 
-    def play(self, scenario: Callable[[Cache, PodWatch, "asyncio.Queue[JobKey]"], Awaitable[None]]) -> None:
-        """Run a scenario with a watch of this server."""
-
-        async def run() -> None:
-            app = web.Application()
-            app.router.add_get("/{path:.*}", self.answer)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            cache, changed = Cache(), asyncio.Queue[JobKey]()
-            try:
-                async with Api(lambda: kopf.ConnectionInfo(server=url)) as api:
-                    watch = PodWatch(api, cache, None, changed.put_nowait)
-                    await asyncio.wait_for(scenario(cache, watch, changed), 10)
-            finally:
-                await runner.cleanup()
-
-        asyncio.run(run())
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[tuple[Cache, PodWatch, "asyncio.Queue[JobKey]"]]:
+        """A watch of this server, its cache, and the jobs whose pods changed."""
+        app = web.Application()
+        app.router.add_get("/{path:.*}", self.answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        cache, changed = Cache(), asyncio.Queue[JobKey]()
+        try:
+            async with Api(lambda: kopf.ConnectionInfo(server=url)) as api:
+                yield cache, PodWatch(api, cache, None, changed.put_nowait), changed
+        finally:
+            await runner.cleanup()
 
 
 @pytest.fixture
@@ -101,26 +97,20 @@ def known(cache: Cache) -> dict[str, str]:
     return {each.name: each.resource_version for each in cache.pods(KEY)}
 
 
-def followed(server: Pods, until: Callable[[Cache], bool]) -> Cache:
+async def followed(server: Pods, until: Callable[[Cache], bool]) -> Cache:
     """List, then follow until the cache is in a state; return the cache."""
-    seen: list[Cache] = []
-
-    async def scenario(cache: Cache, watch: PodWatch, changed: "asyncio.Queue[Any]") -> None:
+    async with server.watched() as (cache, watch, changed):
         await watch.list()
         following = asyncio.create_task(watch.follow())
         while not until(cache):
             await changed.get()
         following.cancel()
-        seen.append(cache)
-
-    server.play(scenario)
-    return seen[0]
+    return cache
 
 
-def test_all_pages_of_the_list_are_kept_and_missing_pods_removed(server: Pods) -> None:
+async def test_all_pages_of_the_list_are_kept_and_missing_pods_removed(server: Pods) -> None:
     server.pages = [[pod(0, 1), pod(1, 2)], [pod(2, 3)]]
-
-    async def scenario(cache: Cache, watch: PodWatch, changed: "asyncio.Queue[Any]") -> None:
+    async with server.watched() as (cache, watch, changed):
         await watch.list()
         assert known(cache) == {"cartpole-0": "1", "cartpole-1": "2", "cartpole-2": "3"}
         server.pages = [[pod(1, 2)]]
@@ -128,27 +118,25 @@ def test_all_pages_of_the_list_are_kept_and_missing_pods_removed(server: Pods) -
         assert known(cache) == {"cartpole-1": "2"}
         assert [changed.get_nowait() for _ in range(changed.qsize())] == [KEY, KEY]
 
-    server.play(scenario)
 
-
-def test_changes_are_taken_in_from_the_version_of_the_list(server: Pods) -> None:
+async def test_changes_are_taken_in_from_the_version_of_the_list(server: Pods) -> None:
     server.pages = [[pod(0, 1), pod(1, 2)]]
     server.events = [[("ADDED", pod(2, 6)), ("MODIFIED", pod(0, 7)), ("DELETED", pod(1, 8))]]
-    found = followed(server, lambda cache: known(cache) == {"cartpole-0": "7", "cartpole-2": "6"})
+    found = await followed(server, lambda cache: known(cache) == {"cartpole-0": "7", "cartpole-2": "6"})
     assert len(found.pods(KEY)) == 2
     assert server.asked[:2] == ["list", "5"]
 
 
-def test_next_watch_continues_where_the_last_one_ended_without_a_list(server: Pods) -> None:
+async def test_next_watch_continues_where_the_last_one_ended_without_a_list(server: Pods) -> None:
     server.events = [
         [("ADDED", pod(0, 6)), ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "9"}})],
         [("ADDED", pod(1, 10))],
     ]
-    followed(server, lambda cache: len(cache.pods(KEY)) == 2)
+    await followed(server, lambda cache: len(cache.pods(KEY)) == 2)
     assert server.asked[:3] == ["list", "5", "9"]
 
 
-def test_forgotten_changes_lead_to_a_new_list_that_finds_deletions(server: Pods) -> None:
+async def test_forgotten_changes_lead_to_a_new_list_that_finds_deletions(server: Pods) -> None:
     server.pages = [[pod(0, 1)]]
     server.events = [[("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})]]
 
@@ -156,11 +144,11 @@ def test_forgotten_changes_lead_to_a_new_list_that_finds_deletions(server: Pods)
         server.pages, server.version = [[pod(1, 7)]], 7
         return known(cache) == {"cartpole-1": "7"}
 
-    followed(server, deleted)
+    await followed(server, deleted)
     assert server.asked[:3] == ["list", "5", "list"]
 
 
 @pytest.mark.parametrize("event", [("ERROR", {"kind": "Status", "code": 500}), ("ADDED", {"metadata": {}})])
-def test_watch_goes_on_after_an_error(server: Pods, event: tuple[str, Manifest]) -> None:
+async def test_watch_goes_on_after_an_error(server: Pods, event: tuple[str, Manifest]) -> None:
     server.events = [[event], [("ADDED", pod(0, 6))]]
-    followed(server, lambda cache: bool(cache.pods(KEY)))
+    await followed(server, lambda cache: bool(cache.pods(KEY)))

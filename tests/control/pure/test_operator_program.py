@@ -1,9 +1,7 @@
 """What leads to a look, and what a look that left something undone leads to. The API server is one that only lists."""
 
-import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import kopf
@@ -42,7 +40,10 @@ class Lists:
     Attributes:
         asked: What was listed.
         statuses: The stored statuses.
+        url: Where it listens.
     """
+
+    url: str
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -58,39 +59,32 @@ class Lists:
         generation = self.statuses[-1]["observedGeneration"]
         return web.json_response({**stored(generation), "status": self.statuses[-1]})
 
-    def play(self, scenario: Callable[[Callable[[], kopf.ConnectionInfo]], Awaitable[None]]) -> None:
-        """Run a scenario with the server's login."""
-
-        async def run() -> None:
-            app = web.Application()
-            app.router.add_get("/{path:.*}", self.list)
-            app.router.add_patch("/{path:.*}", self.apply)
-            runner = web.AppRunner(app, access_log=None)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            try:
-                await asyncio.wait_for(scenario(lambda: kopf.ConnectionInfo(server=url)), 10)
-            finally:
-                await runner.cleanup()
-
-        asyncio.run(run())
+    def connect(self) -> kopf.ConnectionInfo:
+        """Log in to the server."""
+        return kopf.ConnectionInfo(server=self.url)
 
 
 @pytest.fixture
-def lists() -> Lists:
-    return Lists()
+async def lists() -> AsyncIterator[Lists]:
+    """A running API server."""
+    lists, app = Lists(), web.Application()
+    app.router.add_get("/{path:.*}", lists.list)
+    app.router.add_patch("/{path:.*}", lists.apply)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    lists.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield lists
+    await runner.cleanup()
 
 
-@asynccontextmanager
-async def started(connect: Callable[[], kopf.ConnectionInfo]) -> AsyncIterator[Operator]:
+@pytest.fixture
+async def operator(lists: Lists) -> AsyncIterator[Operator]:
     """An operator without tasks: only the test takes keys from its queue."""
-    operator = Operator(Settings(port=0, workers=0), connect, NatsInMemory)
+    operator = Operator(Settings(port=0, workers=0), lists.connect, NatsInMemory)
     await operator.start()
-    try:
-        yield operator
-    finally:
-        await operator.stop()
+    yield operator
+    await operator.stop()
 
 
 async def take_job(operator: Operator) -> JobKey:
@@ -101,48 +95,33 @@ async def take_job(operator: Operator) -> JobKey:
     return key
 
 
-def test_object_seen_before_the_first_list_is_reconciled_afterwards(lists: Lists) -> None:
-    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
-        async with started(connect) as operator:
-            early = copy.copy(operator)  # as kopf does for each object of which it is told for the first time
-            early.seen(KIND, stored(5), deleted=False)
-            assert await take_job(operator) == KEY  # it was listed
-            early.seen(KIND, stored(6), deleted=False)
-            assert await take_job(operator) == KEY
-
-    lists.play(scenario)
+async def test_object_seen_before_the_first_list_is_reconciled_afterwards(operator: Operator) -> None:
+    early = copy.copy(operator)  # as kopf does for each new object
+    early.seen(KIND, stored(5), deleted=False)
+    assert await take_job(operator) == KEY  # it was listed
+    early.seen(KIND, stored(6), deleted=False)
+    assert await take_job(operator) == KEY
 
 
-def test_no_job_is_reconciled_before_the_first_list(lists: Lists) -> None:
-    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
-        async with started(connect) as operator:
-            assert await take_job(operator) == KEY
-            assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED, "Pod")]
-
-    lists.play(scenario)
+async def test_no_job_is_reconciled_before_the_first_list(lists: Lists, operator: Operator) -> None:
+    assert await take_job(operator) == KEY
+    assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED, "Pod")]
 
 
-def test_dropped_messages_are_among_the_metrics(lists: Lists) -> None:
-    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
-        async with started(connect) as operator:
-            assert b"rollfleet_messages_dropped_total 0.0" in operator.metrics.exposition()
-
-    lists.play(scenario)
+async def test_dropped_messages_are_among_the_metrics(operator: Operator) -> None:
+    assert b"rollfleet_messages_dropped_total 0.0" in operator.metrics.exposition()
 
 
-def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: Lists) -> None:
-    async def scenario(connect: Callable[[], kopf.ConnectionInfo]) -> None:
-        now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
-        async with Api(connect) as api:
-            reconciler = Reconciler(api, cache, NatsInMemory(), settings, lambda: now_s[0])
-            cache.put(stored(6, workers=-1))
-            assert await reconciler.reconcile(KEY) == ReconcileResult()
-            now_s[0] += 1
-            cache.put(stored(7, workers="many"))
-            next_s = (await reconciler.reconcile(KEY)).next_s
-            assert next_s == 4.0
-            now_s[0] += next_s
-            assert await reconciler.reconcile(KEY) == ReconcileResult()
-        assert [status["observedGeneration"] for status in lists.statuses] == [6, 7]
-
-    lists.play(scenario)
+async def test_invalid_job_is_reported_once_the_status_interval_is_over(lists: Lists) -> None:
+    now_s, cache, settings = [1_800_000_000.0], Cache(), Settings(status_interval_s=5.0)
+    async with Api(lists.connect) as api:
+        reconciler = Reconciler(api, cache, NatsInMemory(), settings, lambda: now_s[0])
+        cache.put(stored(6, workers=-1))
+        assert await reconciler.reconcile(KEY) == ReconcileResult()
+        now_s[0] += 1
+        cache.put(stored(7, workers="many"))
+        next_s = (await reconciler.reconcile(KEY)).next_s
+        assert next_s == 4.0
+        now_s[0] += next_s
+        assert await reconciler.reconcile(KEY) == ReconcileResult()
+    assert [status["observedGeneration"] for status in lists.statuses] == [6, 7]

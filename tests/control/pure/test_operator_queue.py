@@ -1,109 +1,83 @@
 """The work queue: order, retries and delays."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from rollfleet_operator import work_queue
 from rollfleet_operator.work_queue import WorkQueue
 
-Scenario = Callable[[WorkQueue[str]], Awaitable[None]]
+
+@pytest.fixture
+async def queue() -> AsyncIterator[WorkQueue[str]]:
+    """A queue, closed after the test."""
+    queue: WorkQueue[str] = WorkQueue()
+    yield queue
+    queue.close()
 
 
-def play(scenario: Scenario) -> None:
-    async def run() -> None:
-        queue: WorkQueue[str] = WorkQueue()
-        await asyncio.wait_for(scenario(queue), 5)
-        queue.close()
-
-    asyncio.run(run())
+async def test_key_added_twice_is_taken_once_and_in_order(queue: WorkQueue[str]) -> None:
+    for key in ("a", "b", "a"):
+        queue.add(key)
+    assert [await queue.take(), await queue.take(), len(queue)] == ["a", "b", 0]
 
 
-def test_key_added_twice_is_taken_once_and_in_order() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        for key in ("a", "b", "a"):
-            queue.add(key)
-        assert [await queue.take(), await queue.take(), len(queue)] == ["a", "b", 0]
-
-    play(scenario)
-
-
-def test_edited_key_passes_by_every_second_of_those_that_wait() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        for key in ("a", "b", "c", "d"):
-            queue.add(key)
-        for key in ("x", "c"):
-            queue.add(key, edited=True)
-        assert [await queue.take() for _ in range(len(queue))] == ["x", "a", "c", "b", "d"]
-
-    play(scenario)
+async def test_edited_key_passes_by_every_second_of_those_that_wait(queue: WorkQueue[str]) -> None:
+    for key in ("a", "b", "c", "d"):
+        queue.add(key)
+    for key in ("x", "c"):
+        queue.add(key, edited=True)
+    assert [await queue.take() for _ in range(len(queue))] == ["x", "a", "c", "b", "d"]
 
 
-def test_edit_during_a_reconciliation_passes_by_too() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        for key in ("x", "a", "b"):
-            queue.add(key)
-        await queue.take()
-        queue.add("x", edited=True)
-        queue.add("x")
-        queue.done("x")
-        assert [await queue.take(), await queue.take()] == ["x", "a"]
-
-    play(scenario)
+async def test_edit_during_a_reconciliation_passes_by_too(queue: WorkQueue[str]) -> None:
+    for key in ("x", "a", "b"):
+        queue.add(key)
+    await queue.take()
+    queue.add("x", edited=True)
+    queue.add("x")
+    queue.done("x")
+    assert [await queue.take(), await queue.take()] == ["x", "a"]
 
 
-def test_change_during_a_reconciliation_causes_another() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        queue.add("a")
-        await queue.take()
-        queue.add("a")
-        assert len(queue) == 0
-        queue.done("a")
-        assert await queue.take() == "a"
-
-    play(scenario)
+async def test_change_during_a_reconciliation_causes_another(queue: WorkQueue[str]) -> None:
+    queue.add("a")
+    await queue.take()
+    queue.add("a")
+    assert len(queue) == 0
+    queue.done("a")
+    assert await queue.take() == "a"
 
 
-def test_waiting_task_is_woken() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        waiting = [asyncio.create_task(queue.take()) for _ in range(2)]
-        await asyncio.sleep(0)
-        queue.add("a")
-        queue.add("b")
-        assert sorted(await asyncio.gather(*waiting)) == ["a", "b"]
-
-    play(scenario)
+async def test_waiting_task_is_woken(queue: WorkQueue[str]) -> None:
+    waiting = [asyncio.create_task(queue.take()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.add("a")
+    queue.add("b")
+    assert sorted(await asyncio.gather(*waiting)) == ["a", "b"]
 
 
-def test_of_several_delays_the_shortest_counts() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        queue.add_later("a", 3600)
-        queue.add_later("a", 0.01)
-        queue.add_later("a", 3600)
-        assert await queue.take() == "a"
-
-    play(scenario)
+async def test_of_several_delays_the_shortest_counts(queue: WorkQueue[str]) -> None:
+    queue.add_later("a", 3600)
+    queue.add_later("a", 0.01)
+    queue.add_later("a", 3600)
+    assert await queue.take() == "a"
 
 
-def test_retries_of_a_failure_come_later_each_time() -> None:
-    async def scenario(queue: WorkQueue[str]) -> None:
-        delays = [queue.failed("a") for _ in range(12)]
-        assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
-        assert max(delays) == work_queue.LAST_RETRY_S
-        queue.done("a")
-        assert queue.failed("a") == 0.5
-
-    play(scenario)
+async def test_retries_of_a_failure_come_later_each_time(queue: WorkQueue[str]) -> None:
+    delays = [queue.failed("a") for _ in range(12)]
+    assert delays[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert max(delays) == work_queue.LAST_RETRY_S
+    queue.done("a")
+    assert queue.failed("a") == 0.5
 
 
-def test_change_does_not_wait_for_a_failures_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_does_not_wait_for_a_failures_delay(
+    queue: WorkQueue[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(work_queue, "FIRST_RETRY_S", 3600.0)
-
-    async def scenario(queue: WorkQueue[str]) -> None:
-        queue.add("a")
-        queue.failed(await queue.take())
-        queue.add("a")
-        assert await queue.take() == "a"
-
-    play(scenario)
+    queue.add("a")
+    queue.failed(await queue.take())
+    queue.add("a")
+    assert await queue.take() == "a"

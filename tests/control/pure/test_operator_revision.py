@@ -1,12 +1,20 @@
 """Revisions: the changes that restart workers or the learner."""
 
+import json
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
+from rollfleet_operator.plan import plan
 from rollfleet_operator.revision import learner_revision, workers_revision
+from rollfleet_operator.verdict import current_run
+
+if TYPE_CHECKING:
+    from tests.control.pure.scene import Scene
 
 Job = Callable[..., CollectorJob]
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "image": "train:1"}]}}}
@@ -73,7 +81,62 @@ def test_new_operator_restarts_no_pods(job: Job, want: Callable[..., Any]) -> No
 
 def test_revisions_stay_what_they_are(job: Job) -> None:
     # A changed hash would restart all workers of all clusters on the day of an upgrade: it must never happen unnoticed.
-    assert (workers_revision(job()), learner_revision(job(learner=LEARNER))) == ("02e1924d", "85c823eb")
+    assert (workers_revision(job()), learner_revision(job(learner=LEARNER))) == ("02e1924d", "9e4b2e9b")
+
+
+def test_learner_of_an_earlier_operator_goes_on_until_an_edit_that_it_cannot_see(job: Job) -> None:
+    present = {"85c823eb"}  # its revision there
+    assert learner_revision(job(learner=LEARNER), present=present) in present
+    edited = job(learner=LEARNER, collect={"totalFrames": 1000})
+    assert learner_revision(edited, present=present) == learner_revision(job(learner=LEARNER))
+
+
+def test_learner_that_an_earlier_operator_started_stays(
+    scene: Callable[..., "Scene"], want: Callable[..., Any]
+) -> None:
+    made = scene(learner=LEARNER)
+    earlier = replace(made, children=tuple(json.loads(json.dumps(made.children).replace("9e4b2e9b", "85c823eb"))))
+    assert current_run(earlier.job, earlier.observed, Role.LEARNER)
+    wanted = want(earlier.job, revisions=earlier.observed.revisions)
+    assert plan(list(wanted.values()), earlier.observed) == []
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"learner": {"template": {"spec": {"containers": [{"name": "learner", "image": "train:2"}]}}}},
+        {
+            "learner": {
+                "template": {"spec": {"containers": [{"name": "learner", "resources": {"limits": {"cpu": "2"}}}]}}
+            }
+        },
+        {"env": {"id": "Pendulum-v1"}},
+        {"policy": {"mlp": {"hidden": [8]}}},
+        {"source": {"configMap": "code"}},
+        {"weights": {"precision": "bfloat16"}},
+        {"collect": {"trajsPerBatch": 8, "trajFormat": "Cat"}},
+    ],
+    ids=str,
+)
+def test_edit_restarts_the_learner(job: Job, edit: dict[str, Any]) -> None:
+    assert learner_revision(job(**{"learner": LEARNER} | edit)) != learner_revision(job(learner=LEARNER))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"collect": {"totalFrames": 1000}},
+        {"collect": {"framesPerBatch": 128, "seed": 7}},
+        {"weights": {"interval": 4, "maxLag": 3}},
+        {"mode": "Sync", "stragglers": {"threshold": 0.5}},
+        {"failure": {"suspectAfterSeconds": 60, "maxRestartsPerWorker": 3}},
+        {"workers": 9, "delivery": {"maxBatchesAhead": 2}},
+    ],
+    ids=str,
+)
+def test_edit_reaches_the_learner_that_runs(job: Job, edit: dict[str, Any]) -> None:
+    spec = {"mode": edit.pop("mode", "Async"), "learner": LEARNER}
+    assert learner_revision(job(**spec | edit)) == learner_revision(job(**spec))
 
 
 def test_changed_image_restarts_a_learner_that_takes_it(job: Job) -> None:
@@ -87,14 +150,3 @@ def test_changed_image_restarts_a_learner_that_takes_it(job: Job) -> None:
 
 def test_image_of_the_workers_restarts_no_learner_with_its_own(job: Job) -> None:
     assert learner_revision(job(learner=LEARNER, image="a:1")) == learner_revision(job(learner=LEARNER, image="a:2"))
-
-
-def test_scaling_restarts_no_learner(job: Job) -> None:
-    assert learner_revision(job(learner=LEARNER, workers=1)) == learner_revision(job(learner=LEARNER, workers=9))
-
-
-def test_changed_suspect_time_restarts_the_learner(job: Job) -> None:
-    patient = job(learner=LEARNER, failure={"suspectAfterSeconds": 60})
-    assert learner_revision(patient) != learner_revision(job(learner=LEARNER))
-    restarted_more = job(learner=LEARNER, failure={"maxRestartsPerWorker": 60})
-    assert learner_revision(restarted_more) == learner_revision(job(learner=LEARNER))

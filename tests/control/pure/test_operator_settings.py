@@ -14,30 +14,35 @@ def test_empty_environment_gives_the_defaults() -> None:
 
 
 def test_settings_are_read_from_the_charts_variables() -> None:
-    said = {
+    environ = {
         "ROLLFLEET_WORKER_IMAGE": "worker:3",
         "ROLLFLEET_NAMESPACES": "lab, other",
         "ROLLFLEET_NETWORK_POLICIES": "false",
         "ROLLFLEET_PORT": "9000",
+        "ROLLFLEET_LEASE": "site/rollfleet",
+        "ROLLFLEET_POD": "rollfleet-0",
     }
-    found = Settings.read(said)
+    found = Settings.read(environ)
     assert (found.worker_image, found.namespaces) == ("worker:3", ("lab", "other"))
     assert (found.network_policies, found.port) == (False, 9000)
+    assert (found.lease, found.pod) == (("site", "rollfleet"), "rollfleet-0")
 
 
 @pytest.mark.parametrize(
-    "said",
+    "environ",
     [
         {"ROLLFLEET_PORT": "http"},
         {"ROLLFLEET_NETWORK_POLICIES": "maybe"},
         {"ROLLFLEET_NATS_TO": "anywhere"},
         {"ROLLFLEET_DNS_TO": "[1]"},
+        {"ROLLFLEET_LEASE": "rollfleet", "ROLLFLEET_POD": "rollfleet-0"},
+        {"ROLLFLEET_LEASE": "site/rollfleet"},
     ],
 )
-def test_mistake_is_named(said: dict[str, str]) -> None:
-    (name,) = said
+def test_mistake_is_named(environ: dict[str, str]) -> None:
+    name = next(iter(environ))
     with pytest.raises(SettingsInvalid, match=name):
-        Settings.read(said)
+        Settings.read(environ)
 
 
 def test_program_with_invalid_settings_reports_it_and_exits(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
-from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase
+from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import invalid, is_transition, not_reconciled, ours, status
@@ -36,6 +36,38 @@ def holds(found: CollectorJobStatus, kind: str) -> tuple[bool, str]:
 
 def collecting(scene: "Scene", *indices: int) -> "Scene":
     return scene.running(*indices).with_heartbeats(*(scene.beat(index) for index in indices))
+
+
+def learner(**fields: Any) -> LearnerStatus:
+    """A learner's heartbeat."""
+    usual: dict[str, Any] = {
+        "session": 1,
+        "version": 9,
+        "applied_version": 8,
+        "frames": 640,
+        "batches": 10,
+        "dropped": 2,
+    }
+    return LearnerStatus(**{**usual, "mean_return": None, "lag": 1, "time_s": NOW_S, **fields})
+
+
+def test_returns_and_waits_are_those_of_the_heartbeats(scene: MakeScene) -> None:
+    found = scene().running(0, 1)
+    workers = [found.beat(0, waited_for_room_s=1.9, waited_for_weights_s=7.0), found.beat(1, waited_for_room_s=2.5)]
+    now = status_of(found.with_heartbeats(*workers, learner=learner(mean_return=-142.4567, episodes=77, waited_s=3.7)))
+    assert (now.mean_return, now.episodes, now.lag) == (-142.5, 77, 1)
+    assert now.waits == WaitsStatus(learner_seconds=3, workers_for_learner_seconds=3, workers_for_weights_seconds=7)
+    gone = found.with_heartbeats(learner=learner(mean_return=3.0, waited_s=5.0)).later(10).with_heartbeats()
+    assert (status_of(gone).mean_return, status_of(gone).waits.learner_seconds) == (3.0, 5)
+
+
+@pytest.mark.parametrize("value", [inf, -inf, nan, 1e300])
+def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(scene: MakeScene, value: float) -> None:
+    found = scene().running(0)
+    beat = found.beat(0, waited_for_room_s=value)
+    now = status_of(found.with_heartbeats(beat, learner=learner(mean_return=value, waited_s=value)))
+    assert now.mean_return in (None, 1e300)
+    assert now.waits == WaitsStatus()
 
 
 def test_worker_is_ready_when_it_runs_and_reports(scene: MakeScene) -> None:
@@ -76,19 +108,13 @@ def test_leaving_worker_does_not_count(scene: MakeScene) -> None:
 
 def test_counters_are_the_learners(scene: MakeScene) -> None:
     found = collecting(scene(), 0, 1)
-    learner = LearnerStatus(
-        session=1, version=7, applied_version=6, frames=640, batches=10, dropped=2, mean_return=1.0, lag=1, time_s=0.0
-    )
-    now = status(replace(found.with_heartbeats(learner=learner).snapshot, frames_per_second=123.456))
-    assert (now.frames, now.frames_per_second, now.published_version, now.applied_version) == (640, 123.5, 7, 6)
+    now = status(replace(found.with_heartbeats(learner=learner()).snapshot, frames_per_second=123.456))
+    assert (now.frames, now.frames_per_second, now.published_version, now.applied_version) == (640, 123.5, 9, 8)
     assert (now.batches.delivered, now.batches.dropped) == (10, 2)
 
 
 def test_counters_stay_when_heartbeats_stop(scene: MakeScene) -> None:
-    learner = LearnerStatus(
-        session=1, version=7, applied_version=6, frames=640, batches=10, dropped=2, mean_return=1.0, lag=1, time_s=0.0
-    )
-    assert status_of(scene().with_heartbeats(learner=learner).later(10).with_heartbeats()).frames == 640
+    assert status_of(scene().with_heartbeats(learner=learner()).later(10).with_heartbeats()).frames == 640
 
 
 def test_gpus_are_those_of_running_workers(scene: MakeScene) -> None:

@@ -179,7 +179,7 @@ def test_worker_that_loses_its_node_in_mid_run_fails_no_job(scene: MakeScene) ->
 def test_deadline_counts_again_after_a_failure(scene: MakeScene) -> None:
     found = scene().running(0, 1)
     ready = found.with_heartbeats(found.beat(0), found.beat(1)).later(100)
-    again = ready.ended("Failed").later(100).edited(image="mended:2").later(100).made().later(100)
+    again = ready.ended("Failed").later(100).edited(image="mended:2").later(100).with_children().later(100)
     assert again.verdict.stage is Stage.LIVE
     assert replace(again, pods=()).unplaced(1, why=GPU, age_s=0).later(601).verdict.stage is Stage.FAILED
 
@@ -200,7 +200,7 @@ def test_failure_stays_in_the_status_until_the_failed_run_is_deleted(scene: Make
     # Else a run that is still seen, because the cache lags, would be taken for a new failure.
     edited = scene().crashed(code=2).ended("Failed").later(60).edited(image="mended:2")
     assert edited.later(1).verdict.stage is Stage.RETRY
-    assert edited.later(1).made().verdict.stage is Stage.LIVE
+    assert edited.later(1).with_children().verdict.stage is Stage.LIVE
 
 
 def test_wait_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
@@ -209,3 +209,19 @@ def test_wait_before_a_failure_does_not_count_again(scene: MakeScene) -> None:
     again = failed.edited(failure={"pendingDeadlineSeconds": 300}).later(10)
     assert again.verdict.stage is Stage.LIVE
     assert again.later(300).verdict.stage is Stage.FAILED
+
+
+def test_a_job_fails_when_no_learner_has_sent_a_heartbeat_in_time(scene: MakeScene) -> None:
+    found = scene(failure={"learnerTimeoutSeconds": 60})
+    alive = replace(learned(9), time_s=found.now_s - 59)
+    assert found.with_heartbeats(learner=alive).verdict.stage is Stage.LIVE
+    gone = found.with_heartbeats(learner=replace(alive, time_s=found.now_s - 60)).verdict
+    assert (gone.stage, gone.reason) == (Stage.FAILED, "LearnerGone")
+    assert scene().with_heartbeats(learner=learned(9)).verdict.stage is Stage.LIVE  # no limit by default
+
+
+@pytest.mark.parametrize(("age_s", "stage"), [(59, Stage.LIVE), (60, Stage.FAILED)])
+def test_a_job_fails_when_no_learner_has_ever_come_in_time(scene: MakeScene, age_s: float, stage: Stage) -> None:
+    found = scene(failure={"learnerTimeoutSeconds": 60})
+    metadata = found.job.metadata.model_copy(update={"creation_timestamp": format_time(found.now_s - age_s)})
+    assert replace(found, job=found.job.model_copy(update={"metadata": metadata})).verdict.stage is stage

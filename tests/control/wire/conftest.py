@@ -1,11 +1,16 @@
-"""A nats-server in JWT mode."""
+"""A nats-server in JWT mode, and the operator's program beside it."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition
+from tests.control.wire.jwt_nats import NatsInJwtMode, Site
+
+from rollfleet_operator.nats.trust import SEED_FILE
 
 
 @pytest.fixture
@@ -19,17 +24,39 @@ def nats_server(tmp_path: Path) -> Iterator[NatsInJwtMode]:
 
 
 @pytest.fixture
-def play(nats_server: NatsInJwtMode, tmp_path: Path) -> Play:
-    """Runs a coroutine function with a `Site`, and lets go of it afterwards."""
+async def site(nats_server: NatsInJwtMode, tmp_path: Path) -> AsyncIterator[Site]:
+    """The server and the operator's NATS to it."""
+    site = Site(nats_server, tmp_path)
+    yield site
+    await site.nats.close()
 
-    def play(scene: Callable[[Site], Awaitable[None]]) -> None:
-        async def go() -> None:
-            site = Site(nats_server, tmp_path)
-            try:
-                await scene(site)
-            finally:
-                await site.nats.close()
 
-        asyncio.run(go())
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ApiServer]:
+    """An API server of the test's own: thousands of objects would be in the way of others."""
+    if not all(find(program) for program in PROGRAMS):
+        pytest.skip(ABSENT)
+    folder = tmp_path / "api-server"
+    folder.mkdir()
+    server = ApiServer(folder)
+    serve_definition(server)
+    yield server
+    server.stop()
 
-    return play
+
+@pytest.fixture
+def operator(server: ApiServer, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The operator's program."""
+    (tmp_path / SEED_FILE).write_text(nats_server.keys.operator.seed)
+    variables = {
+        "KUBECONFIG": str(server.kubeconfig()),
+        "ROLLFLEET_NATS_URL": nats_server.url,
+        "ROLLFLEET_NATS_KEYS": str(tmp_path),
+        "ROLLFLEET_PORT": "0",
+    }
+    with (tmp_path / "operator.log").open("wb") as log:
+        command = [sys.executable, "-P", "-m", "rollfleet_operator"]
+        process = subprocess.Popen(command, env=os.environ | variables, stderr=log, stdin=subprocess.DEVNULL)
+    yield process
+    process.terminate()
+    process.wait(30)

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
@@ -37,15 +38,23 @@ ROOM_BYTES = 4 << 30  # as a bound: nothing is allocated
 class NatsInJwtMode:
     """A nats-server that trusts one operator.
 
+    Args:
+        folder: The folder of its files.
+        store_bytes: The most bytes of its streams.
+        keys: The operator's keys; None: new ones.
+        cluster: Further lines of its configuration, with which it joins a cluster.
+
     Attributes:
         folder: Its files.
         keys: The operator's.
         monitoring: The URL of its health checks.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.keys = folder, new_keys(os.urandom(32))
-        self._port = -1
+    def __init__(
+        self, folder: Path, *, store_bytes: int = ROOM_BYTES, keys: Keys | None = None, cluster: str = ""
+    ) -> None:
+        self.folder, self.keys, self._store_bytes = folder, keys or new_keys(os.urandom(32)), store_bytes
+        self._port, self._cluster = -1, cluster
         (folder / "trust.conf").write_text(trust_configuration(self.keys, now_s=int(time.time())))
         self._start()
 
@@ -58,6 +67,11 @@ class NatsInJwtMode:
     def settings(self) -> NatsSettings:
         """The operator's settings for this server."""
         return NatsSettings(server=Server(url=self.url), keys=self.keys)
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
 
     @property
     def peak_mib(self) -> int:
@@ -99,7 +113,9 @@ class NatsInJwtMode:
             "include trust.conf\n"
             f"max_pending: {PENDING_BYTES}\n"
             f"resolver: {resolver or full}\n"
-            f'jetstream: {{store_dir: "{store}", max_file_store: {ROOM_BYTES}, max_memory_store: {ROOM_BYTES}}}\n'
+            f'jetstream: {{store_dir: "{store}", max_file_store: {self._store_bytes}, '
+            f"max_memory_store: {self._store_bytes}}}\n"
+            f"{self._cluster}"
         )
         command = [str(find_nats_server()), "-c", str(self.folder / "nats.conf")]
         with (self.folder / "log").open("a") as log:
@@ -244,6 +260,3 @@ class Site:
             yield await connection.client()
         finally:
             await connection.close()
-
-
-Play = Callable[[Callable[[Site], Coroutine[Any, Any, None]]], None]

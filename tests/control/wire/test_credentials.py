@@ -9,7 +9,7 @@ import pytest
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.nats.accounts import AccountLimits, job_accounts, job_of, uid_of
+from rollfleet_operator.nats.accounts import job_accounts, job_of, uid_of
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings, NatsSettingsInvalid
 from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, credentials_file, read_credentials, read_token
@@ -122,14 +122,14 @@ def test_jobs_with_similar_names_have_different_keys() -> None:
 
 
 def test_account_names_its_job() -> None:
-    home, workers = job_accounts(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
+    home, workers = job_accounts(job(), KEYS_A, now_s=NOW_S)
     for token in (home, workers):
         assert job_of(token) == subjects_of(job())
         assert uid_of(token) == "uid-1"
 
 
 def test_worker_reaches_streams_only_through_its_permissions() -> None:
-    _, workers = job_accounts(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
+    _, workers = job_accounts(job(), KEYS_A, now_s=NOW_S)
     allowed = permissions(subjects_of(job()), Role.WORKER)
     imports = workers.nats["imports"]
     assert isinstance(imports, list)

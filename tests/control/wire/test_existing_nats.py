@@ -21,7 +21,7 @@ from rollfleet_operator.nats.users import administrator
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 OURS = Signer.of(Kind.OPERATOR, b"o" * 32)
 SOMEBODY = Signer.of(Kind.ACCOUNT, b"s" * 32)
@@ -31,8 +31,8 @@ SOMEBODY = Signer.of(Kind.ACCOUNT, b"s" * 32)
 def settings(nats_server: "NatsInJwtMode", tmp_path: Path) -> NatsSettings:
     """As the chart mounts them: a signing key of their operator, a user of their system account."""
     theirs, system = nats_server.keys.operator, nats_server.keys.system_account()
-    told: Claims = {"type": "operator", "system_account": system.public, "signing_keys": [OURS.public]}
-    operator = Token(name="theirs", subject=theirs.public, issued_s=int(time.time()), nats=told).signed(theirs)
+    claims: Claims = {"type": "operator", "system_account": system.public, "signing_keys": [OURS.public]}
+    operator = Token(name="theirs", subject=theirs.public, issued_s=int(time.time()), nats=claims).signed(theirs)
     trust = nats_server.folder / "trust.conf"
     lines = [line for line in trust.read_text().splitlines() if not line.startswith("operator:")]
     nats_server.kill()
@@ -46,68 +46,62 @@ def settings(nats_server: "NatsInJwtMode", tmp_path: Path) -> NatsSettings:
     return NatsSettings.read({URL: nats_server.url, KEYS: str(folder)})
 
 
-def test_jobs_run_and_objects_of_others_are_left_alone(play: "Play", settings: NatsSettings) -> None:
-    async def scene(site: "Site") -> None:
-        theirs = site.server.keys
-        system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
-        registry = AccountRegistry(system, theirs)
-        claims: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
-        await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims))
-        nats, job = NatsOnServer(settings), site.job()
-        assert await nats.provisioned() == set()
-        await nats.provision(job)
-        assert await nats.provisioned() == {JobKey("default", "a")}
-        for role in Role:
-            credentials = await nats.credentials(job, role, None)
-            async with site.guest(job, role, credentials) as guest:
-                subject = subjects_of(job).worker(0) if role is Role.WORKER else subjects_of(job).learner
-                await guest.client.jetstream().publish(subject, b"here")
-        assert not (await nats.heartbeats(job)).workers  # it was no heartbeat, but it was there to be read
-        await nats.deprovision(JobKey("default", "a"))
-        assert await nats.provisioned() == set()
-        assert await registry.held(SOMEBODY.public) is not None
-        assert await registry.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
-        await nats.close()
-        await system.close()
-
-    play(scene)
+async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSettings, site: "Site") -> None:
+    theirs = site.server.keys
+    system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+    registry = AccountRegistry(system, theirs)
+    claims: Claims = {"type": "account", "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1}}
+    await registry.ensure(Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims))
+    nats, job = NatsOnServer(settings), site.job()
+    assert await nats.provisioned() == set()
+    await nats.provision(job)
+    assert await nats.provisioned() == {JobKey("default", "a")}
+    for role in Role:
+        credentials = await nats.credentials(job, role, None)
+        async with site.guest(job, role, credentials) as guest:
+            subject = subjects_of(job).worker(0) if role is Role.WORKER else subjects_of(job).learner
+            await guest.client.jetstream().publish(subject, b"here")
+    assert not (await nats.heartbeats(job)).workers  # it was no heartbeat, but it was there to be read
+    await nats.deprovision(JobKey("default", "a"))
+    assert await nats.provisioned() == set()
+    assert await registry.held(SOMEBODY.public) is not None
+    assert await registry.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
+    await nats.close()
+    await system.close()
 
 
-def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_job(
-    play: "Play", settings: NatsSettings
+async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_job(
+    settings: NatsSettings, site: "Site"
 ) -> None:
-    async def scene(site: "Site") -> None:
-        nats, job = NatsOnServer(settings), site.job()
-        await nats.provision(job)
-        subjects = subjects_of(job)
-        home = nats._keys.account(subjects, Role.LEARNER).public
-        theirs = site.server.keys
-        system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
-        claims: Claims = {
-            "type": "account",
-            "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1},
-            "imports": [
-                {"name": subject, "subject": subject, "local_subject": subject, "account": home, "type": kind}
-                for subject, kind in ((subjects.weights, "stream"), (subjects.batch_subjects[0], "service"))
-            ],
-        }
-        somebody = Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims)
-        await AccountRegistry(system, theirs).ensure(somebody)
-        stranger = Connection(settings.server, own_user(SOMEBODY), "stranger")
-        client = await stranger.client()
-        heard = await client.subscribe(subjects.weights)
-        await client.publish(subjects.batch_chunk(0, 0), b"forged")
-        await client.flush()
-        credentials = await nats.credentials(job, Role.LEARNER, None)
-        async with site.guest(job, Role.LEARNER, credentials) as learner:
-            await learner.client.jetstream().publish(subjects.weight_chunk(1, 0), b"weights")
-        worker = await nats.credentials(job, Role.WORKER, None)
-        async with site.guest(job, Role.WORKER, worker) as guest:
-            stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")
-            assert stored.seq == 1  # the first one in the queue
-        await client.flush()
-        assert heard.pending_msgs == 0
-        for connection in (stranger, system, nats):
-            await connection.close()
-
-    play(scene)
+    nats, job = NatsOnServer(settings), site.job()
+    await nats.provision(job)
+    subjects = subjects_of(job)
+    home = nats._keys.account(subjects, Role.LEARNER).public
+    theirs = site.server.keys
+    system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
+    claims: Claims = {
+        "type": "account",
+        "limits": {"conn": -1, "subs": -1, "data": -1, "payload": -1, "imports": -1},
+        "imports": [
+            {"name": subject, "subject": subject, "local_subject": subject, "account": home, "type": kind}
+            for subject, kind in ((subjects.weights, "stream"), (subjects.batch_subjects[0], "service"))
+        ],
+    }
+    somebody = Token(name="somebody", subject=SOMEBODY.public, issued_s=int(time.time()), nats=claims)
+    await AccountRegistry(system, theirs).ensure(somebody)
+    stranger = Connection(settings.server, own_user(SOMEBODY), "stranger")
+    client = await stranger.client()
+    heard = await client.subscribe(subjects.weights)
+    await client.publish(subjects.batch_chunk(0, 0), b"forged")
+    await client.flush()
+    credentials = await nats.credentials(job, Role.LEARNER, None)
+    async with site.guest(job, Role.LEARNER, credentials) as learner:
+        await learner.client.jetstream().publish(subjects.weight_chunk(1, 0), b"weights")
+    worker = await nats.credentials(job, Role.WORKER, None)
+    async with site.guest(job, Role.WORKER, worker) as guest:
+        stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")
+        assert stored.seq == 1  # the first one in the queue
+    await client.flush()
+    assert heard.pending_msgs == 0
+    for connection in (stranger, system, nats):
+        await connection.close()

@@ -3,12 +3,13 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.control.wire.jwt_nats import PENDING_BYTES, Guest
+from tests.attacks import ATTACKS, LARGE, Attack
+from tests.control.wire.jwt_nats import PENDING_BYTES
 from tests.sdk.nats.numbered_batches import META, fragment
 
 import rollfleet
@@ -21,57 +22,19 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 MOST_MIB = 400  # of the server's memory
 LIMITS = AccountLimits(state_bytes=32 << 20)
 MOST_STORED_MIB = 160  # 36 MiB of each job, and what NATS has not compacted yet
 MOST_MESSAGES = 2_000  # of a stream of a small job; NATS needs memory for the subject of each
-LARGE = bytes(1_000_000)
-LONG = "x" * 60_000  # NATS takes headers of 64 KB
-LONG_TOKEN = "x" * 3_800  # and subjects of 4 KB
 READ_EVERY = 500  # messages between two looks at what the server has answered
-
-Attack = Callable[[Guest, CollectorJob, int], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
 def memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Go collect garbage early, as the chart does: else the test would measure garbage."""
     monkeypatch.setenv("GOMEMLIMIT", "256MiB")
-
-
-async def message_ids(guest: Guest, job: CollectorJob, number: int) -> None:
-    await guest.client.publish(subjects_of(job).worker(0), b"", headers={"Nats-Msg-Id": f"{number}{LONG}"})
-
-
-async def message_ids_of_batches(guest: Guest, job: CollectorJob, number: int) -> None:
-    await guest.client.publish(subjects_of(job).batch_chunk(0, 0), b"", headers={"Nats-Msg-Id": f"{number}{LONG}"})
-
-
-async def workers_that_do_not_exist(guest: Guest, job: CollectorJob, number: int) -> None:
-    subjects = subjects_of(job)
-    for subject in (subjects.lease(number), subjects.worker(number), subjects.batch_chunk(number, 0)):
-        await guest.client.publish(subject, b"")
-
-
-async def long_subjects(guest: Guest, job: CollectorJob, number: int) -> None:
-    await guest.client.publish(f"{subjects_of(job).lease(number)}{LONG_TOKEN}", b"")
-    await guest.client.publish(f"{subjects_of(job).batch_chunk(0, number)}{LONG_TOKEN}", b"")
-
-
-async def large_messages(guest: Guest, job: CollectorJob, number: int) -> None:
-    await guest.client.publish(subjects_of(job).lease(number), LARGE)
-    await guest.client.publish(subjects_of(job).batch_chunk(0, number), LARGE)
-
-
-ATTACKS = [
-    (message_ids, 10_000),
-    (message_ids_of_batches, 4_000),
-    (workers_that_do_not_exist, 40_000),
-    (long_subjects, 20_000),
-    (large_messages, 400),
-]
 
 
 @asynccontextmanager
@@ -113,7 +76,7 @@ def deliver(job: CollectorJob, at_learner: Address, at_worker: Address, enough: 
 async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times: int) -> None:
     async with site.guest(job, Role.WORKER) as worker:
         for number in range(times):
-            await attack(worker, job, number)
+            await attack(worker.client, subjects_of(job), number)
             if number % READ_EVERY == 0:
                 await worker.flush()
         await worker.flush()
@@ -126,20 +89,17 @@ async def most_messages(site: "Site", job: CollectorJob) -> int:
 
 
 @pytest.mark.parametrize(("attack", "times"), ATTACKS, ids=[attack.__name__ for attack, _ in ATTACKS])
-def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
-    attack: Attack, times: int, nats_server: "NatsInJwtMode", play: "Play"
+async def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
+    attack: Attack, times: int, nats_server: "NatsInJwtMode", site: "Site"
 ) -> None:
-    async def scene(site: "Site") -> None:
-        job, nats = site.job(), site.nats_with(limits=LIMITS)
-        await nats.provision(job)
-        async with job_beside(site):
-            await does_its_worst(site, job, attack, times)
-        await nats.close()
-        assert await most_messages(site, job) < MOST_MESSAGES
-        assert nats_server.peak_mib < MOST_MIB
-        assert nats_server.stored_mib < MOST_STORED_MIB
-
-    play(scene)
+    job, nats = site.job(), site.nats_with(limits=LIMITS)
+    await nats.provision(job)
+    async with job_beside(site):
+        await does_its_worst(site, job, attack, times)
+    await nats.close()
+    assert await most_messages(site, job) < MOST_MESSAGES
+    assert nats_server.peak_mib < MOST_MIB
+    assert nats_server.stored_mib < MOST_STORED_MIB
 
 
 async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int) -> None:
@@ -163,35 +123,29 @@ async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int
                 await site.stored(job, subjects.spec)  # a round trip
 
 
-def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job, nats = site.job(), site.nats_with(limits=LIMITS)
-        await nats.provision(job)
-        async with job_beside(site):
-            await ask_and_read_nothing(site, job, connections=2)
-        await nats.close()
-        assert nats_server.peak_mib < MOST_MIB
-
-    play(scene)
+async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job, nats = site.job(), site.nats_with(limits=LIMITS)
+    await nats.provision(job)
+    async with job_beside(site):
+        await ask_and_read_nothing(site, job, connections=2)
+    await nats.close()
+    assert nats_server.peak_mib < MOST_MIB
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job, nats = site.job(), site.nats_with(limits=LIMITS)
-        await nats.provision(job)
-        until = time.monotonic() + 60.0
+async def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job, nats = site.job(), site.nats_with(limits=LIMITS)
+    await nats.provision(job)
+    until = time.monotonic() + 60.0
 
-        async def again_and_again(attack: Attack, times: int) -> None:
-            while time.monotonic() < until:
-                await does_its_worst(site, job, attack, times // 10)
+    async def again_and_again(attack: Attack, times: int) -> None:
+        while time.monotonic() < until:
+            await does_its_worst(site, job, attack, times // 10)
 
-        async with job_beside(site), asyncio.TaskGroup() as attacks:
-            for attack, times in ATTACKS:
-                attacks.create_task(again_and_again(attack, times))
-        await nats.close()
-        assert nats_server.peak_mib < 2 * MOST_MIB
-        assert nats_server.stored_mib < MOST_STORED_MIB
-
-    play(scene)
+    async with job_beside(site), asyncio.TaskGroup() as attacks:
+        for attack, times in ATTACKS:
+            attacks.create_task(again_and_again(attack, times))
+    await nats.close()
+    assert nats_server.peak_mib < 2 * MOST_MIB
+    assert nats_server.stored_mib < MOST_STORED_MIB

@@ -16,7 +16,7 @@ from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 T = TypeVar("T")
 LEASE = Lease(incarnation=4, host="node-1", pid=7)
@@ -60,89 +60,74 @@ async def running(site: "Site") -> CollectorJob:
     return job
 
 
-def test_lost_state_for_restarting_processes_is_restored(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = await running(site)
-        subjects = subjects_of(job)
-        for _ in range(2):
-            lose_everything(nats_server)
-            await noticed(site, job)
-            await site.nats.provision(job)
-            assert await site.stored(job, subjects.lease(1)) == pack(LEASE)
-            assert await site.stored(job, subjects.control) == pack(CONTROL)
-            assert (await site.nats.heartbeats(job)).learner == LEARNER
-
-    play(scene)
-
-
-def test_message_from_before_the_restore_is_kept(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = await running(site)
+async def test_lost_state_for_restarting_processes_is_restored(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job = await running(site)
+    subjects = subjects_of(job)
+    for _ in range(2):
         lose_everything(nats_server)
-        other = site.nats_with()  # of an operator that has heard nothing
-        await other.provision(job)
-        await other.close()
-        newer = replace(CONTROL, round=12)
-        await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
+        await noticed(site, job)
         await site.nats.provision(job)
-        assert await site.stored(job, subjects_of(job).control) == pack(newer)
-
-    play(scene)
-
-
-def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        first = await running(site)
-        lose_everything(nats_server)
-        await noticed(site, first)
-        second = site.job(uid="uid-2", workers=2)
-        await site.nats.provision(second)
-        assert await site.stored(second, subjects_of(second).control) == b""
-        assert not (await site.nats.heartbeats(second)).learner
-
-    play(scene)
+        assert await site.stored(job, subjects.lease(1)) == pack(LEASE)
+        assert await site.stored(job, subjects.control) == pack(CONTROL)
+        assert (await site.nats.heartbeats(job)).learner == LEARNER
 
 
-def test_lost_streams_of_an_existing_account_are_recreated(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(delivery={"maxBytes": "4Mi", "storage": "Memory"})
-        await site.nats.provision(job)
-        await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
-        assert (await site.nats.heartbeats(job)).control == CONTROL
-        nats_server.kill()
-        nats_server.start_again()
-        for _ in range(2):
-            await noticed(site, job)
-        await site.nats.provision(job)
-        assert (await site.nats.heartbeats(job)).control == CONTROL
+async def test_message_from_before_the_restore_is_kept(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job = await running(site)
+    lose_everything(nats_server)
+    other = site.nats_with()  # of an operator that has heard nothing
+    await other.provision(job)
+    await other.close()
+    newer = replace(CONTROL, round=12)
+    await site.speak(job, Role.LEARNER, {subjects_of(job).control: newer})
+    await site.nats.provision(job)
+    assert await site.stored(job, subjects_of(job).control) == pack(newer)
 
-    play(scene)
+
+async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    first = await running(site)
+    lose_everything(nats_server)
+    await noticed(site, first)
+    second = site.job(uid="uid-2", workers=2)
+    await site.nats.provision(second)
+    assert await site.stored(second, subjects_of(second).control) == b""
+    assert not (await site.nats.heartbeats(second)).learner
+
+
+async def test_lost_streams_of_an_existing_account_are_recreated(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job = site.job(delivery={"maxBytes": "4Mi", "storage": "Memory"})
+    await site.nats.provision(job)
+    await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
+    assert (await site.nats.heartbeats(job)).control == CONTROL
+    nats_server.kill()
+    nats_server.start_again()
+    for _ in range(2):
+        await noticed(site, job)
+    await site.nats.provision(job)
+    assert (await site.nats.heartbeats(job)).control == CONTROL
 
 
 @pytest.mark.parametrize("role", Role)
-def test_refused_processes_continue_when_the_accounts_are_back(
-    role: Role, nats_server: "NatsInJwtMode", play: "Play"
+async def test_refused_processes_continue_when_the_accounts_are_back(
+    role: Role, nats_server: "NatsInJwtMode", site: "Site"
 ) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        subjects = subjects_of(job)
-        subject = subjects.worker(0) if role is Role.WORKER else subjects.learner
+    job = site.job()
+    subjects = subjects_of(job)
+    subject = subjects.worker(0) if role is Role.WORKER else subjects.learner
+    await site.nats.provision(job)
+    address = site.address(job, role)
+    link = await asyncio.to_thread(lambda: Link(address, role=role))
+    try:
+        await blocking(lambda: link.call(link.store(subject, b"before"), timeout_s=10))
+        lose_everything(nats_server)
+        async with asyncio.timeout(20):
+            while "authorization" not in str(link._last_error).lower():
+                await blocking(lambda: time.sleep(0.01))
         await site.nats.provision(job)
-        address = site.address(job, role)
-        link = await asyncio.to_thread(lambda: Link(address, role=role))
-        try:
-            await blocking(lambda: link.call(link.store(subject, b"before"), timeout_s=10))
-            lose_everything(nats_server)
-            async with asyncio.timeout(20):
-                while "authorization" not in str(link._last_error).lower():
-                    await blocking(lambda: time.sleep(0.01))
-            await site.nats.provision(job)
-            await blocking(lambda: link.call(link.store(subject, b"after"), timeout_s=20))
-            assert await site.stored(job, subject) == b"after"
-        finally:
-            await blocking(link.close)
-
-    play(scene)
+        await blocking(lambda: link.call(link.store(subject, b"after"), timeout_s=20))
+        assert await site.stored(job, subject) == b"after"
+    finally:
+        await blocking(link.close)
 
 
 async def blocking(call: Callable[[], T]) -> T:

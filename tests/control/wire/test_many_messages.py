@@ -18,7 +18,7 @@ from rollfleet_operator.nats import heartbeat_listener
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Play, Site
+    from tests.control.wire.jwt_nats import Site
 
 WORKERS = 300
 MOST_BYTES = 1 << 18  # of 36 MiB that are sent
@@ -41,62 +41,52 @@ async def heard(site: "Site", job: CollectorJob, enough: Callable[[Heartbeats], 
             await site.stored(job, subjects_of(job).spec)  # a round trip: they are on their way
 
 
-def test_heartbeats_of_many_workers_on_paper_take_little_memory(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=WORKERS, delivery={"maxBytes": "64Mi"})
-        await site.nats.provision(job)
-        subjects = subjects_of(job)
-        await site.nats.heartbeats(job)
-        async with site.guest(job, Role.WORKER) as worker:
-            for index in range(WORKERS):
-                await worker.client.publish(subjects.worker(index), pack(failed(index)))
-                await worker.client.publish(subjects.lease(index), LARGE)
-                if index % 50 == 0:
-                    await worker.flush()
-            await worker.flush()
-        found = await heard(site, job, lambda found: len(found.workers) == WORKERS)
-        assert all(status.state is WorkerState.FAILED for status in found.workers.values())
-        errors = [status.error for status in found.workers.values() if status.error]
-        assert all(ERROR.endswith(error) for error in errors), "a job's status shows the last line"
-        leases = (await site.nats._connections.of(subjects)).listener.kept(job)
-        assert 0 < sum(map(len, (*errors, *leases.values()))) < MOST_BYTES
-        assert site.nats.dropped_messages >= WORKERS
-
-    play(scene)
+async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Site") -> None:
+    job = site.job(workers=WORKERS, delivery={"maxBytes": "64Mi"})
+    await site.nats.provision(job)
+    subjects = subjects_of(job)
+    await site.nats.heartbeats(job)
+    async with site.guest(job, Role.WORKER) as worker:
+        for index in range(WORKERS):
+            await worker.client.publish(subjects.worker(index), pack(failed(index)))
+            await worker.client.publish(subjects.lease(index), LARGE)
+            if index % 50 == 0:
+                await worker.flush()
+        await worker.flush()
+    found = await heard(site, job, lambda found: len(found.workers) == WORKERS)
+    assert all(status.state is WorkerState.FAILED for status in found.workers.values())
+    errors = [status.error for status in found.workers.values() if status.error]
+    assert all(ERROR.endswith(error) for error in errors), "a job's status shows the last line"
+    leases = (await site.nats._connections.of(subjects)).listener.kept(job)
+    assert 0 < sum(map(len, (*errors, *leases.values()))) < MOST_BYTES
+    assert site.nats.dropped_messages >= WORKERS
 
 
-def test_messages_of_invented_workers_are_dropped_and_counted(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=2)
-        await site.nats.provision(job)
-        await site.nats.heartbeats(job)
-        subjects = subjects_of(job)
-        beats = {subjects.worker(2): failed(2), f"{subjects.worker(0)}0": failed(0), subjects.worker(1): failed(0)}
-        await site.speak(job, Role.WORKER, {**beats, subjects.worker(0): failed(0)})
-        found = await heard(site, job, lambda found: bool(found.workers))
-        assert list(found.workers) == [0]
-        assert site.nats.dropped_messages >= len(beats)  # what was stored comes again when it is asked for
-
-    play(scene)
+async def test_messages_of_invented_workers_are_dropped_and_counted(site: "Site") -> None:
+    job = site.job(workers=2)
+    await site.nats.provision(job)
+    await site.nats.heartbeats(job)
+    subjects = subjects_of(job)
+    beats = {subjects.worker(2): failed(2), f"{subjects.worker(0)}0": failed(0), subjects.worker(1): failed(0)}
+    await site.speak(job, Role.WORKER, {**beats, subjects.worker(0): failed(0)})
+    found = await heard(site, job, lambda found: bool(found.workers))
+    assert list(found.workers) == [0]
+    assert site.nats.dropped_messages >= len(beats)  # what was stored comes again when it is asked for
 
 
-def test_large_job_takes_no_place_from_a_small_one(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_job_takes_no_place_from_a_small_one(site: "Site", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 20)
     monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
-
-    async def scene(site: "Site") -> None:
-        large, small = site.job("large", workers=50), site.job("small", workers=2)
-        for job, workers in ((large, 50), (small, 2)):
-            await site.nats.provision(job)
-            await site.nats.heartbeats(job)
-            subjects = subjects_of(job)
-            beats = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(workers)}
-            leases = {subjects.lease(index): Lease(incarnation=1, host="a", pid=1) for index in range(workers)}
-            await site.speak(job, Role.WORKER, {**beats, **leases})
-        found = await heard(site, small, lambda found: len(found.workers) == 2)
-        assert len(found.workers) == 2
-        assert len((await site.nats.heartbeats(large)).workers) <= 20
-        await site.nats.deprovision(JobKey("default", "large"))
-        assert site.nats._connections.messages.kept == 4
-
-    play(scene)
+    large, small = site.job("large", workers=50), site.job("small", workers=2)
+    for job, workers in ((large, 50), (small, 2)):
+        await site.nats.provision(job)
+        await site.nats.heartbeats(job)
+        subjects = subjects_of(job)
+        beats = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(workers)}
+        leases = {subjects.lease(index): Lease(incarnation=1, host="a", pid=1) for index in range(workers)}
+        await site.speak(job, Role.WORKER, {**beats, **leases})
+    found = await heard(site, small, lambda found: len(found.workers) == 2)
+    assert len(found.workers) == 2
+    assert len((await site.nats.heartbeats(large)).workers) <= 20
+    await site.nats.deprovision(JobKey("default", "large"))
+    assert site.nats._connections.messages.kept == 4

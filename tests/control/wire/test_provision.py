@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 from nats.js.errors import APIError
 
+import rollfleet
 from rollfleet_api.jetstream import JetStreamCode
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import Reply, Request, subjects_of
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import NatsInJwtMode, Play, Site
+    from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 WORKER = WorkerStatus.starting(1, 0)
 LEARNER = LearnerStatus(
@@ -33,136 +33,111 @@ async def stream_names(site: "Site", job: CollectorJob) -> set[str | None]:
         return {stream.config.name for stream in await client.jsm().streams_info()}
 
 
-def test_a_job_gets_its_streams_and_its_spec(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        subjects = subjects_of(job)
-        assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
-        assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
-        assert await site.nats.provisioned() == {JobKey("default", "a")}
-
-    play(scene)
+async def test_a_job_gets_its_streams_and_its_spec(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    subjects = subjects_of(job)
+    assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
+    assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
+    assert await site.nats.provisioned() == {JobKey("default", "a")}
 
 
-def test_job_with_reserved_space_may_change(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        delivery = {"maxBytes": "2500Mi"}  # twice of it is more than there is
-        await site.nats.provision(site.job(delivery=delivery))
-        await site.nats.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
-
-    play(scene)
+async def test_job_with_reserved_space_may_change(site: "Site") -> None:
+    delivery = {"maxBytes": "2500Mi"}  # twice of it is more than there is
+    await site.nats.provision(site.job(delivery=delivery))
+    await site.nats.provision(site.job(delivery=delivery | {"maxBatchesAhead": 2}, workers=3))
 
 
 @pytest.mark.parametrize(("first", "then"), [("Block", "DropOldest"), ("DropOldest", "Block")])
-def test_whenfull_may_change(play: "Play", first: str, then: str) -> None:
-    async def scene(site: "Site") -> None:
-        for when in (first, then):
-            await site.nats.provision(job := site.job(delivery={"maxBytes": "4Mi", "whenFull": when}))
-        async with site.administrator(subjects_of(job)) as client:
-            stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
-            assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
-
-    play(scene)
+async def test_whenfull_may_change(site: "Site", first: str, then: str) -> None:
+    for when in (first, then):
+        await site.nats.provision(job := site.job(delivery={"maxBytes": "4Mi", "whenFull": when}))
+    async with site.administrator(subjects_of(job)) as client:
+        stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
+        assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
 
 
 @pytest.mark.parametrize("storage", ["File", "Memory"])
-def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of_messages(play: "Play", storage: str) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
-        subjects = subjects_of(job)
+async def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of_messages(
+    site: "Site", storage: str
+) -> None:
+    job = site.job(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    async with site.guest(job, Role.WORKER) as guest:
+        stream = guest.client.jetstream()
+        for _ in range(1024):
+            for worker in range(4):
+                last = await stream.publish(subjects.batch_chunk(worker, 0), bytes(1500))
+        assert last.seq == 4096
+        with pytest.raises(APIError, match="maximum messages per subject exceeded"):
+            await stream.publish(subjects.batch_chunk(0, 0), b"")
+
+
+async def test_provisioning_again_changes_nothing(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    async with site.guest(job, Role.WORKER) as worker:
+        heard = await worker.client.subscribe(subjects_of(job).spec)
+        await worker.flush()
+        other = site.nats_with()  # a restarted operator
+        await other.provision(job)
+        await other.close()
         await site.nats.provision(job)
-        async with site.guest(job, Role.WORKER) as guest:
-            stream = guest.client.jetstream()
-            for _ in range(1024):
-                for worker in range(4):
-                    last = await stream.publish(subjects.batch_chunk(worker, 0), bytes(1500))
-            assert last.seq == 4096
-            with pytest.raises(APIError, match="maximum messages per subject exceeded"):
-                await stream.publish(subjects.batch_chunk(0, 0), b"")
-
-    play(scene)
+        await worker.flush()
+        assert heard.pending_msgs == 0
+        assert worker.client.is_connected
 
 
-def test_provisioning_again_changes_nothing(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
+async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: "Site") -> None:
+    before = site.job(workers=1)
+    await site.nats.provision(before)
+    async with site.guest(before, Role.WORKER) as worker:
+        heard = await worker.client.subscribe(subjects_of(before).spec)
+        await worker.flush()
+        after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
+        await site.nats.provision(after)
+        assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
+        assert worker.client.is_connected
+    async with site.administrator(subjects_of(after)) as client:
+        stream = await client.jsm().stream_info(subjects_of(after).batches_stream)
+        assert stream.config.max_bytes == 8 << 20
+
+
+async def test_lost_data_of_nats_is_restored(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    nats_server.kill()
+    with pytest.raises(NatsUnavailable):
         await site.nats.provision(job)
-        async with site.guest(job, Role.WORKER) as worker:
-            heard = await worker.client.subscribe(subjects_of(job).spec)
-            await worker.flush()
-            other = site.nats_with()  # a restarted operator
-            await other.provision(job)
-            await other.close()
-            await site.nats.provision(job)
-            await worker.flush()
-            assert heard.pending_msgs == 0
-            assert worker.client.is_connected
-
-    play(scene)
+    nats_server.start_again(empty=True)
+    await site.nats.provision(job)
+    assert len(await stream_names(site, job)) == 2
 
 
-def test_job_changes_reach_its_streams_and_workers_stay_connected(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        before = site.job(workers=1)
-        await site.nats.provision(before)
-        async with site.guest(before, Role.WORKER) as worker:
-            heard = await worker.client.subscribe(subjects_of(before).spec)
-            await worker.flush()
-            after = site.job(workers=40, delivery={"maxBytes": "8Mi"})
-            await site.nats.provision(after)
-            assert CollectorJob.model_validate_json((await heard.next_msg(5)).data) == after
-            assert worker.client.is_connected
-        async with site.administrator(subjects_of(after)) as client:
-            stream = await client.jsm().stream_info(subjects_of(after).batches_stream)
-            assert stream.config.max_bytes == 8 << 20
-
-    play(scene)
+async def test_a_server_that_starts_next_still_knows_its_jobs(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    credentials = site.credentials(job, Role.LEARNER)
+    await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
+    nats_server.kill()
+    nats_server.start_again()
+    async with site.guest(job, Role.LEARNER, credentials):  # no operator needed
+        pass
+    assert (await site.nats.heartbeats(job)).learner == LEARNER
 
 
-def test_lost_data_of_nats_is_restored(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        nats_server.kill()
-        with pytest.raises(NatsUnavailable):
-            await site.nats.provision(job)
-        nats_server.start_again(empty=True)
-        await site.nats.provision(job)
-        assert len(await stream_names(site, job)) == 2
-
-    play(scene)
-
-
-def test_a_server_that_starts_next_still_knows_its_jobs(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        credentials = site.credentials(job, Role.LEARNER)
-        await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
-        nats_server.kill()
-        nats_server.start_again()
-        async with site.guest(job, Role.LEARNER, credentials):  # no operator needed
-            pass
-        assert (await site.nats.heartbeats(job)).learner == LEARNER
-
-    play(scene)
-
-
-def test_messages_during_a_disconnection_are_read_afterwards(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER})
-        assert (await site.nats.heartbeats(job)).learner == LEARNER
-        nats_server.kill()
-        nats_server.start_again()
-        newer = replace(LEARNER, frames=128)
-        await site.speak(job, Role.LEARNER, {subjects.learner: newer})
-        assert (await site.nats.heartbeats(job)).learner == newer
-
-    play(scene)
+async def test_messages_during_a_disconnection_are_read_afterwards(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job = site.job()
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER})
+    assert (await site.nats.heartbeats(job)).learner == LEARNER
+    nats_server.kill()
+    nats_server.start_again()
+    newer = replace(LEARNER, frames=128)
+    await site.speak(job, Role.LEARNER, {subjects.learner: newer})
+    assert (await site.nats.heartbeats(job)).learner == newer
 
 
 def streams_on_disk(folder: Path) -> set[str] | None:
@@ -174,175 +149,145 @@ def streams_on_disk(folder: Path) -> set[str] | None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_workers_and_learner_can_tell_a_deleted_job_from_one_that_is_out_of_reach(play: "Play", role: Role) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        stream = subjects_of(job).state_stream
-        subject = subjects_of(job).exists if role is Role.WORKER else subjects_of(job).state_info
-        request = Request(subject=subject)
-        async with site.guest(job, role) as guest, site.administrator(subjects_of(job)) as administrator:
+async def test_workers_and_learner_can_tell_a_deleted_job_from_one_that_is_out_of_reach(
+    site: "Site", role: Role
+) -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    stream = subjects_of(job).state_stream
+    subject = subjects_of(job).exists if role is Role.WORKER else subjects_of(job).state_info
+    request = Request(subject=subject)
+    async with site.guest(job, role) as guest, site.administrator(subjects_of(job)) as administrator:
 
-            async def error_code() -> int:
-                return Reply.parse(request, (await guest.client.request(request.subject, timeout=5)).data).error_code
+        async def error_code() -> int:
+            return Reply.parse(request, (await guest.client.request(request.subject, timeout=5)).data).error_code
 
-            assert await error_code() == 0
-            await administrator.jsm().delete_stream(stream)
-            assert await error_code() == JetStreamCode.STREAM_NOT_FOUND
-
-    play(scene)
+        assert await error_code() == 0
+        await administrator.jsm().delete_stream(stream)
+        assert await error_code() == JetStreamCode.STREAM_NOT_FOUND
 
 
-def test_deprovisioned_job_leaves_nothing(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job, other = site.job(), site.job("other")
-        for each in (job, other):
-            await site.nats.provision(each)
-        await site.speak(job, Role.WORKER, {subjects_of(job).worker(1): WORKER})
+async def test_deprovisioned_job_leaves_nothing(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    job, other = site.job(), site.job("other")
+    for each in (job, other):
+        await site.nats.provision(each)
+    await site.speak(job, Role.WORKER, {subjects_of(job).worker(1): WORKER})
+    await site.nats.deprovision(JobKey("default", "a"))
+    await site.nats.deprovision(JobKey("default", "a"))  # nothing is there: no error
+    assert await site.nats.provisioned() == {JobKey("default", "other")}
+    assert len(list((nats_server.folder / "accounts").glob("*"))) == 3  # the other's two, and the system's
+    theirs = {subjects_of(other).state_stream, subjects_of(other).batches_stream}
+    async with asyncio.timeout(30):  # NATS empties its disk when it has time
+        while streams_on_disk(nats_server.folder / "jetstream") != theirs:
+            await site.nats.provisioned()
+
+
+async def test_connections_are_closed_when_their_job_is_deleted(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    async with site.guest(job, Role.WORKER) as worker:
         await site.nats.deprovision(JobKey("default", "a"))
-        await site.nats.deprovision(JobKey("default", "a"))  # nothing is there: no error
-        assert await site.nats.provisioned() == {JobKey("default", "other")}
-        assert len(list((nats_server.folder / "accounts").glob("*"))) == 3  # the other's two, and the system's
-        theirs = {subjects_of(other).state_stream, subjects_of(other).batches_stream}
-        async with asyncio.timeout(30):  # NATS empties its disk when it has time
-            while streams_on_disk(nats_server.folder / "jetstream") != theirs:
-                await site.nats.provisioned()
-
-    play(scene)
+        await asyncio.wait_for(worker.closed.wait(), 5)
+        assert "account authentication expired" in str(worker.client.last_error)
 
 
-def test_connections_are_closed_when_their_job_is_deleted(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        async with site.guest(job, Role.WORKER) as worker:
-            await site.nats.deprovision(JobKey("default", "a"))
-            await asyncio.wait_for(worker.closed.wait(), 5)
-            assert "account authentication expired" in str(worker.client.last_error)
-
-    play(scene)
-
-
-def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        first, second = site.job(uid="uid-1"), site.job(uid="uid-2")
-        await site.nats.provision(first)
-        await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
-        assert (await site.nats.heartbeats(first)).learner == LEARNER
-        await site.nats.provision(second)
-        heard = await site.nats.heartbeats(second)
-        assert heard.learner is None
-        assert not heard.workers
-
-    play(scene)
+async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(site: "Site") -> None:
+    first, second = site.job(uid="uid-1"), site.job(uid="uid-2")
+    await site.nats.provision(first)
+    await site.speak(first, Role.LEARNER, {subjects_of(first).learner: LEARNER})
+    assert (await site.nats.heartbeats(first)).learner == LEARNER
+    await site.nats.provision(second)
+    heard = await site.nats.heartbeats(second)
+    assert heard.learner is None
+    assert not heard.workers
 
 
-def test_job_without_space_on_nats_is_refused_with_the_reason_until_there_is_space(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        nats = site.nats_with(limits=AccountLimits(state_bytes=1 << 30))  # the server has 4 GiB
-        large = {"maxBytes": "2Gi"}
-        await nats.provision(site.job("first", delivery=large))
-        with pytest.raises(NatsUnavailable, match=r"no space for the 3072 MiB .*maxBytes"):
-            await nats.provision(site.job("second", delivery=large))
-        await nats.deprovision(JobKey("default", "first"))
-        await nats.provision(site.job("second", delivery=large))
-        await nats.close()
-
-    play(scene)
+async def test_later_operator_reads_the_last_heartbeats(site: "Site") -> None:
+    job = site.job(workers=2)
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
+    await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
+    heard = await site.nats.heartbeats(job)
+    assert heard.workers == {1: WORKER}
+    assert heard.learner == LEARNER
+    assert heard.control == CONTROL
 
 
-def test_later_operator_reads_the_last_heartbeats(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=2)
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
-        await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
-        heard = await site.nats.heartbeats(job)
-        assert heard.workers == {1: WORKER}
-        assert heard.learner == LEARNER
-        assert heard.control == CONTROL
-
-    play(scene)
+async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: "Site") -> None:
+    job = site.job(workers=2)
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
+    assert (await site.nats.heartbeats(job)).control == CONTROL
+    newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
+    await site.deafen()
+    await site.speak(job, Role.LEARNER, {subjects.control: newer})
+    assert (await site.nats.heartbeats(job)).control == newer
 
 
-def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=2)
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
-        assert (await site.nats.heartbeats(job)).control == CONTROL
-        newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
-        await site.deafen()
-        await site.speak(job, Role.LEARNER, {subjects.control: newer})
-        assert (await site.nats.heartbeats(job)).control == newer
-
-    play(scene)
+async def test_heartbeats_arrive_as_they_are_published(site: "Site") -> None:
+    job = site.job(workers=2)
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    assert not (await site.nats.heartbeats(job)).workers
+    collecting = replace(WORKER, state=WorkerState.COLLECTING)
+    await site.speak(job, Role.WORKER, {subjects.worker(1): collecting})
+    async with asyncio.timeout(5):
+        while (await site.nats.heartbeats(job)).workers.get(1) != collecting:
+            await site.stored(job, subjects.spec)  # a round trip: it is on its way
 
 
-def test_heartbeats_arrive_as_they_are_published(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=2)
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        assert not (await site.nats.heartbeats(job)).workers
-        collecting = replace(WORKER, state=WorkerState.COLLECTING)
-        await site.speak(job, Role.WORKER, {subjects.worker(1): collecting})
-        async with asyncio.timeout(5):
-            while (await site.nats.heartbeats(job)).workers.get(1) != collecting:
-                await site.stored(job, subjects.spec)  # a round trip: it is on its way
-
-    play(scene)
+async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(site: "Site") -> None:
+    job = site.job(workers=2100)
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    result = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(0, 2100, 3)}
+    await site.speak(job, Role.WORKER, result)
+    assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
 
 
-def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=2100)
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        result = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(0, 2100, 3)}
-        await site.speak(job, Role.WORKER, result)
-        assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
-
-    play(scene)
+async def test_invalid_heartbeat_is_ignored(site: "Site") -> None:
+    job = site.job(workers=3)
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    async with site.guest(job, Role.WORKER) as worker:
+        await worker.client.jetstream().publish(subjects.worker(0), b"\xff{")
+    await site.speak(job, Role.WORKER, {subjects.worker(2): WORKER, subjects.worker(1): WORKER})
+    assert (await site.nats.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
 
 
-def test_invalid_heartbeat_is_ignored(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=3)
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        async with site.guest(job, Role.WORKER) as worker:
-            await worker.client.jetstream().publish(subjects.worker(0), b"\xff{")
-        await site.speak(job, Role.WORKER, {subjects.worker(2): WORKER, subjects.worker(1): WORKER})
-        assert (await site.nats.heartbeats(job)).workers == {1: WORKER}  # the one that poses as another is not there
-
-    play(scene)
-
-
-def test_every_call_reports_within_ten_seconds_that_nats_is_away(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        nats_server.kill()
-        job = site.job()
-        for attempt in (
-            site.nats.provision(job),
-            site.nats.deprovision(JobKey("default", "a")),
-            site.nats.provisioned(),
-            site.nats.heartbeats(job),
-        ):
-            with pytest.raises(NatsUnavailable, match=re.escape(nats_server.url)):
-                await attempt
-        nats_server.start_again()
-
-    play(scene)
+async def test_every_call_reports_within_ten_seconds_that_nats_is_away(
+    nats_server: "NatsInJwtMode", site: "Site"
+) -> None:
+    nats_server.kill()
+    job = site.job()
+    for attempt in (
+        site.nats.provision(job),
+        site.nats.deprovision(JobKey("default", "a")),
+        site.nats.provisioned(),
+        site.nats.heartbeats(job),
+    ):
+        with pytest.raises(NatsUnavailable, match=re.escape(nats_server.url)):
+            await attempt
+    nats_server.start_again()
 
 
-def test_nats_without_a_full_resolver_is_reported(nats_server: "NatsInJwtMode", play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        nats_server.kill()
-        nats_server.start_again(resolver="MEMORY")
-        with pytest.raises(NatsUnavailable, match=r"resolver: \{type: full"):
-            await site.nats.provision(site.job())
+async def test_nats_without_a_full_resolver_is_reported(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    nats_server.kill()
+    nats_server.start_again(resolver="MEMORY")
+    with pytest.raises(NatsUnavailable, match=r"resolver: \{type: full"):
+        await site.nats.provision(site.job())
 
-    play(scene)
+
+async def test_edit_of_a_job_reaches_a_learner_that_is_connected(site: "Site") -> None:
+    await site.nats.provision(job := site.job())
+    address = site.address(job, Role.LEARNER)
+    collector = await asyncio.to_thread(
+        rollfleet.connect, job.key, address=address.url, credentials=address.credentials
+    )
+    await site.nats.provision(site.job(collect={"framesPerBatch": 8, "totalFrames": 64}, weights={"interval": 4}))
+    async with asyncio.timeout(5):
+        while (collector.total_frames, collector.job.spec.weights.interval) != (64, 4):
+            await site.stored(job, subjects_of(job).spec)  # a round trip: it is on its way
+    await asyncio.to_thread(collector.detach)

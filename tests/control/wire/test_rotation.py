@@ -23,7 +23,7 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.rotation import REVOKED_AFTER_S
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Play, Site
+    from tests.control.wire.jwt_nats import Site
 
     from rollfleet_api.job import CollectorJob
 
@@ -37,84 +37,73 @@ def rotated(job: "CollectorJob", ago_s: float) -> "CollectorJob":
     return job.model_copy(update={"metadata": job.metadata.model_copy(update={"annotations": annotations})})
 
 
-def test_rotation_on_request_renews_credentials_of_before_it(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        for role in Role:
-            mounted = site.credentials(job, role, ago_s=60)
-            before, requested = site.nats_with(validity=LONG), site.nats_with(validity=LONG)
-            assert await before.credentials(job, role, mounted) == mounted
-            assert await before.credentials(rotated(job, -30), role, mounted) == mounted, "not yet"
-            renewed = await requested.credentials(rotated(job, 30), role, mounted)
-            assert renewed not in (None, mounted)
-            assert await requested.credentials(rotated(job, 30), role, renewed) == renewed
-
-    play(scene)
+async def test_rotation_on_request_renews_credentials_of_before_it(site: "Site") -> None:
+    job = site.job()
+    for role in Role:
+        mounted = site.credentials(job, role, ago_s=60)
+        before, requested = site.nats_with(validity=LONG), site.nats_with(validity=LONG)
+        assert await before.credentials(job, role, mounted) == mounted
+        assert await before.credentials(rotated(job, -30), role, mounted) == mounted, "not yet"
+        renewed = await requested.credentials(rotated(job, 30), role, mounted)
+        assert renewed not in (None, mounted)
+        assert await requested.credentials(rotated(job, 30), role, renewed) == renewed
 
 
-def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        subject = subjects_of(job).worker(0)
-        old, new = site.credentials(job, Role.WORKER, ago_s=2000), site.credentials(job, Role.WORKER)
-        async with site.guest(job, Role.WORKER, old) as before, site.guest(job, Role.WORKER, new) as after:
-            await site.nats.provision(rotated(job, REVOKED_AFTER_S - 60))
-            await before.client.jetstream().publish(subject, b"in the time to change over")
-            await site.nats.provision(rotated(job, REVOKED_AFTER_S))
-            await asyncio.wait_for(before.closed.wait(), 5)
-            await after.client.jetstream().publish(subject, b"here")
+async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    subject = subjects_of(job).worker(0)
+    old, new = site.credentials(job, Role.WORKER, ago_s=2000), site.credentials(job, Role.WORKER)
+    async with site.guest(job, Role.WORKER, old) as before, site.guest(job, Role.WORKER, new) as after:
+        await site.nats.provision(rotated(job, REVOKED_AFTER_S - 60))
+        await before.client.jetstream().publish(subject, b"in the time to change over")
+        await site.nats.provision(rotated(job, REVOKED_AFTER_S))
+        await asyncio.wait_for(before.closed.wait(), 5)
+        await after.client.jetstream().publish(subject, b"here")
+    with pytest.raises((NatsError, TimeoutError)):
+        async with site.guest(job, Role.WORKER, old):
+            pass
+    await site.nats.provision(rotated(job, REVOKED_AFTER_S))
+    assert await site.nats.heartbeats(job) is not None, "the operator connects as a new user each time"
+
+
+async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(site: "Site") -> None:
+    job, server = site.job(), site.server
+    await site.nats.provision(job)
+    old = site.credentials(job, Role.WORKER)
+    server.keys = new_keys(os.urandom(SEED_BYTES))
+    (server.folder / "trust.conf").write_text(trust_configuration(server.keys, now_s=int(time.time())))
+    server.kill()
+    server.start_again()
+    restarted = NatsOnServer(server.settings)
+    try:
+        await restarted.provision(job)
+        assert await restarted.provisioned() == {JobKey("default", "a")}
+        async with site.guest(job, Role.WORKER) as guest:
+            await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
         with pytest.raises((NatsError, TimeoutError)):
             async with site.guest(job, Role.WORKER, old):
                 pass
-        await site.nats.provision(rotated(job, REVOKED_AFTER_S))
-        assert await site.nats.heartbeats(job) is not None, "the operator connects as a new user each time"
-
-    play(scene)
+    finally:
+        await restarted.close()
 
 
-def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job, server = site.job(), site.server
-        await site.nats.provision(job)
-        old = site.credentials(job, Role.WORKER)
-        server.keys = new_keys(os.urandom(SEED_BYTES))
-        (server.folder / "trust.conf").write_text(trust_configuration(server.keys, now_s=int(time.time())))
-        server.kill()
-        server.start_again()
-        restarted = NatsOnServer(server.settings)
-        try:
-            await restarted.provision(job)
-            assert await restarted.provisioned() == {JobKey("default", "a")}
-            async with site.guest(job, Role.WORKER) as guest:
-                await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
-            with pytest.raises((NatsError, TimeoutError)):
-                async with site.guest(job, Role.WORKER, old):
-                    pass
-        finally:
-            await restarted.close()
-
-    play(scene)
-
-
-def test_worker_continues_after_its_first_credentials_expired(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_continues_after_its_first_credentials_expired(
+    site: "Site", monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
+    job = site.job()
+    await site.nats.provision(job)
+    file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
 
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
+    def work() -> None:
+        link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
+        try:
+            until = time.monotonic() + LIFE_S + 2
+            site.file(site.credentials(job, Role.WORKER))
+            while time.monotonic() < until:
+                link.call(link.store(subjects_of(job).worker(0), b"here"), timeout_s=3)
+        finally:
+            link.close()
 
-        def work() -> None:
-            link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
-            try:
-                until = time.monotonic() + LIFE_S + 2
-                site.file(site.credentials(job, Role.WORKER))
-                while time.monotonic() < until:
-                    link.call(link.store(subjects_of(job).worker(0), b"here"), timeout_s=3)
-            finally:
-                link.close()
-
-        await asyncio.to_thread(work)
-
-    play(scene)
+    await asyncio.to_thread(work)

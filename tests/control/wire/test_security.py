@@ -20,13 +20,13 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
-from rollfleet_api.permissions import Role, inbox_prefix, permissions
+from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.ranks import Rank
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Play, Site
+    from tests.control.wire.jwt_nats import Site
 
 CONTROL = pack(Control(session=7, phase=LearnerPhase.RUN, round=0, version=3))
 FORGED = pack(Control(session=9, phase=LearnerPhase.COMPLETE, round=0, version=0))
@@ -47,88 +47,76 @@ async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
     return ours, theirs
 
 
-def test_the_roles_of_a_job_have_the_permissions_that_they_need(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        address = {role: site.address(job, role) for role in Role}
+async def test_the_roles_of_a_job_have_the_permissions_that_they_need(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    address = {role: site.address(job, role) for role in Role}
 
-        def work() -> None:
-            link = Link(address[Role.WORKER], role=Role.WORKER)
-            try:
-                assert link.call(read_job(link, timeout_s=5)) == job
-                link.call(link.store(subjects_of(job).batch_chunk(0, 0), b"batch"))
-            finally:
-                link.close()
-            learner = address[Role.LEARNER]
-            with rollfleet.connect(job, address=learner.url, credentials=learner.credentials, timeout_s=5) as collector:
-                assert collector.job == job
+    def work() -> None:
+        link = Link(address[Role.WORKER], role=Role.WORKER)
+        try:
+            assert link.call(read_job(link, timeout_s=5)) == job
+            link.call(link.store(subjects_of(job).batch_chunk(0, 0), b"batch"))
+        finally:
+            link.close()
+        learner = address[Role.LEARNER]
+        with rollfleet.connect(job, address=learner.url, credentials=learner.credentials, timeout_s=5) as collector:
+            assert collector.job == job
 
-        await asyncio.to_thread(work)
-
-    play(scene)
+    await asyncio.to_thread(work)
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs_are_named(
-    play: "Play", role: Role, caplog: pytest.LogCaptureFixture
+async def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs_are_named(
+    site: "Site", role: Role, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job("acro", namespace="team-a")
-        await site.nats.provision(job)
-        own = site.address(job, role)
+    job = site.job("acro", namespace="team-a")
+    await site.nats.provision(job)
+    own = site.address(job, role)
 
-        def connect() -> None:
-            for other in ("default/acro", "team-a/other"):
-                with pytest.raises(
-                    ConnectionFailed, match=f"these credentials are for team-a/acro.* asked for {other}"
-                ):
-                    Link(replace(own, job=other), role=role, timeout_s=60)
-            Link(own, role=role).close()
+    def connect() -> None:
+        for other in ("default/acro", "team-a/other"):
+            with pytest.raises(ConnectionFailed, match=f"these credentials are for team-a/acro.* asked for {other}"):
+                Link(replace(own, job=other), role=role, timeout_s=60)
+        Link(own, role=role).close()
 
-        async with asyncio.timeout(30):
-            await asyncio.to_thread(connect)
-
-    play(scene)
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(connect)
     assert "violation" not in caplog.text
 
 
-def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(play: "Play", monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job("acro", namespace="team-a")
-        await site.nats.provision(job)
-        for name, value in site.address(job, Role.LEARNER).variables().items():
-            monkeypatch.setenv(name, value)
+async def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(
+    site: "Site", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.job("acro", namespace="team-a")
+    await site.nats.provision(job)
+    for name, value in site.address(job, Role.LEARNER).variables().items():
+        monkeypatch.setenv(name, value)
 
-        def connect() -> None:
-            for name in ("acro", "team-a/acro", None):
-                with rollfleet.connect(name, timeout_s=5) as collector:
-                    assert collector.job.key == "team-a/acro"
-            with pytest.raises(ConnectionFailed, match="are for team-a/acro, you asked for default/acro"):
-                rollfleet.connect("default/acro")
+    def connect() -> None:
+        for name in ("acro", "team-a/acro", None):
+            with rollfleet.connect(name, timeout_s=5) as collector:
+                assert collector.job.key == "team-a/acro"
+        with pytest.raises(ConnectionFailed, match="are for team-a/acro, you asked for default/acro"):
+            rollfleet.connect("default/acro")
 
-        await asyncio.to_thread(connect)
-
-    play(scene)
+    await asyncio.to_thread(connect)
 
 
-def test_further_refusals_are_counted_and_reported_once(play: "Play", caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        address = site.address(job, Role.WORKER)
+async def test_further_refusals_are_counted_and_reported_once(site: "Site", caplog: pytest.LogCaptureFixture) -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    address = site.address(job, Role.WORKER)
 
-        def publish() -> None:
-            link = Link(address, role=Role.WORKER)
-            for _ in range(5):
-                link.call(link.publish(link.subjects.control, b""))
-            link.call(link.flush())
-            assert link._refusals.count == 5
-            link.close()
+    def publish() -> None:
+        link = Link(address, role=Role.WORKER)
+        for _ in range(5):
+            link.call(link.publish(link.subjects.control, b""))
+        link.call(link.flush())
+        assert link._refusals.count == 5
+        link.close()
 
-        await asyncio.to_thread(publish)
-
-    play(scene)
+    await asyncio.to_thread(publish)
     (report,) = [each.getMessage() for each in caplog.records if "permit" in each.getMessage()]
     assert report == (
         'NATS does not permit these credentials of default/a the publish to "rollfleet.default.a.control"; '
@@ -136,68 +124,59 @@ def test_further_refusals_are_counted_and_reported_once(play: "Play", caplog: py
     )
 
 
-def test_each_rank_of_a_learner_has_its_own_consumer(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=20)
-        await site.nats.provision(job)
-        learner = site.address(job, Role.LEARNER)
+async def test_each_rank_of_a_learner_has_its_own_consumer(site: "Site") -> None:
+    job = site.job(workers=20)
+    await site.nats.provision(job)
+    learner = site.address(job, Role.LEARNER)
 
-        def work() -> None:
-            with ExitStack() as stack:
-                for rank in range(20):
-                    collector = rollfleet.connect(
-                        job, address=learner.url, credentials=learner.credentials, timeout_s=5, rank=rank, ranks=20
-                    )
-                    stack.callback(collector.detach)
+    def work() -> None:
+        with ExitStack() as stack:
+            for rank in range(20):
+                collector = rollfleet.connect(
+                    job, address=learner.url, credentials=learner.credentials, timeout_s=5, rank=rank, ranks=20
+                )
+                stack.callback(collector.detach)
 
-        await asyncio.to_thread(work)
-        async with site.administrator(subjects_of(job)) as client:
-            consumers = await client.jsm().consumers_info(subjects_of(job).batches_stream)
-            assert {each.name for each in consumers} == {Rank(rank, 20).consumer for rank in range(20)}
-
-    play(scene)
+    await asyncio.to_thread(work)
+    async with site.administrator(subjects_of(job)) as client:
+        consumers = await client.jsm().consumers_info(subjects_of(job).batches_stream)
+        assert {each.name for each in consumers} == {Rank(rank, 20).consumer for rank in range(20)}
 
 
-def test_a_worker_of_one_job_reads_nothing_of_another(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        ours, theirs = await two_jobs(site)
-        subjects = subjects_of(theirs)
-        async with site.guest(ours, Role.WORKER) as worker, site.guest(theirs, Role.LEARNER) as learner:
-            for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
-                await worker.client.subscribe(wildcard)
-                assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
-            await learner.client.jetstream().publish(subjects.weight_chunk(2, 0), b"more")
-            consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
-            for request in (
-                f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weight_chunk(1, 0)}",
-                f"$JS.API.CONSUMER.NAMES.{subjects.batches_stream}",
-                f"$JS.API.STREAM.MSG.GET.{subjects.batches_stream}",
-                f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
-                f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
-            ):
-                with pytest.raises((NoRespondersError, NatsTimeoutError)):
-                    await worker.client.request(request, timeout=QUIET_S)
-                assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
-
-    play(scene)
+async def test_a_worker_of_one_job_reads_nothing_of_another(site: "Site") -> None:
+    ours, theirs = await two_jobs(site)
+    subjects = subjects_of(theirs)
+    async with site.guest(ours, Role.WORKER) as worker, site.guest(theirs, Role.LEARNER) as learner:
+        for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
+            await worker.client.subscribe(wildcard)
+            assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+        await learner.client.jetstream().publish(subjects.weight_chunk(2, 0), b"more")
+        consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
+        for request in (
+            f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weight_chunk(1, 0)}",
+            f"$JS.API.CONSUMER.NAMES.{subjects.batches_stream}",
+            f"$JS.API.STREAM.MSG.GET.{subjects.batches_stream}",
+            f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
+            f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
+        ):
+            with pytest.raises((NoRespondersError, NatsTimeoutError)):
+                await worker.client.request(request, timeout=QUIET_S)
+            assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
 
 
-def test_a_worker_of_one_job_writes_nothing_of_another(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        ours, theirs = await two_jobs(site)
-        subjects = subjects_of(theirs)
-        targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weight_chunk(1, 0), subjects.worker(0)]
-        async with site.guest(ours, Role.WORKER) as worker:
-            for target in targets:
-                await worker.client.publish(target, FORGED)
-                assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
-                # JetStream answers on any subject that a request names, whatever the sender may publish to.
-                await worker.client.publish(subjects_of(ours).lease(0), FORGED, reply=target)
-                await worker.client.publish(direct_get(ours, subjects_of(ours).lease(0)), b"", reply=target)
-            await worker.flush()
-        await untouched(site, theirs)
-
-    play(scene)
+async def test_a_worker_of_one_job_writes_nothing_of_another(site: "Site") -> None:
+    ours, theirs = await two_jobs(site)
+    subjects = subjects_of(theirs)
+    targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weight_chunk(1, 0), subjects.worker(0)]
+    async with site.guest(ours, Role.WORKER) as worker:
+        for target in targets:
+            await worker.client.publish(target, FORGED)
+            assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+            # JetStream answers on any subject that a request names, whatever the sender may publish to.
+            await worker.client.publish(subjects_of(ours).lease(0), FORGED, reply=target)
+            await worker.client.publish(direct_get(ours, subjects_of(ours).lease(0)), b"", reply=target)
+        await worker.flush()
+    await untouched(site, theirs)
 
 
 async def untouched(site: "Site", job: CollectorJob) -> None:
@@ -218,176 +197,132 @@ def direct_get(job: CollectorJob, subject: str) -> str:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_no_role_creates_streams(play: "Play", role: Role) -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        async with site.guest(job, role) as guest:
-            for request in ("STREAM.CREATE.mine", f"STREAM.UPDATE.{subjects_of(job).state_stream}", "STREAM.LIST"):
-                with pytest.raises((NoRespondersError, NatsTimeoutError)):
-                    await guest.client.request(f"$JS.API.{request}", b"{}", timeout=QUIET_S)
-                assert "permissions violation" in await asyncio.wait_for(guest.refused.get(), 5)
-
-    play(scene)
+async def test_no_role_creates_streams(site: "Site", role: Role) -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    async with site.guest(job, role) as guest:
+        for request in ("STREAM.CREATE.mine", f"STREAM.UPDATE.{subjects_of(job).state_stream}", "STREAM.LIST"):
+            with pytest.raises((NoRespondersError, NatsTimeoutError)):
+                await guest.client.request(f"$JS.API.{request}", b"{}", timeout=QUIET_S)
+            assert "permissions violation" in await asyncio.wait_for(guest.refused.get(), 5)
 
 
-def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as worker:
-            await learner.client.jetstream().publish(subjects.control, CONTROL)
-            heard = await learner.client.subscribe(subjects.workers)
-            await learner.flush()
-            targets = [subjects.control, subjects.manifest, subjects.learner, subjects.spec, subjects.worker(3)]
-            targets += [f"{inbox_prefix(subjects, Role.LEARNER)}.x"]
-            for target in targets:
-                await worker.client.publish(subjects.lease(0), FORGED, reply=target)
-                await worker.client.publish(direct_get(job, subjects.lease(0)), b"", reply=target)
-                await worker.client.publish(subjects.batch_chunk(0, 0), FORGED, reply=target)
-            await worker.flush()
-            # Whatever was answered went out before this.
-            await worker.client.jetstream().publish(subjects.worker(0), b"last")
-            assert (await heard.next_msg(5)).data == b"last"
-        assert await site.stored(job, subjects.control) == CONTROL
-        async with site.administrator(subjects) as client:
-            state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
-            written = {subjects.spec, subjects.control, subjects.lease(0), subjects.worker(0)}
-            assert set(state.state.subjects or {}) == written
-
-    play(scene)
+async def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(site: "Site") -> None:
+    job = site.job()
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as worker:
+        await learner.client.jetstream().publish(subjects.control, CONTROL)
+        heard = await learner.client.subscribe(subjects.workers)
+        await learner.flush()
+        targets = [subjects.control, subjects.manifest, subjects.learner, subjects.spec, subjects.worker(3)]
+        targets += [f"{inbox_prefix(subjects, Role.LEARNER)}.x"]
+        for target in targets:
+            await worker.client.publish(subjects.lease(0), FORGED, reply=target)
+            await worker.client.publish(direct_get(job, subjects.lease(0)), b"", reply=target)
+            await worker.client.publish(subjects.batch_chunk(0, 0), FORGED, reply=target)
+        await worker.flush()
+        # Whatever was answered went out before this.
+        await worker.client.jetstream().publish(subjects.worker(0), b"last")
+        assert (await heard.next_msg(5)).data == b"last"
+    assert await site.stored(job, subjects.control) == CONTROL
+    async with site.administrator(subjects) as client:
+        state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
+        written = {subjects.spec, subjects.control, subjects.lease(0), subjects.worker(0)}
+        assert set(state.state.subjects or {}) == written
 
 
-def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        first = site.job(uid="uid-1")
-        await site.nats.provision(first)
-        kept = {role: site.credentials(first, role) for role in Role}
-        await site.nats.provision(site.job(uid="uid-2"))
-        for role in Role:
-            with pytest.raises(NatsError, match="Authorization"):
-                async with site.guest(first, role, kept[role]):
-                    pass
-
-    play(scene)
-
-
-def test_expired_credentials_are_refused_and_cut_off(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        short = site.credentials(job, Role.WORKER, life_s=2)
-        async with site.guest(job, Role.WORKER, short) as worker:
-            await asyncio.wait_for(worker.closed.wait(), 10)
-            assert "user authentication expired" in str(worker.client.last_error)
-        late = site.credentials(job, Role.WORKER, life_s=60, ago_s=120)
+async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: "Site") -> None:
+    first = site.job(uid="uid-1")
+    await site.nats.provision(first)
+    kept = {role: site.credentials(first, role) for role in Role}
+    await site.nats.provision(site.job(uid="uid-2"))
+    for role in Role:
         with pytest.raises(NatsError, match="Authorization"):
-            async with site.guest(job, Role.WORKER, late):
+            async with site.guest(first, role, kept[role]):
                 pass
 
-    play(scene)
+
+async def test_expired_credentials_are_refused_and_cut_off(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    short = site.credentials(job, Role.WORKER, life_s=2)
+    async with site.guest(job, Role.WORKER, short) as worker:
+        await asyncio.wait_for(worker.closed.wait(), 10)
+        assert "user authentication expired" in str(worker.client.last_error)
+    late = site.credentials(job, Role.WORKER, life_s=60, ago_s=120)
+    with pytest.raises(NatsError, match="Authorization"):
+        async with site.guest(job, Role.WORKER, late):
+            pass
 
 
-def test_token_without_its_key_grants_nothing(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job()
-        await site.nats.provision(job)
-        one, other = [site.credentials(job, Role.WORKER).decode().splitlines() for _ in range(2)]
-        mixed = "\n".join([*one[:4], *other[4:]]).encode()
-        assert mixed not in ("\n".join(one).encode(), "\n".join(other).encode())
-        with pytest.raises(NatsError, match="Authorization"):
-            async with site.guest(job, Role.WORKER, mixed):
-                pass
-
-    play(scene)
+async def test_token_without_its_key_grants_nothing(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    one, other = [site.credentials(job, Role.WORKER).decode().splitlines() for _ in range(2)]
+    mixed = "\n".join([*one[:4], *other[4:]]).encode()
+    assert mixed not in ("\n".join(one).encode(), "\n".join(other).encode())
+    with pytest.raises(NatsError, match="Authorization"):
+        async with site.guest(job, Role.WORKER, mixed):
+            pass
 
 
-def test_no_client_connects_without_credentials(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        with pytest.raises(RollfleetError, match="refused us"):
-            await asyncio.to_thread(lambda: rollfleet.connect("default/a", address=site.server.url, timeout_s=5))
-
-    play(scene)
+async def test_no_client_connects_without_credentials(site: "Site") -> None:
+    with pytest.raises(RollfleetError, match="refused us"):
+        await asyncio.to_thread(lambda: rollfleet.connect("default/a", address=site.server.url, timeout_s=5))
 
 
-def test_a_job_stores_no_more_than_its_account_may(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        nats = site.nats_with(limits=AccountLimits(state_bytes=2 << 20))
-        job = site.job(delivery={"maxBytes": "1Mi"})
-        await nats.provision(job)
-        async with site.guest(job, Role.LEARNER) as learner:
-            stream = learner.client.jetstream()
+async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
+    nats = site.nats_with(limits=AccountLimits(state_bytes=2 << 20))
+    job = site.job(delivery={"maxBytes": "1Mi"})
+    await nats.provision(job)
+    async with site.guest(job, Role.LEARNER) as learner:
+        stream = learner.client.jetstream()
 
-            async def publish_too_much() -> None:
-                for number in range(8):
-                    await stream.publish(subjects_of(job).weight_chunk(1, number), bytes(900_000))
+        async def publish_too_much() -> None:
+            for number in range(8):
+                await stream.publish(subjects_of(job).weight_chunk(1, number), bytes(900_000))
 
-            with pytest.raises(APIError, match="maximum bytes exceeded"):
-                await publish_too_much()
-        await nats.close()
-
-    play(scene)
+        with pytest.raises(APIError, match="maximum bytes exceeded"):
+            await publish_too_much()
+    await nats.close()
 
 
-def test_a_job_has_no_more_connections_than_its_workers_need(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=1)
-        await site.nats.provision(job)
-        async with AsyncExitStack() as connected:
-            for _ in range(2 * 1 + 16):
-                await connected.enter_async_context(site.guest(job, Role.WORKER))
-            with pytest.raises(NatsError, match="maximum account active connections"):
-                await connected.enter_async_context(site.guest(job, Role.WORKER))
-
-    play(scene)
+async def test_a_job_has_no_more_connections_than_its_workers_need(site: "Site") -> None:
+    job = site.job(workers=1)
+    await site.nats.provision(job)
+    async with AsyncExitStack() as connected:
+        for _ in range(2 * 1 + 16):
+            await connected.enter_async_context(site.guest(job, Role.WORKER))
+        with pytest.raises(NatsError, match="maximum account active connections"):
+            await connected.enter_async_context(site.guest(job, Role.WORKER))
 
 
-@pytest.mark.parametrize("role", Role)
-def test_permissions_are_a_list_without_wildcards_over_jobs(role: Role, play: "Play") -> None:
-    # An empty list would permit everything: so does NATS read it.
-    async def scene(site: "Site") -> None:
-        allowed = permissions(subjects_of(site.job()), role)
-        for subject in (*allowed.publish, *allowed.subscribe):
-            assert "default" in subject
-            assert "a" in subject.replace("_", ".").split(".")
-        assert allowed.publish
-        assert allowed.subscribe
-
-    play(scene)
+async def test_no_secret_is_shown_where_keys_are_printed(site: "Site") -> None:
+    shown = repr(site.server.settings) + repr(site.nats) + str(site.server.keys)
+    assert site.server.keys.operator.seed not in shown
+    assert site.server.keys.operator.public in shown
+    configuration = (site.server.folder / "trust.conf").read_text()
+    assert site.server.keys.operator.seed not in configuration
+    assert json.dumps(site.server.keys.system_account().seed) not in configuration
 
 
-def test_no_secret_is_shown_where_keys_are_printed(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        shown = repr(site.server.settings) + repr(site.nats) + str(site.server.keys)
-        assert site.server.keys.operator.seed not in shown
-        assert site.server.keys.operator.public in shown
-        configuration = (site.server.folder / "trust.conf").read_text()
-        assert site.server.keys.operator.seed not in configuration
-        assert json.dumps(site.server.keys.system_account().seed) not in configuration
-
-    play(scene)
-
-
-def test_messages_of_a_hostile_worker_use_bounded_memory(play: "Play") -> None:
-    async def scene(site: "Site") -> None:
-        job = site.job(workers=2)
-        subjects = subjects_of(job)
-        await site.nats.provision(job)
-        await site.nats.heartbeats(job)
-        async with site.guest(job, Role.WORKER) as worker:
-            tracemalloc.start()
-            try:
-                for index in (0, *range(2, 62)):  # worker 0, and workers that there are none of
-                    await worker.client.publish(subjects.worker(index), bytes(500_000))
+async def test_messages_of_a_hostile_worker_use_bounded_memory(site: "Site") -> None:
+    job = site.job(workers=2)
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+    await site.nats.heartbeats(job)
+    async with site.guest(job, Role.WORKER) as worker:
+        tracemalloc.start()
+        try:
+            for index in (0, *range(2, 62)):  # worker 0, and workers that there are none of
+                await worker.client.publish(subjects.worker(index), bytes(500_000))
+                await worker.flush()
+            await worker.client.publish(subjects.worker(1), pack(WorkerStatus.starting(1, 0)))
+            async with asyncio.timeout(10):
+                while 1 not in (await site.nats.heartbeats(job)).workers:
                     await worker.flush()
-                await worker.client.publish(subjects.worker(1), pack(WorkerStatus.starting(1, 0)))
-                async with asyncio.timeout(10):
-                    while 1 not in (await site.nats.heartbeats(job)).workers:
-                        await worker.flush()
-                gc.collect()
-                assert tracemalloc.get_traced_memory()[0] < 5_000_000
-            finally:
-                tracemalloc.stop()
-
-    play(scene)
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 5_000_000
+        finally:
+            tracemalloc.stop()

@@ -1,0 +1,62 @@
+"""The operator's program, as a pod runs it: with the environment that the chart gives it."""
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.ports import free_ports
+
+from rollfleet_operator.nats.trust import SEED_FILE
+
+
+class OperatorProgram:
+    """An operator for one namespace.
+
+    Args:
+        pod: The name of its pod.
+        namespace: The namespace.
+        kubeconfig: Its access to the API server.
+        nats: Its NATS.
+        settings: Further environment variables.
+
+    Attributes:
+        image: The image of the workers that it starts.
+        process: The process.
+    """
+
+    def __init__(
+        self, pod: str, namespace: str, kubeconfig: Path, nats: NatsInJwtMode, settings: Mapping[str, str]
+    ) -> None:
+        (self._port,) = free_ports(1)
+        self.image = f"{pod}:1"
+        (nats.folder / SEED_FILE).write_text(nats.keys.operator.seed)
+        environ = {
+            "KUBECONFIG": str(kubeconfig),
+            "ROLLFLEET_NAMESPACES": namespace,
+            "ROLLFLEET_NATS_KEYS": str(nats.folder),
+            "ROLLFLEET_NATS_URL": nats.url,
+            "ROLLFLEET_POD": pod,
+            "ROLLFLEET_PORT": str(self._port),
+            "ROLLFLEET_WORKER_IMAGE": self.image,
+        }
+        command = [sys.executable, "-P", "-m", "rollfleet_operator"]
+        with (nats.folder / f"{pod}.log").open("w") as log:
+            self.process = subprocess.Popen(command, env={**os.environ, **environ, **settings}, stdout=log, stderr=log)
+
+    def answers(self, path: str) -> bool:
+        """Return whether a probe succeeds."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()

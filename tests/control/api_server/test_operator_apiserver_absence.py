@@ -1,0 +1,200 @@
+"""Operator programs on a real API server, and a running job on a real NATS: it survives none, and two, of them."""
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gymnasium
+import pytest
+from tests.control.api_server.operator_program import OperatorProgram
+from tests.control.kubernetes import wait_for
+from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.job_server import WorkerThread
+
+import rollfleet
+from rollfleet import ActorCritic
+from rollfleet.nats import credentials
+from rollfleet.nats.link import Link
+from rollfleet_api.address import CREDENTIALS_FILE, Address
+from rollfleet_api.job import KIND
+from rollfleet_api.permissions import Role
+from rollfleet_api.validation import parse_stored_job
+from rollfleet_operator import names
+from rollfleet_operator.nats.settings import LIFE_S
+from rollfleet_operator.settings import WORKER_IMAGE
+
+if TYPE_CHECKING:
+    from tests.control.api_server.lab import Lab
+    from tests.control.kubernetes import ApiServer
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
+
+CREDENTIALS_S = 40  # they are renewed after 20
+TOGETHER_S = 20.0  # two operators: each looks at the job every 5 s
+START_S = 60.0
+
+StartOperator = Callable[[str], OperatorProgram]
+
+
+class Pods:
+    """The pods of a job, as threads of this process; its Secrets are files, as the kubelet mounts them.
+
+    Attributes:
+        batches: The number of batches that the learner was handed.
+    """
+
+    def __init__(self, lab: "Lab", nats: NatsInJwtMode, folder: Path) -> None:
+        self._lab, self._nats, self._folder, self._links = lab, nats, folder, list[Link]()
+        self.mount()
+        self._job, _ = parse_stored_job(lab.get(KIND, "cartpole"))
+        self.workers = [WorkerThread(self, self._job, index) for index in range(2)]  # type: ignore[arg-type]
+        self.batches, self._over = 0, threading.Event()
+
+    def mount(self) -> None:
+        """Write the Secrets into files."""
+        for role in Role:
+            self._file(role).write_bytes(self.secret(role))
+
+    def secret(self, role: Role) -> bytes:
+        """Return the credentials in a role's Secret."""
+        secret = wait_for(lambda: self._lab.get("Secret", names.secret("cartpole", role)))
+        return base64.b64decode(secret["data"][CREDENTIALS_FILE])
+
+    def link(self, role: Role) -> Link:
+        """Connect as a pod of a role does."""
+        address = Address(url=self._nats.url, job=self._job.key, credentials=self._file(role))
+        self._links.append(Link(address, role=role))
+        return self._links[-1]
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Take batches and send weights all the time; check at the end that none was lost."""
+        env = gymnasium.make("CartPole-v1")
+        policy = ActorCritic(env.observation_space, env.action_space)
+        mounted = self._file(Role.LEARNER)
+        with rollfleet.connect(self._job.key, policy=policy, address=self._nats.url, credentials=mounted) as collector:
+            thread = threading.Thread(target=self._learn, args=(collector,))
+            thread.start()
+            try:
+                yield
+            finally:
+                self._over.set()
+                thread.join(START_S)
+            assert collector.stats().missed == 0
+
+    def collects(self) -> None:
+        """Wait for more batches."""
+        more = self.batches + 10
+        wait_for(lambda: self.batches >= more)
+
+    def end(self) -> None:
+        """Disconnect the workers."""
+        for link in self._links:
+            link.close()
+
+    def _learn(self, collector: rollfleet.Collector) -> None:
+        for _ in collector:
+            self.batches += 1
+            if self._over.is_set():
+                return
+
+    def _file(self, role: Role) -> Path:
+        return self._folder / f"{role}.creds"
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsInJwtMode]:
+    """The NATS of the operators."""
+    server = NatsInJwtMode(tmp_path)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def start(own_lab: "Lab", api_server: "ApiServer", nats: NatsInJwtMode) -> Iterator[StartOperator]:
+    """Starts operators that do not know of each other; returns when one is ready."""
+    started: list[OperatorProgram] = []
+
+    def start(pod: str) -> OperatorProgram:
+        settings = {LIFE_S: str(CREDENTIALS_S), WORKER_IMAGE: "worker:1"}
+        started.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
+        wait_for(lambda: started[-1].answers("/readyz"), START_S)
+        return started[-1]
+
+    yield start
+    for operator in started:
+        operator.end()
+
+
+@pytest.fixture
+def pods(own_lab: "Lab", nats: NatsInJwtMode, start: StartOperator, tmp_path: Path) -> Iterator[Callable[[], Pods]]:
+    """Applies a job, and returns its pods."""
+    created: list[Pods] = []
+
+    def create() -> Pods:
+        own_lab.apply(
+            mode="Async",
+            env={"id": "CartPole-v1", "numEnvs": 2},
+            weights={"maxLag": 1_000_000},
+            delivery={"maxBytes": "16Mi"},
+        )
+        own_lab.run()
+        created.append(Pods(own_lab, nats, tmp_path))
+        return created[-1]
+
+    yield create
+    for each in created:
+        each.end()
+
+
+def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_the_next(
+    own_lab: "Lab",
+    nats: NatsInJwtMode,
+    start: StartOperator,
+    pods: Callable[[], Pods],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(credentials, "CHECK_EVERY_S", 1.0)
+    first, job = start("first"), pods()
+    mounted_s, before, run = time.monotonic(), job.secret(Role.WORKER), own_lab.run()
+    with job.learning():
+        job.collects()
+        first.end()
+        nats.kill()
+        nats.start_again()
+        while time.monotonic() < mounted_s + CREDENTIALS_S / 2:  # a renewal is due
+            job.collects()
+        assert job.secret(Role.WORKER) == before
+        start("second")
+        wait_for(lambda: job.secret(Role.WORKER) != before)
+        job.mount()
+        while time.monotonic() < mounted_s + CREDENTIALS_S + 5:  # the first ones are no longer valid
+            job.collects()
+        assert [worker.error for worker in job.workers] == [None, None]
+    assert own_lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
+    assert own_lab.condition("Degraded")["status"] == "False"
+
+
+def test_a_job_survives_two_operators_that_work_at_the_same_time(
+    own_lab: "Lab", start: StartOperator, pods: Callable[[], Pods]
+) -> None:
+    first = start("first")
+    second = start("second")
+    job = pods()
+    run = own_lab.run()
+    with job.learning():
+        until = time.monotonic() + TOGETHER_S
+        while time.monotonic() < until:
+            job.collects()
+        own_lab.patch(KIND, "cartpole", {"spec": {"replicas": 3}}, "scale")
+        wait_for(lambda: own_lab.run()["spec"]["parallelism"] == 3)
+        second.end()
+        job.collects()
+        assert [worker.error for worker in job.workers] == [None, None]
+    assert own_lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
+    assert own_lab.condition("Degraded")["status"] == "False"
+    assert first.process.poll() is None

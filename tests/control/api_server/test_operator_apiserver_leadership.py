@@ -1,0 +1,133 @@
+"""Two operator programs on a real API server and a real NATS: one of them works."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.control.api_server.lab import Lab
+from tests.control.api_server.operator_program import OperatorProgram
+from tests.control.kubernetes import AUDIT_LOG, OTHER, OTHER_TOKEN, TOKEN, wait_for
+from tests.control.wire.jwt_nats import NatsInJwtMode
+
+from rollfleet_operator.leadership import EXIT_LOST, VALID_S
+from rollfleet_operator.settings import LEASE
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+pytestmark = pytest.mark.cluster
+START_S = 60.0
+EMPTY_LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "rollfleet"}}
+
+
+@pytest.fixture
+def start(own_lab: Lab, api_server: "ApiServer", tmp_path: Path) -> Iterator[Callable[..., OperatorProgram]]:
+    """Starts operators that share a Lease; returns when a probe succeeds."""
+    nats, started = NatsInJwtMode(tmp_path), list[OperatorProgram]()
+    own_lab.create(EMPTY_LEASE)
+
+    def start(pod: str, token: str = TOKEN, *, until: str = "/readyz") -> OperatorProgram:
+        lease = {LEASE: f"{own_lab.namespace}/rollfleet"}
+        started.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(token), nats, lease))
+        wait_for(lambda: started[-1].answers(until), START_S)
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.end()
+    nats.stop()
+
+
+def leads(lab: Lab, pod: str) -> bool:
+    lease: Any = lab.get("Lease", "rollfleet")
+    return bool(lease.get("spec", {}).get("holderIdentity") == pod)
+
+
+def image_of_a_new_job(lab: Lab, name: str) -> str:
+    lab.apply(name)
+    runs: Any = wait_for(lambda: [run for run in lab.all("Job") if run["metadata"]["name"].startswith(f"{name}-")])
+    return str(runs[0]["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def requests_of_other(server: "ApiServer", start: int = 0) -> set[tuple[str, str]]:
+    """The verbs and resources of user `other` after a position in the log."""
+    events = [json.loads(line) for line in (server.folder / AUDIT_LOG).read_text()[start:].splitlines()]
+    return {(each["verb"], (each.get("objectRef") or {}).get("resource", "")) for each in events}
+
+
+def test_the_second_operator_waits_and_takes_over_when_the_first_ends(
+    own_lab: Lab, api_server: "ApiServer", start: Callable[..., OperatorProgram]
+) -> None:
+    own_lab.grant_everything(OTHER)
+    first = start("first")
+    assert leads(own_lab, "first")
+    log_length = (api_server.folder / AUDIT_LOG).stat().st_size
+    second = start("second", OTHER_TOKEN)
+    assert image_of_a_new_job(own_lab, "a") == first.image
+    assert second.answers("/healthz")
+    assert requests_of_other(api_server, log_length) == {("get", "leases")}
+    first.process.terminate()
+    assert first.process.wait(30) == 0
+    assert not leads(own_lab, "first")
+    assert image_of_a_new_job(own_lab, "b") == second.image
+
+
+def test_a_waiting_operator_ends_on_sigterm(own_lab: Lab, start: Callable[..., OperatorProgram]) -> None:
+    start("first")
+    second = start("second")
+    second.process.terminate()
+    assert second.process.wait(30) == 0
+    assert leads(own_lab, "first")
+
+
+def test_an_operator_without_its_lease_is_not_ready(own_lab: Lab, start: Callable[..., OperatorProgram]) -> None:
+    own_lab.delete("Lease", "rollfleet")
+    operator = start("first", until="/healthz")
+    assert not operator.answers("/readyz")
+    own_lab.create(EMPTY_LEASE)
+    wait_for(lambda: operator.answers("/readyz"))
+
+
+@pytest.mark.slow
+def test_the_second_operator_takes_over_when_the_first_is_killed(
+    own_lab: Lab, start: Callable[..., OperatorProgram]
+) -> None:
+    first, second = start("first"), start("second")
+    first.process.kill()
+    wait_for(lambda: leads(own_lab, "second"))
+    assert image_of_a_new_job(own_lab, "a") == second.image
+
+
+@pytest.mark.slow
+def test_a_stopped_operator_that_continues_writes_nothing_and_ends(
+    own_lab: Lab, api_server: "ApiServer", start: Callable[..., OperatorProgram]
+) -> None:
+    own_lab.grant_everything(OTHER)
+    first, second = start("first", OTHER_TOKEN), start("second")
+    assert image_of_a_new_job(own_lab, "a") == first.image
+    first.process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: leads(own_lab, "second"))
+    log_length = (api_server.folder / AUDIT_LOG).stat().st_size
+    own_lab.apply("a", workers=3)  # the first one gets to know it when it continues
+    assert image_of_a_new_job(own_lab, "b") == second.image
+    first.process.send_signal(signal.SIGCONT)
+    assert first.process.wait(30) == EXIT_LOST
+    assert {verb for verb, _ in requests_of_other(api_server, log_length)} <= {"get", "list", "watch"}
+
+
+@pytest.mark.slow
+def test_an_operator_that_could_not_renew_goes_on_if_no_other_took_the_lease(
+    own_lab: Lab, start: Callable[..., OperatorProgram]
+) -> None:
+    operator = start("first")
+    operator.process.send_signal(signal.SIGSTOP)
+    lease: Any = own_lab.get("Lease", "rollfleet")
+    renewed = datetime.fromisoformat(lease["spec"]["renewTime"])
+    wait_for(lambda: (datetime.now(UTC) - renewed).total_seconds() > VALID_S)
+    operator.process.send_signal(signal.SIGCONT)
+    assert image_of_a_new_job(own_lab, "a") == operator.image
+    assert operator.process.poll() is None
