@@ -32,6 +32,7 @@ sys.path.append(str(ROOT))
 from tests.control import kubernetes  # noqa: E402
 from tests.control.kubernetes import ApiServer, find  # noqa: E402
 from tests.control.wire.jwt_nats import NatsInJwtMode  # noqa: E402
+from tests.ports import free_ports  # noqa: E402
 
 from rollfleet_api import messages  # noqa: E402
 from rollfleet_api.job import API_VERSION, KIND  # noqa: E402
@@ -111,7 +112,7 @@ class Cluster:
                 }
             )
         )
-        (port,) = kubernetes.free_ports(1)
+        (port,) = free_ports(1)
         return [
             [
                 "kube-controller-manager",

@@ -49,6 +49,14 @@ def release(cluster: None, repository: Path) -> Iterator[Release]:
     release.remove()
 
 
+@pytest.fixture(autouse=True)
+def no_restarts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No container of the release is started again by itself during a test."""
+    release = request.getfixturevalue("release") if "release" in request.fixturenames else None
+    yield
+    assert release is None or release.restarted() == []
+
+
 @pytest.fixture
 def lab(release: Release) -> Iterator[Lab]:
     """A namespace for jobs."""

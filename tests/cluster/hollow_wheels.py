@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
 def needed_by(each: Distribution) -> set[str]:
     """The names of the libraries without which those of a distribution cannot be loaded."""
     libraries = [str(path) for path in installed(each) if ".so" in path.suffixes]
-    told = subprocess.run(["readelf", "--dynamic", *libraries], check=True, capture_output=True, text=True).stdout
-    return {line.split("[")[1].rstrip("]") for line in told.splitlines() if "(NEEDED)" in line}
+    output = subprocess.run(["readelf", "--dynamic", *libraries], check=True, capture_output=True, text=True).stdout
+    return {line.split("[")[1].rstrip("]") for line in output.splitlines() if "(NEEDED)" in line}
 
 
 def installed(each: Distribution) -> list[Path]:

@@ -6,6 +6,8 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ PAUSED_S = 0.2  # between two looks
 
 
 def run(*command: str, stdin: str | None = None, check: bool = True) -> str:
-    """What a program says; a failure is told with its words."""
+    """Return a program's output; a failure shows its error output."""
     done = subprocess.run(command, input=stdin, capture_output=True, text=True)
     assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
     return done.stdout
@@ -66,6 +68,13 @@ class Release:
     def kubectl(self, *arguments: str) -> str:
         """kubectl in its namespace."""
         return run("kubectl", f"--namespace={self.namespace}", *arguments)
+
+    def restarted(self) -> list[str]:
+        """The containers that the kubelet has started again, of the pods that are there."""
+        pods = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
+        kinds = ("initContainerStatuses", "containerStatuses")
+        containers = [each for pod in pods for kind in kinds for each in pod["status"].get(kind, [])]
+        return [each["name"] for each in containers if each["restartCount"]]
 
     def remove(self) -> None:
         """Take away what an uninstall leaves, and its namespace."""
@@ -134,13 +143,19 @@ class Lab:
         return found
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
-        """A condition of a job; empty: it is not told yet."""
+        """A condition of a job; empty: not reported yet."""
         found: list[dict[str, Any]] = self.status(name).get("conditions", [])
         return next((each for each in found if each["type"] == kind), {})
 
     def logs(self, role: str) -> str:
-        """What the pods of a role result."""
+        """The logs of the pods of a role."""
         return self.kubectl("logs", f"--selector=rollfleet.dev/role={role}", "--tail=-1")
+
+    def longest_pause_s(self) -> float:
+        """The longest time between two batches of a counting learner."""
+        log = self.kubectl("logs", "--selector=rollfleet.dev/role=learner", "--tail=-1", "--timestamps")
+        times = [datetime.fromisoformat(line.split()[0]) for line in log.splitlines() if line.endswith("environments")]
+        return max((after - earlier).total_seconds() for earlier, after in pairwise(times))
 
     def remove(self) -> None:
         """Delete the namespace; nothing of ours holds it up."""

@@ -47,8 +47,8 @@ class Running:
         found = self.lab.pods(role)
         return {pod["metadata"]["uid"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
-    def made(self) -> dict[str, tuple[Any, ...]]:
-        """All that was made for it: which object it is, and how often it was changed besides its status."""
+    def objects(self) -> dict[str, tuple[Any, ...]]:
+        """The objects of the job: the identity of each, and how often it was changed besides its status."""
         text = self.lab.kubectl("get", MADE, "--output=json")
         found: dict[str, tuple[Any, ...]] = {}
         for each in json.loads(text)["items"]:
@@ -74,7 +74,7 @@ def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running
         lab.wait_for_workers(NAME, count)
         running.collects()
         now = running.pods("worker")
-        assert now <= staying or staying <= now, "who was there and is still wanted was not started anew"
+        assert now <= staying or staying <= now, "who was there and is still wanted was not restarted"
     assert running.pods("learner") == learner
     # A batch of a Sync job holds what all of its workers have collected, four environments each. Those that are added
     # take part once they are heard of, one perhaps a round before the other.
@@ -85,13 +85,13 @@ def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running
 
 
 def test_an_unchanged_job_applied_again_touches_nothing(running: Running) -> None:
-    lab, before = running.lab, running.made()
+    lab, before = running.lab, running.objects()
     generation = lab.get("collectorjob", NAME)["metadata"]["generation"]
     lab.apply(running.manifest)
     # A label is no part of the spec, and has the operator look again.
     lab.kubectl("label", "collectorjob", NAME, "seen=again")
     running.collects()
-    assert running.made() == before
+    assert running.objects() == before
     assert lab.get("collectorjob", NAME)["metadata"]["generation"] == generation
 
 
@@ -165,3 +165,21 @@ def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Running) -> None
     rollfleet("resume", NAME)
     lab.wait_for_workers(NAME, 2)
     running.collects()
+
+
+def test_the_learner_that_runs_follows_the_interval_and_the_total_of_frames(lab: Lab, counting: dict[str, Any]) -> None:
+    def edit(**spec: Any) -> None:
+        lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
+    lab.apply(counting)
+    frames = lab.wait_for_frames(NAME, more_than=5 * 512)["frames"]
+    (pod,) = lab.pods("learner")
+    edit(weights={"interval": 1000})
+    before = lab.wait_for_frames(NAME, more_than=frames + 50 * 512)
+    after = lab.wait_for_frames(NAME, more_than=before["frames"] + 50 * 512)
+    assert after["publishedVersion"] == before["publishedVersion"]
+    total = after["frames"] + 50 * 512
+    edit(collect={"totalFrames": total})
+    lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Complete", "--timeout=120s")
+    assert lab.status(NAME)["frames"] == total
+    assert [each["metadata"]["uid"] for each in lab.pods("learner")] == [pod["metadata"]["uid"]]

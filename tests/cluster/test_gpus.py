@@ -55,9 +55,9 @@ def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: 
     lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
     (fifth,) = [pod for pod in lab.pods("worker") if pod["metadata"]["uid"] not in placed]
     assert fifth["status"]["phase"] == "Pending"
-    told = lab.condition("gpus", "Degraded")
-    assert told["reason"] == "InsufficientDevices"
-    assert told["message"].startswith(f"worker 4 waits for a node with 1 {RESOURCE}")
+    condition = lab.condition("gpus", "Degraded")
+    assert condition["reason"] == "InsufficientDevices"
+    assert condition["message"].startswith(f"worker 4 waits for a node with 1 {RESOURCE}")
     assert lab.status("gpus")["workers"] == {"desired": 5, "ready": 4}
     assert lab.status("gpus")["gpus"] == 4
 
@@ -70,7 +70,7 @@ def test_four_workers_take_four_gpus_and_a_fifth_reports_that_none_is_left(lab: 
 def test_nine_gpus_on_a_pod_are_refused_with_a_reason(lab: "Lab") -> None:
     lab.apply(gpu_job(workers=1, count=9))
     lab.kubectl("wait", "collectorjob/gpus", "--for=condition=Degraded", f"--timeout={ASKED_S}s")
-    told = lab.condition("gpus", "Degraded")
-    assert told["reason"] == "InsufficientDevices"
-    assert told["message"].startswith(f"worker 0 waits for a node with 9 {RESOURCE}")
+    condition = lab.condition("gpus", "Degraded")
+    assert condition["reason"] == "InsufficientDevices"
+    assert condition["message"].startswith(f"worker 0 waits for a node with 9 {RESOURCE}")
     assert lab.status("gpus")["phase"] == "Pending"

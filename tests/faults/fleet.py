@@ -1,6 +1,5 @@
 """A job on one machine whose parts can be killed, cut off, and restarted."""
 
-import asyncio
 import json
 import multiprocessing
 import shutil
@@ -8,33 +7,34 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import cycle
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from nats.errors import Error as NatsError
+from tests.nats_servers import SUBJECTS, TENANT, TENANTS_JOB, NatsServers
 
 from rollfleet.errors import Timeout
-from rollfleet.nats.embedded_server import CONFIG, NatsServer, start_nats_server
-from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_bytes
 from rollfleet.nats.state_backup import StateBackup
-from rollfleet.nats.streams import provision
-from rollfleet_api.address import Address
+from rollfleet.nats.streams import ask, provision
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
-from rollfleet_api.subjects import Subjects
+from rollfleet_api.streams import batches_stream, state_stream
 from rollfleet_api.validation import parse_job
 
-SUBJECTS = Subjects(namespace="default", job="test")
 PIECE = 1 << 14  # bytes that the proxy forwards at once
+TENANTS_BYTES = 32 << 20  # of its job's state
 
 
 class Proxy:
-    """A proxy between clients and one server that imitates a faulty network.
+    """A proxy between clients and servers that imitates a faulty network.
+
+    As a Service does, it connects each client to one of the servers that are up.
 
     Attributes:
         delay_s: Delay of each piece.
@@ -42,8 +42,9 @@ class Proxy:
         connections: Number of connections so far.
     """
 
-    def __init__(self, target: str) -> None:
-        self._host, self._target_port = target.rpartition(":")[0], int(target.rpartition(":")[2])
+    def __init__(self, targets: Sequence[str]) -> None:
+        self._targets = cycle((host, int(port)) for host, _, port in (each.rpartition(":") for each in targets))
+        self._tries = len(targets)
         self._passing = threading.Event()  # a connection keeps its first event
         self._passing.set()
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
@@ -100,12 +101,10 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            try:
-                server = socket.create_connection((self._host, self._target_port), 2)
-            except OSError:
+            server = self._server()
+            if server is None:
                 client.close()
                 continue
-            server.settimeout(None)
             for each in (client, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
@@ -113,6 +112,14 @@ class Proxy:
             self.connections += 1
             for source, sink in ((client, server), (server, client)):
                 threading.Thread(target=self._pass_on, args=(source, sink, (client, server)), daemon=True).start()
+
+    def _server(self) -> socket.socket | None:
+        for _ in range(self._tries):
+            with suppress(OSError):
+                server = socket.create_connection(next(self._targets), 2)
+                server.settimeout(None)
+                return server
+        return None
 
     def _pass_on(self, source: socket.socket, sink: socket.socket, pair: tuple[socket.socket, socket.socket]) -> None:
         passing = self._passing
@@ -135,11 +142,12 @@ class Proxy:
 
 
 class Fleet:
-    """A job of real processes over a real nats-server, each side through its own proxy.
+    """A job of real processes over real NATS servers, each side through its own proxy.
 
     Args:
         folder: The folder of all files.
-        max_payload: The nats-server's `max_payload`.
+        servers: Number of NATS servers; more than one are a cluster.
+        max_payload: The servers' `max_payload`.
         spec: The job's spec, in camelCase.
 
     Attributes:
@@ -148,22 +156,19 @@ class Fleet:
         learner: The learner process.
     """
 
-    def __init__(self, folder: Path, *, max_payload: int = 1 << 20, **spec: Any) -> None:
+    def __init__(self, folder: Path, *, servers: int = 1, max_payload: int = 1 << 20, **spec: Any) -> None:
         self._folder = folder
         document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec}
         self.job = parse_job(document)
-        self._loop = asyncio.Runner()
-        self._nats: NatsServer = self._loop.run(start_nats_server(SUBJECTS, folder))
-        if max_payload != 1 << 20:
-            self.kill_nats()
-            config = folder / CONFIG
-            config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": max_payload}))
-            self.start_nats()
-        self._link = Link(Address(url=self._nats.url(None), job="default/test"), role=None)
-        self._link.call(provision(self._link, self.job), timeout_s=10)
+        self._nats = NatsServers(folder, servers, max_payload=max_payload)
+        self._nats.provision(self.job)
+        self._link = self._nats.link()
+        tenant = parse_job(document | {"metadata": {"name": TENANTS_JOB.job}})
+        for stream in (state_stream(tenant, TENANTS_BYTES), batches_stream(tenant)):
+            self._link.call(ask(self._link, f"STREAM.CREATE.{stream['name']}", stream), timeout_s=10)
         state_backup = StateBackup(self._link)
         self._link.on_reconnect(lambda: provision(self._link, self.job, kept=state_backup.messages()))
-        self.proxies = {role: Proxy(self._nats.host_port) for role in Role}
+        self.proxies = {role: Proxy(self._nats.host_ports) for role in Role}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["recorded", "traced_env", "rollfleet.policies.factory", "tensordict"])
         self.workers: dict[int, ForkServerProcess] = {}
@@ -180,24 +185,26 @@ class Fleet:
         """Start the learner, or the next one."""
         self.learner = self._start("learn", Role.LEARNER)
 
-    def kill_nats(self) -> None:
-        """Kill NATS with SIGKILL."""
-        self._nats.child.kill(signal.SIGKILL)
-        self._loop.run(self._nats.child.wait())
+    def start_attack(self) -> ForkServerProcess:
+        """Start a client that attacks NATS with the credentials of another job's worker."""
+        return self._process("attack", "attack", self._nats.url(TENANT), TENANTS_JOB.key)
 
-    def start_nats(self, *, lose: bool = False, store: Path | None = None) -> None:
-        """Start NATS on the same port; `lose`: without its storage; `store`: with this one instead."""
-        if lose or store:
-            shutil.rmtree(self._folder / "jetstream", ignore_errors=True)
+    def end_nats(self, server: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
+        """End a NATS server with a signal."""
+        self._nats.end(server, number)
+
+    def start_nats(self, server: int = 0, *, lose: bool = False, store: Path | None = None) -> None:
+        """Start a NATS server again; `lose`: without its storage; `store`: with this one instead."""
         if store:
-            store.rename(self._folder / "jetstream")
-        self._loop.run(self._nats.start_again())
+            shutil.rmtree(self._nats.storage(server))
+            store.rename(self._nats.storage(server))
+        self._nats.start_again(server, empty=lose)
 
     def copied_store(self) -> Path:
         """Copy NATS's storage while it runs, as a power loss leaves it: what is written meanwhile may be torn."""
         copy = self._folder / "copy"
         with suppress(shutil.Error):  # of files that were removed meanwhile
-            shutil.copytree(self._folder / "jetstream", copy)
+            shutil.copytree(self._nats.storage(), copy)
         return copy
 
     def nats_stores(self) -> bool:
@@ -217,9 +224,7 @@ class Fleet:
             process.close()
         for proxy in self.proxies.values():
             proxy.close()
-        self._link.close()
-        self._loop.run(self._nats.child.stop(2.0))
-        self._loop.close()
+        self._nats.stop()
 
     # --- the processes' logs ---
 
@@ -261,11 +266,14 @@ class Fleet:
             time.sleep(0.02)
 
     def _start(self, program: str, role: Role, *arguments: object) -> ForkServerProcess:
+        url = self._nats.url(role, [self.proxies[role].host_port])
         name = "-".join(map(str, (program, *arguments)))
-        url = self._nats.url(role).rpartition("@")[0] + "@" + self.proxies[role].host_port
+        return self._process(name, program, url, SUBJECTS.key, *arguments)
+
+    def _process(self, name: str, program: str, url: str, job: str, *arguments: object) -> ForkServerProcess:
         target = getattr(import_module("recorded"), program)
         log = str(self._folder / f"{name}.log")
-        process = self._context.Process(target=target, args=(log, url, "default/test", *arguments), daemon=True)
+        process = self._context.Process(target=target, args=(log, url, job, *arguments), daemon=True)
         process.start()
         self._all.append(process)
         return process

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,8 @@ FAULTS = (
     "kill worker",
     "kill learner",
     "kill nats",
+    "terminate nats",
+    "attack nats",
     "terminate worker",
     "stop worker",
     "stop learner",
@@ -40,25 +43,29 @@ FAULTS = (
     "clock of a worker",
     "clock of the learner",
 )
+OF_A_CLUSTER = FAULTS + ("kill nats", "terminate nats") * 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault, `after_s` after the previous one, for `lasts_s`; `worker`: the index of its worker."""
+    """One fault: its seconds after the previous one, its seconds until it is mended, and whom it may hit."""
 
     after_s: float
     kind: str
     lasts_s: float
     worker: int
+    server: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The job and the faults of a seed."""
+    """The job, its NATS servers, and the faults of a seed."""
 
     spec: dict[str, Any]
+    servers: int
     max_payload: int
     faults: list[Fault]
+    rolls_back: bool  # NATS's storage, at the end
 
     @property
     def loses_storage(self) -> bool:
@@ -69,7 +76,8 @@ class Schedule:
 def schedule(seed: int) -> Schedule:
     """Make the schedule of a seed."""
     chance = random.Random(seed)
-    sync, workers = chance.random() < 0.4, chance.randint(2, 3)
+    sync, workers, servers = chance.random() < 0.4, chance.randint(2, 3), chance.choice([1, 1, 3])
+    storage = "Memory" if servers == 1 and chance.random() < 0.3 else "File"
     spec = {
         "workers": workers,
         "mode": "Sync" if sync else "Async",
@@ -78,21 +86,29 @@ def schedule(seed: int) -> Schedule:
         "collect": {"framesPerBatch": chance.choice([16, 64, 256]) * (workers if sync else 1)},
         "delivery": {
             "maxBatchesAhead": chance.randint(1, 3),
-            "storage": chance.choice(["File", "File", "Memory"]),
+            "storage": storage,
             "maxBytes": "64Mi",
+            "replicas": servers,
         },
         "weights": {"interval": 0, "maxLag": 1_000_000},
     }
     faults = [
         Fault(
             after_s=chance.uniform(0.0, 0.7),
-            kind=chance.choice(FAULTS),
+            kind=chance.choice(FAULTS if servers == 1 else OF_A_CLUSTER),
             lasts_s=chance.uniform(0.0, 0.8),
             worker=chance.randrange(workers),
+            server=chance.randrange(servers),
         )
         for _ in range(chance.randint(3, 7))
     ]
-    return Schedule(spec=spec, max_payload=chance.choice([1 << 20, 4096]), faults=faults)
+    return Schedule(
+        spec=spec,
+        servers=servers,
+        max_payload=chance.choice([1 << 20, 4096]),
+        faults=faults,
+        rolls_back=servers == 1 and storage == "File" and chance.random() < 0.3,
+    )
 
 
 class Breaking:
@@ -110,9 +126,19 @@ class Breaking:
             self._pass(fault.after_s)
             self._break(fault)
         self._pass(2.0)
-        assert not self._undo
+        while self._undo:
+            self._pass(0.1)
         for proxy in self._fleet.proxies.values():
             proxy.heal()
+
+    def roll_back(self) -> None:
+        """Put NATS back to an earlier state, as a power loss of its node does."""
+        fleet = self._fleet
+        copy, known = fleet.copied_store(), len(fleet.events("handed over"))
+        fleet.wait_for(lambda: len(fleet.events("handed over")) >= known + 5, "batches that the copy does not have")
+        fleet.end_nats()
+        self.lost_at.append(time.monotonic())
+        fleet.start_nats(store=copy)
 
     def _pass(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -128,6 +154,10 @@ class Breaking:
 
     def _break(self, fault: Fault) -> None:
         fleet, (verb, _, whom) = self._fleet, fault.kind.partition(" ")
+        if verb == "attack":
+            attacker = fleet.start_attack()
+            self._later(fault, lambda: self._end(attacker, fault))
+            return
         if verb in ("kill", "terminate", "stop") or verb == "clock":
             name = f"worker {fault.worker}" if "worker" in whom else whom.rpartition(" ")[2]
             if name in self._down:
@@ -135,15 +165,15 @@ class Breaking:
             if verb == "clock":
                 process = self._process(name)  # the signal would end a process that has not begun
                 fleet.wait_for(lambda: any(each["pid"] == process.pid for each in fleet.events("began")), "it begins")
-                process.send(signal.SIGUSR1)
+                self._signal(name, signal.SIGUSR1)
                 return
             self._down.add(name)
+            number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}[verb]
             if name == "nats":
-                fleet.kill_nats()
+                fleet.end_nats(fault.server, number)
             else:
-                number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}[verb]
-                self._process(name).send(number)
-            self._later(fault, lambda: self._bring_back(name, stopped=verb == "stop"))
+                self._signal(name, number)
+            self._later(fault, lambda: self._bring_back(name, fault))
             return
         proxy = fleet.proxies[Role.WORKER if whom == "workers" else Role.LEARNER]
         if verb == "cut":
@@ -157,32 +187,37 @@ class Breaking:
             proxy.delay_s, proxy.bytes_per_s = 0.02, 200_000.0
             self._later(fault, proxy.heal)
 
-    def _bring_back(self, name: str, *, stopped: bool) -> None:
+    def _end(self, attacker: ForkServerProcess, fault: Fault) -> None:
+        if any(each["pid"] == attacker.pid for each in self._fleet.events("attacked")):
+            attacker.kill()
+        else:  # it has not reached NATS
+            self._later(fault, lambda: self._end(attacker, fault))
+
+    def _bring_back(self, name: str, fault: Fault) -> None:
+        if fault.kind == "terminate worker" and self._process(name).is_alive():  # its successor waits for its end
+            self._later(fault, lambda: self._bring_back(name, fault))
+            return
         self._down.remove(name)
-        if stopped:
-            self._process(name).send(signal.SIGCONT)
+        if fault.kind.startswith("stop"):
+            self._signal(name, signal.SIGCONT)
         elif name == "nats":
             if self._schedule.loses_storage:
                 self.lost_at.append(time.monotonic())
-            self._fleet.start_nats(lose=self._schedule.loses_storage)
+            self._fleet.start_nats(fault.server, lose=self._schedule.loses_storage)
         elif name == "learner":
             self._fleet.start_learner()
         else:
             self._fleet.start_worker(int(name.split()[1]))
 
-    def _process(self, name: str) -> "_Signalled":
+    def _process(self, name: str) -> ForkServerProcess:
         process = self._fleet.learner if name == "learner" else self._fleet.workers[int(name.split()[1])]
         assert process is not None
-        assert process.pid is not None
-        return _Signalled(process.pid)
+        return process
 
-
-@dataclass(frozen=True)
-class _Signalled:
-    pid: int
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        pid = self._process(name).pid
+        assert pid is not None
+        os.kill(pid, number)
 
 
 def numbers() -> list[int]:
@@ -196,13 +231,15 @@ def numbers() -> list[int]:
 def test_random_faults_lose_no_batch_and_duplicate_none(seed: int, start_fleet: StartFleet) -> None:
     plan = schedule(seed)
     assert len(plan.faults) >= 3
-    fleet = start_fleet(max_payload=plan.max_payload, **plan.spec)
+    fleet = start_fleet(servers=plan.servers, max_payload=plan.max_payload, **plan.spec)
     for index in range(plan.spec["workers"]):
         fleet.start_worker(index)
     fleet.start_learner()
     fleet.wait_for(lambda: len(fleet.events("handed over")) >= 3, "the first batches", RECOVERS_WITHIN_S)
     breaking = Breaking(fleet, plan)
     breaking.run()
+    if plan.rolls_back:
+        breaking.roll_back()
     healed_s = time.monotonic()
     workers = plan.spec["workers"]
 

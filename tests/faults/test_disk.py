@@ -48,8 +48,8 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     """Mount a disk for the fleet's nats-server."""
-    folder = tmp_path / "jetstream"
-    folder.mkdir()
+    folder = tmp_path / "nats-0/jetstream"
+    folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False) if os.geteuid() == 0 else None
     if done is None or done.returncode:
@@ -72,7 +72,7 @@ def test_a_full_disk_pauses_the_job_and_loses_no_batch(
     disk.fill()
     fleet.wait_for(lambda: not fleet.nats_stores(), "NATS notices that its disk is full")
     disk.free()
-    fleet.kill_nats()  # a nats-server with a full disk answers nothing until it is restarted
+    fleet.end_nats()  # a nats-server with a full disk answers nothing until it is restarted
     fleet.start_nats()
     again_s = time.monotonic()
 

@@ -44,7 +44,7 @@ def test_a_power_loss_of_nats_hangs_nothing_and_its_losses_are_counted(
     fleet.wait_for(handed_over(5), "the first batches", 120.0)
     copy = fleet.copied_store()
     fleet.wait_for(handed_over(20), "batches that the copy does not have", 120.0)
-    fleet.kill_nats()
+    fleet.end_nats()
     if dies == "a worker":
         fleet.workers[0].kill()
     fleet.start_nats(store=copy)

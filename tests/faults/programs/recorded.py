@@ -1,18 +1,21 @@
 """A real worker and a real learner that also log events: batches stored, handed over, acknowledged.
 
-At SIGUSR1 their clocks jump: an hour forward, then an hour back.
+At SIGUSR1 their clocks jump: an hour forward, then an hour back. A third program attacks NATS.
 """
 
+import asyncio
 import json
 import logging
 import os
 import signal
 import sys
 import time
-from itertools import cycle
+from itertools import count, cycle
 from typing import Any
 
 import torch
+from nats.aio.client import Client
+from tests.attacks import ATTACKS
 
 import rollfleet
 from rollfleet.cli import worker_program
@@ -23,6 +26,7 @@ from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.policies.factory import make_policy
 from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.address import THREADS, Address
+from rollfleet_api.subjects import Subjects
 
 PAUSE_S = 0.01  # the learner pauses between two batches
 
@@ -80,6 +84,23 @@ def learn(log: str, url: str, job: str) -> None:
         if module:
             collector.update_policy_weights_(policy)
         _write(log, event="stats", stats=str(collector.stats()), memory=_memory())
+
+
+def attack(log: str, url: str, job: str) -> None:
+    """Make all attacks of a hostile worker of another job, again and again, until killed."""
+    _begin(log)
+    asyncio.run(_attack(log, url, Subjects.parse(job)))
+
+
+async def _attack(log: str, url: str, subjects: Subjects) -> None:
+    client = Client()
+    await client.connect(url.split(","), max_reconnect_attempts=-1, reconnect_time_wait=0)
+    for number in count():
+        for each, _ in ATTACKS:
+            await each(client, subjects, number)
+        if number % 10 == 0:
+            await client.flush()
+            _write(log, event="attacked", times=number)
 
 
 def _begin(log: str) -> None:

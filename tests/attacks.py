@@ -1,0 +1,56 @@
+"""Attacks on NATS by a client with one worker's credentials. Each function sends one piece of an attack."""
+
+from collections.abc import Awaitable, Callable
+
+from nats.aio.client import Client
+
+from rollfleet_api.subjects import Subjects
+
+LARGE = bytes(1_000_000)
+LONG_BYTES = 60_000  # NATS takes headers of 64 KB
+LONG_TOKEN = "x" * 3_800  # and subjects of 4 KB
+
+Attack = Callable[[Client, Subjects, int], Awaitable[None]]
+
+
+async def message_ids(client: Client, subjects: Subjects, number: int) -> None:
+    """Have the state stream remember long ids."""
+    await client.publish(subjects.worker(0), b"", headers=_long_id(client, number))
+
+
+async def message_ids_of_batches(client: Client, subjects: Subjects, number: int) -> None:
+    """Have the work queue remember long ids."""
+    await client.publish(subjects.batch_chunk(0, 0), b"", headers=_long_id(client, number))
+
+
+async def workers_that_do_not_exist(client: Client, subjects: Subjects, number: int) -> None:
+    """Use many subjects: NATS needs memory for each."""
+    for subject in (subjects.lease(number), subjects.worker(number), subjects.batch_chunk(number, 0)):
+        await client.publish(subject, b"")
+
+
+async def long_subjects(client: Client, subjects: Subjects, number: int) -> None:
+    """Use long subjects."""
+    await client.publish(f"{subjects.lease(number)}{LONG_TOKEN}", b"")
+    await client.publish(f"{subjects.batch_chunk(0, number)}{LONG_TOKEN}", b"")
+
+
+async def large_messages(client: Client, subjects: Subjects, number: int) -> None:
+    """Fill both streams, with messages as large as the server takes."""
+    large = LARGE[: client.max_payload]
+    await client.publish(subjects.lease(number), large)
+    await client.publish(subjects.batch_chunk(0, number), large)
+
+
+def _long_id(client: Client, number: int) -> dict[str, str]:
+    return {"Nats-Msg-Id": str(number).ljust(min(LONG_BYTES, client.max_payload // 2), "x")}
+
+
+ATTACKS = [
+    (message_ids, 10_000),
+    (message_ids_of_batches, 4_000),
+    (workers_that_do_not_exist, 40_000),
+    (long_subjects, 20_000),
+    (large_messages, 400),
+]
+"""Each attack, and how many times it is made."""

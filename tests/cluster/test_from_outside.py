@@ -1,0 +1,99 @@
+"""A learner outside of the cluster, with the rights of `rollfleet-user` and `rollfleet-tunnel` alone."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from tests.cluster.lab import run
+
+from rollfleet import Cluster, Jobs, connect
+from rollfleet.errors import ClusterError
+
+if TYPE_CHECKING:
+    from tests.cluster.lab import Lab
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+USER = "outside"  # a ServiceAccount of the lab
+
+
+@pytest.fixture
+def as_user(lab: "Lab", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The kubeconfig of a user who may do only what a learner outside of the cluster needs."""
+    account = f"--serviceaccount={lab.namespace}:{USER}"
+    lab.kubectl("create", "serviceaccount", USER)
+    lab.kubectl("create", "rolebinding", USER, "--clusterrole=rollfleet-user", account)
+    lab.release.kubectl("create", "rolebinding", lab.namespace, "--role=rollfleet-tunnel", account)
+    config: dict[str, Any] = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
+    token = lab.kubectl("create", "token", USER, "--duration=1h").strip()
+    config["users"] = [{"name": USER, "user": {"token": token}}]
+    config["contexts"][0]["context"] |= {"user": USER, "namespace": lab.namespace}
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    with monkeypatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(path))
+        yield path
+    lab.release.kubectl("delete", "rolebinding", lab.namespace)
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(1)
+
+
+def test_one_program_trains_on_the_cluster_and_leaves_nothing(lab: "Lab", repository: Path, as_user: Path) -> None:
+    program = [sys.executable, str(repository / "examples/anywhere.py"), "--frames=2048", "--workers=2"]
+    done = subprocess.run([*program, f"--namespace={lab.namespace}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2,048 frames" in done.stdout
+    assert "2 of 2 workers are ready" in done.stderr
+    wait_for(lambda: not Jobs().list(), timeout_s=60)
+
+
+def test_a_learner_joins_a_job_through_the_api_server(lab: "Lab", as_user: Path) -> None:
+    jobs = Jobs()
+    spec = {
+        "workers": 1,
+        "env": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "collect": {"framesPerBatch": 64, "totalFrames": 640},
+        "delivery": {"maxBytes": "64Mi"},
+    }
+    kind = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob"}
+    jobs.submit({**kind, "metadata": {"name": "joined"}, "spec": spec})
+    with connect("joined") as collector:
+        assert len(list(collector)) == 10
+        assert collector.stats().missed == 0
+    jobs.wait("joined", "Complete", timeout_s=60)
+
+
+def test_a_program_that_is_killed_leaves_nothing(lab: "Lab", as_user: Path) -> None:
+    place = Cluster(name="killed", learner_timeout_s=10)
+    program = (
+        "import rollfleet\n"
+        f"place = rollfleet.{place!r}\n"
+        "collector = rollfleet.Collector('CartPole-v1', frames_per_batch=8, workers=1, cluster=place)\n"
+        "for batch in collector:\n"
+        "    print(batch.numel(), flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"8\n"
+        running.kill()
+    wait_for(lambda: Jobs().get("killed").status.phase == "Failed", timeout_s=120)
+    wait_for(lambda: not lab.pods("worker"), timeout_s=120)
+
+
+def test_a_missing_right_is_named(lab: "Lab", as_user: Path) -> None:
+    with pytest.raises(ClusterError, match=r"you may not get Secret default/any-learner-nats: ask .* rollfleet-user"):
+        connect("default/any")
+    allowed = json.loads(lab.kubectl("get", "rolebinding", USER, "--output=json"))
+    assert allowed["roleRef"]["name"] == "rollfleet-user"

@@ -1,0 +1,116 @@
+"""NATS on three nodes: its servers are drained, killed and updated under a job with `delivery.replicas: 3`.
+
+All three run on one node where the cluster has no more.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cluster.lab import run
+
+if TYPE_CHECKING:
+    from tests.cluster.lab import Lab, Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+
+MOST_PAUSE_S = 30.0  # NATS elects a leader within 10 s; the rest is for a busy machine
+ANY_NODE = {
+    "podAntiAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 1,
+                "podAffinityTerm": {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchLabels": {"app.kubernetes.io/component": "nats"}},
+                },
+            }
+        ]
+    }
+}
+VALUES = (
+    "--set=nats.replicas=3",
+    "--set=nats.resources.requests.cpu=50m",
+    f"--set-json=nats.affinity={json.dumps(ANY_NODE)}",
+)
+SERVERS = [f"rollfleet-nats-{index}" for index in range(3)]
+OF_NATS = "--selector=app.kubernetes.io/component=nats"
+
+
+@pytest.fixture(scope="module")
+def release(release: "Release") -> Iterator["Release"]:
+    """The chart with three NATS servers, for the tests of this module."""
+    release.uninstall()
+    release.helm("upgrade", *VALUES)
+    yield release
+    release.uninstall()
+    release.install()
+
+
+@pytest.fixture
+def before(lab: "Lab", counting: dict[str, Any]) -> set[str]:
+    """The pods of a job that runs."""
+    counting["spec"]["delivery"]["replicas"] = 3
+    lab.apply(counting)
+    lab.wait_for_workers("counting", 2)
+    lab.wait_for_frames("counting", more_than=10_000)
+    return pods(lab)
+
+
+def pods(lab: "Lab") -> set[str]:
+    return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}
+
+
+def goes_on(lab: "Lab") -> None:
+    lab.wait_for_frames("counting", more_than=lab.status("counting")["frames"] + 20 * 512)
+
+
+def is_back(release: "Release") -> None:
+    release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=300s")
+
+
+def check(lab: "Lab", before: set[str]) -> None:
+    """Check that nothing was restarted or lost, and that the learner never waited for long."""
+    goes_on(lab)
+    assert pods(lab) == before
+    assert lab.status("counting")["batches"]["dropped"] == 0
+    assert lab.longest_pause_s() < MOST_PAUSE_S
+
+
+def evicts(release: "Release", pod: str) -> bool:
+    """Ask for an eviction, as `kubectl drain` does; return whether it is granted."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": release.namespace}}
+    path = f"/api/v1/namespaces/{release.namespace}/pods/{pod}/eviction"
+    return "Success" in run("kubectl", "create", "--raw", path, "--filename=-", stdin=json.dumps(body), check=False)
+
+
+def test_a_job_goes_on_while_one_server_after_the_other_is_drained(
+    lab: "Lab", release: "Release", before: set[str]
+) -> None:
+    for server, other in zip(SERVERS, SERVERS[1:] + SERVERS[:1], strict=True):
+        assert evicts(release, server)
+        assert not evicts(release, other), "two servers stay"
+        goes_on(lab)
+        release.kubectl("wait", "--for=delete", f"pod/{server}", "--timeout=120s")
+        is_back(release)
+    check(lab, before)
+
+
+def test_a_job_goes_on_while_one_server_after_the_other_is_killed(
+    lab: "Lab", release: "Release", before: set[str]
+) -> None:
+    for server in SERVERS:
+        release.kubectl("delete", "pod", server, "--grace-period=0", "--force")
+        goes_on(lab)
+        is_back(release)
+    check(lab, before)
+
+
+def test_a_job_goes_on_while_all_servers_are_updated(lab: "Lab", release: "Release", before: set[str]) -> None:
+    servers = release.kubectl("get", "pods", OF_NATS, "--output=jsonpath={.items[*].metadata.uid}").split()
+    release.helm("upgrade", *VALUES, "--set=nats.maxPendingBytes=40000000", "--timeout=900s")
+    updated = release.kubectl("get", "pods", OF_NATS, "--output=jsonpath={.items[*].metadata.uid}").split()
+    assert not set(servers) & set(updated)
+    assert len(updated) == len(SERVERS)
+    check(lab, before)
