@@ -1,6 +1,7 @@
 """What every test starts from: the repository, a nats-server, and how hypothesis searches."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
     from tests.job_server import Server
 
 # No deadline: a slow example on a busy machine proves nothing. In CI the search is the same each time, so that a
@@ -28,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SHARED = ("tests/cluster/", "tests/control/api_server/")
+SHARED = ("tests/cluster/", "tests/control/api_server/", "tests/sdk/cluster/")
 """Folders whose tests share a server that takes long to start."""
 
 
@@ -49,6 +51,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def repository() -> Path:
     """The root of the checkout."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ApiServer]":
+    """A Kubernetes API server with our CRD; one for all tests of a process."""
+    from tests.control.kubernetes import ABSENT, PROGRAMS, ApiServer, find, serve_definition
+
+    if not all(find(program) for program in PROGRAMS) or not shutil.which("openssl"):
+        pytest.skip(ABSENT)
+    server = ApiServer(tmp_path_factory.mktemp("api-server"))
+    serve_definition(server)
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -3,12 +3,16 @@
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
+from functools import cached_property
 from pathlib import Path
 
+import gymnasium
+from tests.waiting import wait_until
+
+from rollfleet import ActorCritic, Collector
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import provision
@@ -64,6 +68,15 @@ class Server:
         self._links.callback(link.close)
         return link
 
+    @cached_property
+    def _owner(self) -> Link:
+        return self.link()
+
+    def queued(self) -> int:
+        """Return the number of messages in the job's queue of batches."""
+        info = self._owner.call(self._owner.js.stream_info(self.subjects.batches_stream), timeout_s=5)
+        return int(info.state.messages)
+
     def provision(self, **spec: object) -> CollectorJob:
         """Create the streams of a small job `default/test` with these fields of its spec, in camelCase."""
         smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
@@ -112,10 +125,7 @@ class WorkerThread:
 
     def wait_for(self, state: WorkerState, timeout_s: float = 20.0) -> None:
         """Wait until its heartbeat has this state."""
-        until = time.monotonic() + timeout_s
-        while self.transport.status is None or self.transport.status.state is not state:
-            assert time.monotonic() < until, f"the worker is not {state} but {self.transport.status}"
-            time.sleep(0.01)
+        wait_until(lambda: self.transport.status and self.transport.status.state is state, timeout_s)
 
     def leave(self, timeout_s: float = 20.0) -> None:
         """Leave as the program does on SIGTERM. Waits until the worker is built: it has a heartbeat before that."""
@@ -140,4 +150,23 @@ class WorkerThread:
             self.error = error
 
 
+def actor_critic() -> ActorCritic:
+    """Return a policy for the environment of `Server.provision`."""
+    env = gymnasium.make("CartPole-v1")
+    return ActorCritic(env.observation_space, env.action_space)
+
+
+def deafen(link: Link) -> None:
+    """End all subscriptions of a connection except those for answers to its requests."""
+
+    async def unsubscribe() -> None:
+        for subscription in list(link.client._subs.values()):
+            if subscription.subject.startswith(link.subjects.prefix):
+                await subscription.unsubscribe()
+
+    link.call(unsubscribe())
+
+
 AllocatesAtMost = Callable[[int], AbstractContextManager[None]]
+Connect = Callable[..., Collector]
+StartWorker = Callable[[CollectorJob, int], WorkerThread]

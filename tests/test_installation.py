@@ -176,9 +176,9 @@ def test_a_missing_optional_part_is_named_with_the_command_that_installs_it(
         ("id='CartPole-v1', backend='EnvPool'", "pip install 'rollfleet[envpool]'"),
     ):
         code = f"import rollfleet; from rollfleet_api.job import EnvSpec; rollfleet.make_env(EnvSpec({env}))"
-        made = environment.run("python", "-P", "-c", code)
-        assert made.returncode == 1
-        assert command in made.stderr.splitlines()[-1], made.stderr
+        completed = environment.run("python", "-P", "-c", code)
+        assert completed.returncode == 1
+        assert command in completed.stderr.splitlines()[-1], completed.stderr
 
 
 def test_the_list_of_the_operators_image_is_complete_and_has_no_torch(

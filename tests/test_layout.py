@@ -105,7 +105,7 @@ def test_contributing_shows_the_rooms_in_the_order_of_the_contract(repository: P
 
 
 def test_no_registry_is_named(tracked: list[Path]) -> None:
-    # An image or a package is named; where it comes from is the choice of whoever installs it.
+    # An image or a package is named; where it comes from is the choice of its installer.
     registry = re.compile(
         r"\b(?:pypi|pythonhosted|docker|ghcr|gcr|quay|registry\.k8s|mcr\.microsoft|nvcr)\.(?:org|io|com)\b"
     )

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 def make(*arguments: str, repository: Path) -> subprocess.CompletedProcess[str]:
-    # What the `make test` around this test was told is not for this one.
+    # The arguments of the `make test` around this test are not for this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     return subprocess.run(["make", *arguments], cwd=repository, env=environment, capture_output=True, text=True)
 

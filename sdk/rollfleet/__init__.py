@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollfleet.checkpoint import Checkpoint
+    from rollfleet.cluster.jobs import Jobs
+    from rollfleet.cluster.settings import Cluster
     from rollfleet.collector import Collector
     from rollfleet.connection import connect
     from rollfleet.data.replay_buffer import ReplayBuffer
@@ -23,13 +26,17 @@ if TYPE_CHECKING:
     from rollfleet.recording.observation import observe, record
     from rollfleet.recording.recording import Recording
     from rollfleet.stats import Stats
+    from rollfleet.tracking import track
     from rollfleet_api.job import CollectorJob
 
 __all__ = [
     "ActorCritic",
+    "Checkpoint",
+    "Cluster",
     "Collector",
     "CollectorJob",
     "Exploration",
+    "Jobs",
     "LearningCurve",
     "RandomPolicy",
     "Recording",
@@ -43,13 +50,17 @@ __all__ = [
     "observe",
     "record",
     "split_trajectories",
+    "track",
 ]
 
 _HOMES = {
     "ActorCritic": "rollfleet.policies.actor_critic",
+    "Checkpoint": "rollfleet.checkpoint",
+    "Cluster": "rollfleet.cluster.settings",
     "Collector": "rollfleet.collector",
     "CollectorJob": "rollfleet_api.job",
     "Exploration": "rollfleet.exploration",
+    "Jobs": "rollfleet.cluster.jobs",
     "LearningCurve": "rollfleet.progress",
     "RandomPolicy": "rollfleet.policies.random_policy",
     "Recording": "rollfleet.recording.recording",
@@ -63,6 +74,7 @@ _HOMES = {
     "observe": "rollfleet.recording.observation",
     "record": "rollfleet.recording.observation",
     "split_trajectories": "rollfleet.data.splitting",
+    "track": "rollfleet.tracking",
 }
 
 

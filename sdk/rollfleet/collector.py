@@ -1,12 +1,16 @@
 """The public collector: a batch iterator that starts its own workers, or takes those of a transport."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
+from rollfleet.arguments import seconds
+from rollfleet.cluster.settings import Cluster
 from rollfleet.learner.construction import construct, start
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.learner.keywords import Keywords, hints_names, implemented_by
 from rollfleet.learner.options import Extends, LearnerOptions
+from rollfleet.learner.worker_calls import call_workers
 from rollfleet.system.devices import Device
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
 class Collector(BatchIterator):
     """Iterates over batches of frames, and sends the policy's weights to the workers that collect them.
 
-    `Collector(env, policy, ...)` collects in this process, or with `workers=` in processes of this machine.
-    `rollfleet.connect(job, policy)` returns a collector whose workers run anywhere.
+    `Collector(env, policy, ...)` collects in this process, with `workers=` in processes of this machine, and with
+    `cluster=` in pods of a cluster. `rollfleet.connect(job, policy)` returns a collector whose workers run anywhere.
 
     In mode sync, an iteration opens a round: all workers collect on the same version of the weights, and the iterator
     yields their fragments together, `[workers * num_envs, T]`, in the workers' order. In mode async, the iterator
@@ -44,10 +48,10 @@ class Collector(BatchIterator):
 
     def _start(self, env: Any, policy: Any = None, *, keywords: Keywords) -> None:
         construction = construct(env, policy, keywords)
-        transport = start(construction, keywords)
+        transport, job = start(construction, keywords)
         acts = construction.acts_with_the_learners_policy
         try:
-            super().__init__(transport, construction.workload.job, policy, construction.options, acts=acts)
+            super().__init__(transport, job, policy, construction.options, acts=acts)
         except BaseException:
             transport.close()
             raise
@@ -64,6 +68,7 @@ class Collector(BatchIterator):
         init_random_frames: int | None = 0,
         max_frames_per_traj: int | None = 0,
         trajs_per_batch: int | None = 0,
+        traj_format: str = "padded",
         # Environments
         num_envs: int = 1,
         env_kwargs: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
@@ -73,6 +78,10 @@ class Collector(BatchIterator):
         seed: int = 0,
         reset_at_each_iter: bool = False,
         reset_when_done: bool = True,
+        # Functions on workers
+        init_fn: Callable[[], object] | str | None = None,
+        pre_collect_hook: Callable[[], object] | str | None = None,
+        post_collect_hook: "Callable[[TensorDict], object] | str | None" = None,
         # The policy
         policy_factory: Callable[..., Any] | str | Sequence[Callable[..., Any] | str] | None = None,
         exploration: str = "random",
@@ -85,6 +94,7 @@ class Collector(BatchIterator):
         set_truncated: bool = False,
         step_count: bool = False,
         is_init: bool = False,
+        info_keys: Sequence[str] = (),
         cat_results: str | None = "envs",
         split_trajs: bool | None = False,
         postproc: "Callable[[TensorDict], Any] | None" = None,
@@ -104,8 +114,10 @@ class Collector(BatchIterator):
         max_restarts_per_worker: int = 0,
         suspect_after_s: int = 10,
         quiet: bool = True,
+        # A Kubernetes cluster
+        cluster: Cluster | None = None,
     ) -> None:
-        """Collect in this process, or in processes of this machine.
+        """Collect in this process, in processes of this machine, or in pods of a Kubernetes cluster.
 
         A list of environments, policies or devices has one entry for each worker. TorchRL's names are in brackets.
 
@@ -122,6 +134,7 @@ class Collector(BatchIterator):
             max_frames_per_traj: Frames after which an episode is truncated; 0, -1 or None: no limit.
             trajs_per_batch: Whole trajectories of a batch from each worker, one in a row, padded, with a mask; 0:
                 batches have `frames_per_batch` frames.
+            traj_format: The layout of these: "padded", or "cat": `[frames]`, one after the other, without a mask.
 
             num_envs: Environments of each worker.
             env_kwargs: Keyword arguments of each environment, or a list of these. (`create_env_kwargs`)
@@ -133,8 +146,13 @@ class Collector(BatchIterator):
             reset_at_each_iter: Begin new episodes in each batch.
             reset_when_done: Begin a new episode when one ends. False: the rest of the row is padding, with a mask.
 
+            init_fn: A function that each worker calls before it makes its environments, or its `module:callable`.
+            pre_collect_hook: A function that each worker calls before each batch, or its `module:callable`.
+            post_collect_hook: A function that each worker calls with each batch `[num_envs, T]` that it has collected,
+                or its `module:callable`.
+
             policy_factory: A function `factory(observation_space, action_space)` or `factory()` that makes the policy
-                on the worker, its `module:callable`, or a list of these.
+                on the worker, its `module:callable`, or a list of these. Beside it, `policy` has the weights.
             exploration: How actions are taken from the policy's distribution: "random", "mode", "mean",
                 "deterministic". (`exploration_type`)
 
@@ -148,6 +166,8 @@ class Collector(BatchIterator):
             set_truncated: Mark the last frame of a batch as truncated if its episode continues.
             step_count: Put `step_count` into the batch: frames since the reset. (`StepCounter`)
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode. (`InitTracker`)
+            info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN
+                where an environment did not report it. (`default_info_dict_reader`)
             cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
                 `[workers, num_envs, T]`.
             split_trajs: Yield `split_trajectories(batch)`.
@@ -171,12 +191,50 @@ class Collector(BatchIterator):
             suspect_after_s: Seconds in one environment step after which a worker is reported as stuck.
             quiet: Hide the workers' Python warnings. (`filter_warnings_subprocess`)
 
+            cluster: Run the workers as pods, with the resources that it names. Functions and classes of your modules
+                travel as source. A policy's class does, too, if the policy has attributes of the names of its
+                constructor's arguments; else pass `policy_factory` beside `policy`.
+
         Raises:
             JobInvalid: A value cannot be used, or contradicts another. The message names the keyword.
             EnvironmentInvalid: An environment cannot be made, or has a space that is not supported.
             PolicyInvalid: A policy cannot be made, or does not fit the environment.
+            ClusterError: The cluster refuses the job, its workers do not start, or it cannot be reached.
             TypeError: There is no such keyword. The message has the one to write.
         """
+
+    def call(
+        self, worker_ids: int | Collection[int] | None, method: str, *args: Any, timeout_s: float = 60.0, **kwargs: Any
+    ) -> dict[int, Any]:
+        """Call a method of workers' environments or of their policy, between two batches of each.
+
+        Arguments and results are numbers, text, lists, dicts and arrays; tensors come back as arrays.
+
+        Args:
+            worker_ids: The workers. None: all.
+            method: `"env.<name>"`: of each environment, also of a wrapper, or an attribute. `"policy.<name>"`.
+            *args: Positional arguments of the method.
+            timeout_s: Seconds to wait for the workers, which may finish a batch first.
+            **kwargs: Keyword arguments of the method.
+
+        Returns:
+            The result of each worker. For environments a list, with one entry for each.
+
+        Raises:
+            CallFailed: The method raised. The workers go on.
+            Timeout: A worker did not answer; the message names it.
+            JobInvalid: There is no such worker, or an argument cannot be sent.
+
+        Example:
+            >>> import rollfleet
+            >>> with rollfleet.Collector("CartPole-v1", num_envs=2, frames_per_batch=16) as collector:
+            ...     collector.call(None, "env.gravity")
+            {0: [9.8, 9.8]}
+        """
+        timeout_s = seconds(timeout_s, "timeout_s")
+        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting():
+            workers = self._membership.these(worker_ids)
+            return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
 
     @classmethod
     @hints_names(caller="rollfleet.Collector.over")

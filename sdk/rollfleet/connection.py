@@ -11,7 +11,7 @@ from rollfleet.envs.factory import make_env
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.options import Extends, LearnerOptions
-from rollfleet.nats.link import open_link
+from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.policies.lazy import initialise_as_learner
@@ -51,9 +51,10 @@ def connect(
     """Become the learner of a job: iterate over its batches, and send weights to its workers.
 
     Arguments that are not given come from environment variables (`ROLLFLEET_JOB`, `ROLLFLEET_NATS_URL`,
-    `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. A learner that is
-    still connected raises `LearnerReplaced`. As the first process of a container, the program ends by SystemExit at
-    SIGTERM from now on.
+    `ROLLFLEET_NATS_CREDENTIALS`), or from the files that the operator mounts into a learner's pod. Outside of pods, a
+    kubeconfig suffices: the learner's Secret has the address, and NATS is reached through the API server if it does not
+    answer. A learner that is still connected raises `LearnerReplaced`. As the first process of a container, the program
+    ends by SystemExit at SIGTERM from now on.
 
     Several processes of one learner, such as those of torch.distributed, share a job. Each connects with its `rank`,
     and gets the batches of the workers `w` with `w % ranks == rank`. Only rank 0 sends weights, opens rounds and
@@ -70,7 +71,7 @@ def connect(
         policy: The policy that `weights.interval` broadcasts: a module, or a dict or TensorDict of tensors. Parameters
             and buffers have the names of the workers' policy. None: no policy.
 
-        address: URL of the NATS server. None: the address in the environment.
+        address: URL of the NATS server. None: the address in the environment, or else that of the kubeconfig's cluster.
         credentials: A NATS credentials file. None: the file in the environment, or no credentials.
         timeout_s: How long to wait for NATS, and for the job to exist, in seconds.
 
@@ -94,6 +95,7 @@ def connect(
     Raises:
         ConnectionFailed: No server was named, none answered, or it refused the credentials, or they are for another
             job.
+        ClusterError: The kubeconfig's cluster refused a request, or cannot be reached.
         JobInvalid: The job's name, the credentials file, a device, a rank or another value is not valid,
             `no_cuda_sync` has no device, or there are more ranks than workers.
         JobNotFound: The job did not exist in time.

@@ -6,18 +6,18 @@ RollfleetError
 │   ├── EnvironmentInvalid    an environment cannot be made, or has a space that is not supported
 │   └── PolicyInvalid         a policy cannot be made, or returned a value that does not fit the environment
 ├── EnvironmentFailed         an environment raised an error, or its process died; a retry may work
-├── JobNotFound               this NATS server has no such job
+├── JobNotFound               this NATS server, or this cluster, has no such job
 ├── JobEnded                  the job is over; no more batches will come
 │   └── WorkerReplaced        another process took this worker's index
 ├── ConnectionFailed          NATS cannot be reached, or refused the credentials
 ├── JetStreamRefused          JetStream refused a request (with the server's error code)
 ├── NatsServerMissing         this machine has no nats-server program
-├── KubectlMissing            this machine has no kubectl program
-├── KubectlFailed             kubectl, or the cluster behind it, refused a request (with kubectl's exit code)
+├── ClusterError              a Kubernetes cluster refused a request, or cannot be reached (with its reason)
 ├── LearnerReplaced           a newer learner took over this job
 ├── NoWeights                 the iterator would wait forever: no weights were ever sent
 ├── WeightMismatch            names, shapes or dtypes of weights differ (with the parameter's name)
 ├── WorkerFailed              a worker gave up (with its own error)
+├── CallFailed                a method that the learner called on a worker raised (with its traceback)
 ├── RecordingDamaged          bytes of a recording changed after they were written (with file and offset)
 ├── WireError
 │   ├── MessageCorrupt        a message is cut, flipped or inconsistent
@@ -59,7 +59,7 @@ class EnvironmentFailed(RollfleetError):
 
 
 class JobNotFound(RollfleetError):
-    """This NATS server has no job of that name."""
+    """This NATS server, or this cluster, has no job of that name."""
 
 
 class JobEnded(RollfleetError):
@@ -94,20 +94,19 @@ class NatsServerMissing(RollfleetError):
     """This machine has no nats-server program."""
 
 
-class KubectlMissing(RollfleetError):
-    """This machine has no kubectl program."""
-
-
-class KubectlFailed(RollfleetError):
-    """kubectl, or the cluster behind it, refused a request. The message is kubectl's, with advice where we have some.
+class ClusterError(RollfleetError):
+    """A Kubernetes cluster refused a request, or could not be reached. Admission messages come through word for word.
 
     Attributes:
-        code: kubectl's exit code.
+        status: The HTTP status; 0: there was no answer.
+        reason: The cause in one word: Kubernetes' own, such as `Forbidden`, `Conflict`, `AlreadyExists` or `Invalid`,
+            or `NoKubeconfig`, `NoNamespace`, `NoPod`, `NotInstalled`, `Unreachable`, `Unreadable`.
     """
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.status = status
+        self.reason = reason
 
 
 class LearnerReplaced(RollfleetError):
@@ -132,6 +131,20 @@ class WorkerFailed(RollfleetError):
     def __init__(self, worker: int, message: str) -> None:
         super().__init__(f"worker {worker} failed: {message}")
         self.worker = worker
+
+
+class CallFailed(RollfleetError):
+    """A method that the learner called on a worker raised an error. The worker goes on.
+
+    Attributes:
+        worker: The worker's index.
+        method: The method.
+        error: The worker's traceback.
+    """
+
+    def __init__(self, worker: int, method: str, error: str) -> None:
+        super().__init__(f"worker {worker}: {method}: {error.strip().splitlines()[-1]}")
+        self.worker, self.method, self.error = worker, method, error
 
 
 class RecordingDamaged(RollfleetError):

@@ -1,6 +1,11 @@
-"""Counters of a learner's batches."""
+"""Counters of a learner's batches, and of its workers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollfleet_api.messages import WorkerStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,8 +17,10 @@ class Stats:
         >>> with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
         ...     batch = next(collector)
         ...     stats = collector.stats()
-        >>> stats.frames, stats.batches, stats.repeated, stats.missed, stats.stale
-        (8, 1, 0, 0, 0)
+        >>> stats.frames, stats.batches, stats.stale, stats.completed
+        (8, 1, 0, False)
+        >>> stats.workers[0].state.value, stats.workers[0].frames
+        ('WaitingForLearner', 8)
 
     Attributes:
         frames: Frames of the job, yielded by this learner or an earlier one.
@@ -24,8 +31,11 @@ class Stats:
             with NATS's storage.
         stale: Batches dropped because their version or round was too old.
         corrupt: Batches dropped because they could not be read.
+        waited_s: Seconds that this learner has waited for batches.
         waited_for_room_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
         waited_for_weights_s: Seconds that they have waited for weights, more than `weights.maxLag` versions behind.
+        completed: Whether the job has its `total_frames`.
+        workers: The last heartbeat of each worker, by index: state, version, frames, frames per second, mean return.
     """
 
     frames: int
@@ -35,5 +45,8 @@ class Stats:
     missed: int
     stale: int
     corrupt: int
+    waited_s: float
     waited_for_room_s: float
     waited_for_weights_s: float
+    completed: bool
+    workers: "Mapping[int, WorkerStatus]"

@@ -75,8 +75,8 @@ def made_up() -> dict[str, Any]:
 
     def case(name: str, contenders: dict[str, float], measure: str = "rate") -> dict[str, Any]:
         figures = {who: {"frames/s": [rate, rate, rate]} for who, rate in contenders.items()}
-        told = {"title": name, "measure": measure, "work": {}, "date": "2026-01-01", "load": 0.1}
-        return {**told, "contenders": figures}
+        fields = {"title": name, "measure": measure, "work": {}, "date": "2026-01-01", "load": 0.1}
+        return {**fields, "contenders": figures}
 
     first = {"rollfleet_here.mlp": 600.0, "sb3_here.rollouts": 100.0, "torchrl_here.serial": 100.0}
     cases = {"cartpole-1": case("CartPole", first)}
@@ -84,8 +84,8 @@ def made_up() -> dict[str, Any]:
 
     def costs(axis: str, at: int, *, of: str, worker: float, wire: float = 100.0) -> None:
         """What a frame costs: the learner a tenth of a worker's, the server a hundredth."""
-        told = {"frames/s": 1e6 / worker, "worker µs": worker, "learner µs": worker / 10, "server µs": worker / 100}
-        figures = {what: [figure] * 3 for what, figure in (told | {"wire bytes": wire}).items()}
+        cost = {"frames/s": 1e6 / worker, "worker µs": worker, "learner µs": worker / 10, "server µs": worker / 100}
+        figures = {what: [figure] * 3 for what, figure in (cost | {"wire bytes": wire}).items()}
         cases[f"scaling-{axis}-{at}"] = case(axis, {}, "cost") | {"contenders": {of: figures}}
 
     nats = "rollfleet_two.nats_async"

@@ -51,10 +51,3 @@ def test_the_job_and_the_learner_run_by_the_commands_below_them(repository: Path
 def test_the_collector_without_a_job_runs(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "collector.py").write_text(blocks(repository, "python")[1])
     assert shell("python collector.py", tmp_path).count("torch.Size([8, 128])") == 10
-
-
-def test_every_link_leads_to_a_file(repository: Path) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", (repository / "README.md").read_text())
-    assert len(links) > 5
-    for link in links:
-        assert (repository / link).exists(), link

@@ -4,16 +4,21 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from tests.job_server import AllocatesAtMost, Server, WorkerThread
 
 import rollfleet
-from rollfleet import Collector
+from rollfleet import Collector, Jobs
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+    from tests.sdk.cluster.namespace import Namespace
 
 
 @pytest.fixture
@@ -34,6 +39,28 @@ def connect(server: Server) -> Iterator[Callable[..., Collector]]:
             return collector
 
         yield connect
+
+
+@pytest.fixture
+def kubeconfig(api_server: "ApiServer") -> Path:
+    """The file of a user with all rights on a real API server."""
+    return api_server.kubeconfig()
+
+
+@pytest.fixture
+def namespace(kubeconfig: Path) -> "Iterator[Namespace]":
+    """A namespace of the test's own, on a real API server; no operator and no kubelet run."""
+    from tests.sdk.cluster.namespace import Namespace
+
+    namespace = Namespace(kubeconfig)
+    yield namespace
+    namespace.clear()
+
+
+@pytest.fixture
+def jobs(kubeconfig: Path, namespace: "Namespace") -> Jobs:
+    """The jobs of the test's namespace."""
+    return Jobs(kubeconfig=kubeconfig, namespace=namespace.name)
 
 
 @pytest.fixture

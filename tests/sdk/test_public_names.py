@@ -8,9 +8,12 @@ from rollfleet import errors
 def test_the_public_names_are_these() -> None:
     assert sorted(rollfleet.__all__) == [
         "ActorCritic",
+        "Checkpoint",
+        "Cluster",
         "Collector",
         "CollectorJob",
         "Exploration",
+        "Jobs",
         "LearningCurve",
         "RandomPolicy",
         "Recording",
@@ -24,6 +27,7 @@ def test_the_public_names_are_these() -> None:
         "observe",
         "record",
         "split_trajectories",
+        "track",
     ]
 
 

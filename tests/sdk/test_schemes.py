@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollfleet import Collector
-from rollfleet.errors import JobInvalid, WeightMismatch
+from rollfleet.errors import JobInvalid
 from rollfleet.schemes import Trained, Whole, scheme_of
 from rollfleet.weights.models import models_of, named_states
 from rollfleet_api.job import Precision, WeightsSpec
@@ -46,30 +45,12 @@ def test_trained_sends_only_trainable_weights_and_keeps_frozen_ones() -> None:
     assert layout.total_bytes < Whole().layout(Whole().select(learner)).total_bytes
 
 
-def test_bfloat16_halves_the_bytes() -> None:
-    models = models_of(nn.Linear(64, 64))
-    assert Whole(Precision.BFLOAT16).layout(models).total_bytes * 2 == Whole().layout(models).total_bytes
-
-
 def test_a_job_names_a_scheme() -> None:
     assert scheme_of(WeightsSpec(scheme="rollfleet.schemes:Trained", precision=Precision.BFLOAT16)) == Trained(
         Precision.BFLOAT16
     )
     with pytest.raises(JobInvalid, match=r"weights\.scheme 'rollfleet\.schemes:Nothing'"):
         scheme_of(WeightsSpec(scheme="rollfleet.schemes:Nothing"))
-
-
-def test_a_collector_uses_the_given_scheme() -> None:
-    class Counting(Whole):
-        selected = 0
-
-        def select(self, policy: object) -> dict[str, dict[str, torch.Tensor]]:
-            Counting.selected += 1
-            return super().select(policy)
-
-    with Collector("CartPole-v1", TwoModels(), frames_per_batch=4, weight_scheme=Counting()) as collector:
-        next(collector)
-    assert Counting.selected
 
 
 def test_models_of_a_policy_are_distinguished_by_name() -> None:
@@ -86,17 +67,3 @@ def test_models_of_a_policy_are_distinguished_by_name() -> None:
         named_states(nn.Linear(3, 2), None, {"head": nn.Linear(3, 2)})
     with pytest.raises(JobInvalid, match="needs the weights"):
         named_states(None, "head")
-
-
-def test_one_model_is_updated_and_the_other_is_unchanged() -> None:
-    policy = TwoModels()
-    with Collector("CartPole-v1", policy, frames_per_batch=4, weights_interval=0) as collector:
-        next(collector)
-        body = policy.models["body"].weight.detach().clone()
-        new = nn.Linear(3, 2)
-        assert collector.update_policy_weights_(new, model_id="head") == 2
-        next(collector)
-        assert torch.equal(policy.models["head"].weight, new.weight)
-        assert torch.equal(policy.models["body"].weight, body)
-        with pytest.raises(WeightMismatch, match="the policy has no model 'tail'; it has body, head"):
-            collector.update_policy_weights_(new, model_id="tail")

@@ -1,23 +1,21 @@
 """The checks behind `rollfleet doctor`: the parts that Rollfleet needs, here and on the cluster, with advice."""
 
-import json
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Any, Final
 
-from rollfleet.cli.kubectl import JOBS, Kubectl
-from rollfleet.errors import KubectlFailed, KubectlMissing, NatsServerMissing
+from rollfleet.cluster.jobs import Jobs
+from rollfleet.errors import ClusterError, NatsServerMissing
 from rollfleet.nats.embedded_server import find_nats_server
 
 OLDEST_PYTHON: Final = (3, 11)
-TIMEOUT: Final = "--request-timeout=5s"
-OPERATORS: Final = "--selector=app.kubernetes.io/name=rollfleet,app.kubernetes.io/component=operator"
+OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component=operator"
 
 
 class Verdict(StrEnum):
@@ -49,22 +47,22 @@ class Finding:
         return f"{self.verdict:7}{self.part:14}{self.found}{f'; {self.advice}' if self.advice else ''}"
 
 
-def findings(kubectl_options: dict[str, Any]) -> Iterator[Finding]:
-    """Check this machine and, if kubectl is here, the cluster.
+def findings(connect: Callable[[], Jobs]) -> Iterator[Finding]:
+    """Check this machine and, if a kubeconfig names one, the cluster.
 
     Args:
-        kubectl_options: The keywords of `Kubectl.find`.
+        connect: Returns the jobs of the cluster.
     """
     yield _python()
     yield Finding("rollfleet", Verdict.OK, version("rollfleet"))
     yield from _torch()
     yield _nats_server()
     try:
-        kubectl = Kubectl.find(**kubectl_options)
-    except KubectlMissing:
-        yield Finding("kubectl", Verdict.ABSENT, "not on the PATH", "to use a cluster, install the version of yours")
+        jobs = connect()
+    except ClusterError as error:
+        yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
         return
-    yield from _cluster(kubectl)
+    yield from _cluster(jobs)
 
 
 def _python() -> Finding:
@@ -105,25 +103,20 @@ def _nats_server() -> Finding:
     return Finding("nats-server", Verdict.OK, f"{done.stdout.strip().removeprefix('nats-server: ')}, {program}")
 
 
-def _cluster(kubectl: Kubectl) -> Iterator[Finding]:
+def _cluster(jobs: Jobs) -> Iterator[Finding]:
     try:
-        client = json.loads(kubectl.ask("version", "--client", "--output=json"))["clientVersion"]["gitVersion"]
-        yield Finding("kubectl", Verdict.OK, f"{client}, {kubectl.program}")
-        server = json.loads(kubectl.ask("version", "--output=json", TIMEOUT))["serverVersion"]["gitVersion"]
-        yield Finding("cluster", Verdict.OK, server)
-    except KubectlFailed as error:
+        yield Finding("cluster", Verdict.OK, f"{jobs.api.version()}, {jobs.api.client.configuration.host}")
+    except ClusterError as error:
         yield Finding("cluster", Verdict.ABSENT, str(error), "`rollfleet run` needs none")
         return
     try:
-        kubectl.ask("get", JOBS, "--output=name", TIMEOUT)
-        yield Finding("access", Verdict.OK, "you may list CollectorJobs")
-    except KubectlFailed as error:
+        jobs.list()
+        yield Finding("access", Verdict.OK, f"you may list CollectorJobs in {jobs.api.namespace}")
+    except ClusterError as error:
         yield Finding("access", Verdict.WRONG, str(error))
     try:
-        listed = json.loads(kubectl.ask("get", "deployments", "--all-namespaces", OPERATORS, "--output=json", TIMEOUT))[
-            "items"
-        ]
-    except KubectlFailed:
+        listed = jobs.api.list("Deployment", None, labels=OPERATORS).items
+    except ClusterError:
         yield Finding("operator", Verdict.ABSENT, "you may not list Deployments", "ask the cluster's administrators")
         return
     if not listed:

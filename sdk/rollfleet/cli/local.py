@@ -9,22 +9,18 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
+from rollfleet.cli.publication import COMPLETE_GRACE_S, finish, published
 from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
-from rollfleet.nats.link import Link
-from rollfleet.nats.state_backup import StateBackup
-from rollfleet.nats.streams import deprovision, provision
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
 from rollfleet_api.address import THREADS, WORKER, Address
@@ -33,11 +29,8 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 
-T = TypeVar("T")
-
 EXIT_SUCCESS = 0
 
-COMPLETE_GRACE_S = 5.0  # for workers to leave by themselves when the job is complete
 STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
 NATS_RESTARTS, NATS_STABLE_S = 10, 60.0  # restarts in a row; a server that runs this long resets their count
@@ -84,30 +77,17 @@ async def run(local: LocalRun) -> int:
     finally:
         try:
             if server:
-                await _finish(server.child.stop(STOP_GRACE_S))
+                await finish(server.child.stop(STOP_GRACE_S))
         finally:
             shutil.rmtree(store, ignore_errors=True)
 
 
 async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
     address = Address(url=_url(local, server, None), job=local.job.key)
-    link = await _in_thread(lambda: Link(address, role=None))
-    try:
-        await asyncio.wrap_future(link.spawn(provision(link, local.job)))
-        watch, state_backup = JobWatch(link, local.job), StateBackup(link)
-        link.on_reconnect(lambda: provision(link, local.job, kept=state_backup.messages()))
+    async with published(local.job, address, delete=server is None) as link:
         children = _Children(local, server)
-        with local.display.showing(local.job, watch):
+        with local.display.showing(local.job, JobWatch(link, local.job)):
             return await children.run()
-    finally:
-        await _finish(asyncio.to_thread(_leave, link, server))
-
-
-def _leave(link: Link, server: NatsServer | None) -> None:
-    if server is None:
-        with suppress(Exception):  # a server that is not ours may be gone already
-            link.call(deprovision(link), timeout_s=STOP_GRACE_S)
-    link.close(flush_timeout_s=1.0)
 
 
 class _GaveUp(Exception):
@@ -140,7 +120,7 @@ class _Children:
             await asyncio.wait(workers, timeout=COMPLETE_GRACE_S)
             return EXIT_SUCCESS
         finally:
-            await _finish(self._stop([learner, failed, *needed]))
+            await finish(self._stop([learner, failed, *needed]))
 
     async def _stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
         for task in tasks:
@@ -232,28 +212,3 @@ async def _first_failure(tasks: "list[asyncio.Task[None]]") -> BaseException:
                 return error
     never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
     return await never
-
-
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Call a blocking function. Unlike with `asyncio.to_thread`, a cancelled run does not wait for the thread."""
-    result: Future[T] = Future()
-    result.set_running_or_notify_cancel()
-
-    def call() -> None:
-        try:
-            result.set_result(function())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    return await asyncio.wrap_future(result)
-
-
-async def _finish(cleaning: Coroutine[Any, Any, None]) -> None:
-    """Finish a clean-up that a cancellation must not interrupt; raise the cancellation afterwards."""
-    task = asyncio.ensure_future(cleaning)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise

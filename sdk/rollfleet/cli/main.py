@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollfleet.cli import kubectl_commands
+from rollfleet.cli import cluster_commands
 from rollfleet.cli.error_lines import OneLineErrors
+from rollfleet.cli.play import play
 
 if TYPE_CHECKING:
-    from rollfleet.cli.local import LocalRun
     from rollfleet_api.job import CollectorJob
 
 app = typer.Typer(
@@ -69,8 +69,11 @@ def run(
 
     from rollfleet.cli.display import Display
     from rollfleet.cli.local import LocalRun
+    from rollfleet.cli.local import run as run_here
+    from rollfleet.cli.stop_signal import until_signal
+    from rollfleet_api.documents import read_job
 
-    known = _with(_only_job(job), workers=workers, seed=seed)
+    known = _with(read_job(job), workers=workers, seed=seed)
     display = Display(Console(highlight=False))
     local = LocalRun(
         job=known,
@@ -79,17 +82,7 @@ def run(
         nats_url=nats,
         display=display,
     )
-    raise typer.Exit(asyncio.run(_until_signal(local)))
-
-
-def _only_job(path: Path) -> "CollectorJob":
-    from rollfleet.cli.validate import read_text
-    from rollfleet_api.documents import read_jobs
-
-    jobs = read_jobs(read_text(str(path), sys.stdin), origin=str(path))
-    if len(jobs) != 1:
-        raise typer.BadParameter(f"{path} holds {len(jobs)} jobs; put the job to run into its own file")
-    return jobs[0]
+    raise typer.Exit(asyncio.run(until_signal(run_here(local))))
 
 
 def _with(job: "CollectorJob", *, workers: int | None, seed: int | None) -> "CollectorJob":
@@ -103,24 +96,6 @@ def _with(job: "CollectorJob", *, workers: int | None, seed: int | None) -> "Col
         spec = spec.model_copy(update={"collect": spec.collect.model_copy(update={"seed": seed})})
     changed = job.model_copy(update={"spec": spec})
     return parse_job(changed.dump(), origin="with the options of the command line")  # `model_copy` checks no values
-
-
-async def _until_signal(local: "LocalRun") -> int:
-    from rollfleet.cli.local import run
-    from rollfleet.cli.stop_signal import StopSignal
-
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(run(local))
-
-    def cancel() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(running.cancel)
-
-    stop = StopSignal(cancel)  # later signals are ignored: they would interrupt the clean-up
-    try:
-        return await running
-    except asyncio.CancelledError:
-        return stop.exit_code
 
 
 class Starter(StrEnum):
@@ -137,14 +112,14 @@ def init(
         Starter, typer.Option(help="`ppo`: CartPole. `custom-env`: an environment in a file of your own.")
     ] = Starter.PPO,
 ) -> None:
-    """Write a job and its learner, ready for `rollfleet run` and for `kubectl apply -k`."""
+    """Write a job and its learner, ready for `rollfleet run`, `rollfleet submit` and `kubectl apply -k`."""
     from rollfleet.cli.starters import write
 
     for path in write(example, folder):
         typer.echo(f"wrote {path}")
     where = "" if folder == Path() else f"cd {folder} && "
     typer.echo(f"run it here:      {where}rollfleet run job.yaml --learner learner.py")
-    typer.echo(f"or on a cluster:  {where}kubectl apply -k .")
+    typer.echo(f"or on a cluster:  {where}rollfleet submit job.yaml --learner learner.py --follow")
 
 
 @app.command()
@@ -234,7 +209,8 @@ def plot(
     typer.echo(str(picture))
 
 
-app.add_typer(kubectl_commands.app)
+app.command()(play)
+app.add_typer(cluster_commands.app)
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
 """A program's reaction to Ctrl-C and SIGTERM: stop in order at the first, at once at a later one."""
 
+import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from types import FrameType
+from typing import Any
 
 EXIT_OF_SIGNALS = 128  # added to a signal's number, as shells report it: 130 after Ctrl-C, 143 after SIGTERM
 
@@ -48,3 +50,19 @@ class StopSignal:
             self._on_first()
         else:
             self._on_later()
+
+
+async def until_signal(work: Coroutine[Any, Any, int]) -> int:
+    """Return the exit code of `work`. The first signal cancels it; its clean-up is not interrupted by later ones."""
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(work)
+
+    def cancel() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(running.cancel)
+
+    stop = StopSignal(cancel)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        return stop.exit_code

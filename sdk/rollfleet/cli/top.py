@@ -1,7 +1,6 @@
 """The output of `rollfleet top`: a table of a cluster's jobs; for a single job also its workers."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
@@ -10,8 +9,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rollfleet.cli.kubectl_objects import JobView, PodView, age, one_line
-from rollfleet.errors import KubectlFailed
+from rollfleet.cluster.description import amount_of_frames, lag, mean_return, newest_pods, version, workers_table
+from rollfleet.cluster.views import JobView, PodView, one_line
+from rollfleet.errors import ClusterError
 from rollfleet_api.status import ConditionType, Phase
 
 _STYLES = {Phase.FAILED: "red", Phase.COMPLETE: "green", Phase.RUNNING: "cyan"}
@@ -22,7 +22,7 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("job", "phase"):
         table.add_column(column, no_wrap=True)
-    for column in ("workers", "frames", "frames/s", "version", "lag", "dropped"):
+    for column in ("workers", "frames", "frames/s", "return", "version", "lag", "dropped"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("last error")  # the only column that shrinks
     for job in sorted(jobs, key=lambda job: job.key):
@@ -33,48 +33,13 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
             f"{status.workers.ready}/{status.workers.desired}",
             amount_of_frames(job),
             f"{status.frames_per_second:,.0f}",
+            mean_return(job),
             version(job),
             lag(job),
             f"{status.batches.dropped:,}",
             Text(last_error(job), style="red", no_wrap=True, overflow="ellipsis"),
         )
     return table
-
-
-def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: datetime) -> Table:
-    """Build a table of pods.
-
-    Args:
-        shown: The pods with a row.
-        pods: All pods of the job; failed ones are counted as crashes.
-        now: The current time, for ages.
-    """
-    failed = Counter(pod.worker for pod in pods if pod.status.phase == "Failed")
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("worker", justify="right", no_wrap=True)
-    for column in ("state", "node"):
-        table.add_column(column, no_wrap=True)
-    for column in ("crashes", "age"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("reason")
-    for pod in shown:
-        table.add_row(
-            "learner" if pod.worker is None else str(pod.worker),
-            Text(pod.state, style="" if pod.state in ("Running", "Succeeded") else "yellow"),
-            pod.spec.node_name or "-",
-            str(failed[pod.worker]),
-            age((now - pod.metadata.creation_timestamp).total_seconds()),
-            Text(one_line(pod.message)),
-        )
-    return table
-
-
-def newest_pods(pods: Iterable[PodView]) -> list[PodView]:
-    """Return the newest pod of each worker, by index, then the learner's newest."""
-    newest: dict[int | None, PodView] = {}
-    for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
-        newest[pod.worker] = pod
-    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.worker or 0))
 
 
 def overview(jobs: Sequence[JobView], pods: Sequence[PodView] | None, now: datetime) -> RenderableType:
@@ -92,7 +57,7 @@ def show(console: Console, read: Callable[[], RenderableType], *, every_s: float
     """Show what `read` returns, again and again until Ctrl-C; once when piped.
 
     Raises:
-        KubectlFailed: The first read failed. Later failures are shown below the last output: the cluster may come back.
+        ClusterError: The first read failed. Later failures are shown below the last output: the cluster may come back.
     """
     output = read()
     if not console.is_terminal:
@@ -103,28 +68,10 @@ def show(console: Console, read: Callable[[], RenderableType], *, every_s: float
             time.sleep(every_s)
             try:
                 output = read()
-            except KubectlFailed as error:
+            except ClusterError as error:
                 live.update(Group(output, Text(), Text(one_line(str(error)), style="red")), refresh=True)
             else:
                 live.update(output, refresh=True)
-
-
-def amount_of_frames(job: JobView) -> str:
-    """Format the frames so far and the job's total."""
-    total = job.spec.collect.total_frames
-    return f"{job.status.frames:,}" + (f"/{total:,}" if total else "")
-
-
-def version(job: JobView) -> str:
-    """Format the published version and the oldest version that a worker acts on."""
-    published, applied = job.status.published_version, job.status.applied_version
-    return f"{'-' if published is None else published}/{'-' if applied is None else applied}"
-
-
-def lag(job: JobView) -> str:
-    """Format the lag of the slowest worker, in versions."""
-    published, applied = job.status.published_version, job.status.applied_version
-    return "-" if published is None or applied is None else str(max(published - applied, 0))
 
 
 def last_error(job: JobView) -> str:

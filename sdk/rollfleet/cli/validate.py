@@ -16,7 +16,7 @@ from typing import TextIO, TypeVar
 
 from pydantic import ValidationError
 
-from rollfleet_api.documents import Document, read_documents
+from rollfleet_api.documents import Document, read_documents, read_text
 from rollfleet_api.job import Backend, EnvSpec, PolicySpec
 from rollfleet_api.validation import JobErrors, Problem
 
@@ -40,13 +40,13 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
     for path in paths:
         origin = STDIN_NAME if path == "-" else path
         try:
-            documents = read_documents(read_text(path, stdin), origin=origin)
+            documents = read_documents(stdin.read() if path == "-" else read_text(Path(path)), origin=origin)
         except JobErrors as errors:
             failed = True
             print(errors, file=out)
             continue
         folder = Path.cwd() if path == "-" else Path(path).resolve().parent
-        with _importing_from(folder):
+        with importing_from(folder):
             for document in documents:
                 problems = [*document.problems, *_local_problems(document)]
                 failed = failed or bool(problems)
@@ -55,26 +55,6 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
                 if not problems and document.job:
                     print(f"{document.where('')}: {document.job.key} is valid", file=out)
     return int(failed)
-
-
-def read_text(path: str, stdin: TextIO) -> str:
-    """Return the text of a file of jobs; `-` is standard input.
-
-    Raises:
-        JobErrors: The file is missing, or cannot be read as text.
-    """
-    origin = STDIN_NAME if path == "-" else path
-    try:
-        return stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise JobErrors([Problem("", "no such file", origin)]) from error
-    except IsADirectoryError as error:
-        raise JobErrors([Problem("", "is a folder; name the files in it", origin)]) from error
-    except UnicodeDecodeError as error:
-        message = f"not text in UTF-8: byte {error.object[error.start]:#04x} at position {error.start}"
-        raise JobErrors([Problem("", message, origin)]) from error
-    except OSError as error:
-        raise JobErrors([Problem("", f"cannot be read: {error.strerror}", origin)]) from error
 
 
 def _local_problems(document: Document) -> Iterator[Problem]:
@@ -188,7 +168,7 @@ def _module_problem(module: str) -> str:
 
 
 @contextlib.contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
+def importing_from(folder: Path) -> Iterator[None]:
     """Make modules beside the file and in the current folder importable, and unload them afterwards.
 
     Two examples may both have an `envs.py`: each job must be checked with its own.

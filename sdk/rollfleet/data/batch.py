@@ -22,6 +22,7 @@ LOG_PROB: Key = ("action_log_prob",)
 REWARD: Key = ("next", "reward")
 TERMINATED: Key = ("next", "terminated")
 TRUNCATED: Key = ("next", "truncated")
+INFO: Key = ("next", "info")
 TRAJECTORY: Key = ("collector", "traj_ids")
 VERSION: Key = ("collector", "policy_version")
 MASK: Key = ("collector", "mask")
@@ -60,7 +61,7 @@ class Fragment:
             next.truncated bool [envs, T, 1], collector.traj_ids int64 [envs, T]. If frames can come from several
             versions: collector.policy_version int64 [envs, T]. If rows differ in length: collector.mask bool [envs, T];
             False marks padding, which is zero, under the trajectory id -1. On request: step_count int64 and is_init
-            bool [envs, T, 1].
+            bool [envs, T, 1], (next, info, ...) float64 [envs, T, ...].
         final: [n, ...] for each leaf of the observation and of the hidden state: the true next values of frames that
             ended an episode or are the last of their row, in row-major (env, t) order.
         episode_returns: float64 [m], of the episodes that ended in this fragment, in order of their end.

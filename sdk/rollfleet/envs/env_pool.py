@@ -86,13 +86,12 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     self._id, num_envs=self.num_envs, env_seed=[_signed(value or 0) for value in seeds], **self._kwargs
                 )
                 self.closed = False
-            observation, _ = self._pool.reset()
-        return observation, {}
+            observation, info = self._pool.reset()
+        return observation, info
 
     def step(self, actions: Any) -> Any:
         """Step all environments. One whose episode has ended is reset instead, and its action ignored."""
-        observation, reward, terminated, truncated, _ = self._pool.step(actions)
-        return observation, reward, terminated, truncated, {}
+        return self._pool.step(actions)
 
     def close(self, **_: Any) -> None:
         """End the pool's threads. May be called again."""

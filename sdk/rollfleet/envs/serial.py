@@ -1,6 +1,6 @@
 """Environments stepped one after the other: Gymnasium's `SyncVectorEnv` without the values that a rollout ignores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,10 +18,14 @@ class SerialVectorEnv(SyncVectorEnv):
 
     It drops the environments' infos, writes observations in place instead of stacking them, and a masked reset touches
     only the environments that it resets. It owns all arrays that it returns; the next call changes them.
+
+    Attributes:
+        info_keys: Keys of infos that are kept. The vector's info has them in Gymnasium's form, values unchanged.
     """
 
     def __init__(self, makers: Any) -> None:
         """Build the environments by calling each of `makers` once."""
+        self.info_keys: tuple[str, ...] = ()
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self._seen, self._acted = SpaceTree(self.single_observation_space), SpaceTree(self.single_action_space)
         self._rows: list[Any] = self._seen.split(self._observations)
@@ -46,9 +50,12 @@ class SerialVectorEnv(SyncVectorEnv):
             return self._step_trees(actions)
         observations: Any = self._observations
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
-        shape = self._shapes[0]
+        shape, keys = self._shapes[0], self.info_keys
+        infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
-            observation, reward, terminated, truncated, _ = env.step(actions[i])
+            observation, reward, terminated, truncated, info = env.step(actions[i])
+            if keys:
+                self._keep(info, i, infos)
             try:
                 # numpy would repeat a smaller observation; only one number fits into one number
                 if shape and observation.shape != shape:
@@ -58,7 +65,7 @@ class SerialVectorEnv(SyncVectorEnv):
             except (AttributeError, TypeError, ValueError):
                 self._write(i, observation)
                 self._write_outcome(i, reward, terminated, truncated)
-        return observations, rewards, terminations, truncations, {}
+        return observations, rewards, terminations, truncations, infos
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -67,23 +74,36 @@ class SerialVectorEnv(SyncVectorEnv):
         mask = (options or {}).get("reset_mask")
         chosen = range(self.num_envs) if mask is None else mask.nonzero()[0].tolist()
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+        infos: dict[str, Any] = {}
         for i in chosen:
-            observation, _ = self.envs[i].reset(seed=None if seeds is None else seeds[i])
+            observation, info = self.envs[i].reset(seed=None if seeds is None else seeds[i])
+            self._keep(info, i, infos)
             self._write(i, observation)
-        return self._observations, {}
+        return self._observations, infos
 
     def _step_trees(self, actions: Any) -> Step:
         leaves = self._acted.split(actions)
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
+        infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
             action = self._acted.join([leaf[i] for leaf in leaves])
-            observation, reward, terminated, truncated, _ = env.step(action)
+            observation, reward, terminated, truncated, info = env.step(action)
+            self._keep(info, i, infos)
             self._write(i, observation)
             try:
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
             except (TypeError, ValueError):
                 self._write_outcome(i, reward, terminated, truncated)
-        return self._observations, rewards, terminations, truncations, {}
+        return self._observations, rewards, terminations, truncations, infos
+
+    def _keep(self, info: Mapping[str, Any], i: int, infos: dict[str, Any]) -> None:
+        """Put the wanted values of environment `i` into the vector's infos."""
+        for key in self.info_keys:
+            if key in info:
+                if key not in infos:
+                    infos[key] = np.empty(self.num_envs, object)
+                    infos[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
+                infos[key][i], infos[f"_{key}"][i] = info[key], True
 
     def _write(self, i: int, observation: Any) -> None:
         for n, (rows, leaf) in enumerate(zip(self._rows, self._seen.split(observation), strict=True)):

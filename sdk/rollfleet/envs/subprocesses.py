@@ -27,8 +27,8 @@ from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.child_processes import describe_exit
 from rollfleet.system.process_setup import seed_generators
 
-_STEP, _CLOSE, _ECHO = b"step", b"close", b"echo"
-_INVALID, _FAILED = b"invalid", b"failed "  # what an answer begins with, unless all is well and it is empty
+_STEP, _CLOSE, _ECHO, _CALL = b"step", b"close", b"echo", b"call"
+_INVALID, _FAILED, _VALUE = b"invalid", b"failed ", b"value  "  # what an answer begins with, unless it is empty
 GRACE_S = 2.0
 """Time for a process to close its environments."""
 
@@ -46,6 +46,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     Attributes:
         processes: The processes, in the order of their environments.
         takes_seeds: Whether `reset` takes one seed for each environment.
+        info_keys: Keys of infos that are kept, from the next `reset` on: see `SerialVectorEnv`.
     """
 
     takes_seeds = True
@@ -65,6 +66,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._pipes: list[Connection] = []
         self._answers_due = False  # whether a call is under way, or was interrupted
         self._echoes = 0
+        self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
         self.render_mode = first.render_mode
@@ -114,8 +116,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         every_process = range(len(self._pipes))
         for index in every_process:
             self._send(index, _STEP)
-        self._gather(every_process)
-        return self._observations, views.rewards, views.terminations, views.truncations, {}
+        infos = self._gather(every_process)
+        return self._observations, views.rewards, views.terminations, views.truncations, infos
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -136,9 +138,24 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         asked = [index for index, group in enumerate(self._groups) if chosen[group].any()]
         for index in asked:
             group = self._groups[index]
-            self._send(index, pickle.dumps((None if seeds is None else seeds[group], chosen[group])))
-        self._gather(asked)
-        return self._observations, {}
+            self._send(index, pickle.dumps((None if seeds is None else seeds[group], chosen[group], self.info_keys)))
+        return self._observations, self._gather(asked)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each environment, or read its attribute, as `gymnasium.vector.SyncVectorEnv.call` does.
+
+        Raises:
+            EnvironmentFailed: A method raised, a process died, or an earlier call was interrupted.
+        """
+        self._check_answered()
+        every_process, message = range(len(self._pipes)), _CALL + pickle.dumps((name, args, kwargs))
+        for index in every_process:
+            self._send(index, message)
+        try:
+            return tuple(value for index in every_process for value in self._value(index))
+        finally:
+            self._discard_answers()  # after an error, those of the other processes
+            self._answers_due = False
 
     def close(self, **_: Any) -> None:
         """End the processes. One that is in mid-step, or needs more than `GRACE_S`, is killed. May be called again."""
@@ -177,12 +194,24 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         except ConnectionError:
             raise self._died(index) from None
 
-    def _gather(self, asked: Sequence[int]) -> None:
+    def _gather(self, asked: Sequence[int]) -> dict[str, Any]:
+        """Wait until these processes have stepped or reset. Returns the infos that were asked for."""
+        infos: dict[str, Any] = {}
         for index in asked:
-            if problem := self._answer(index):
-                kind = EnvironmentInvalid if problem.startswith(_INVALID) else EnvironmentFailed
-                raise kind(f"{self.processes[index].name}: {problem[len(_FAILED) :].decode()}")
+            if (found := self._value(index)) is not None:
+                for key, values in found.items():
+                    infos.setdefault(key, np.zeros(self.num_envs, values.dtype))[self._groups[index]] = values
         self._answers_due = False
+        return infos
+
+    def _value(self, index: int) -> Any:
+        if not (answer := self._answer(index)):
+            return None
+        kind, content = answer[: len(_VALUE)], answer[len(_VALUE) :]
+        if kind == _VALUE:
+            return pickle.loads(content)
+        error = EnvironmentInvalid if kind == _INVALID else EnvironmentFailed
+        raise error(f"{self.processes[index].name}: {content.decode()}")
 
     def _answer(self, index: int) -> bytes:
         try:
@@ -265,14 +294,18 @@ def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Conne
 def _obey(message: bytes, env: SerialVectorEnv, acted: SpaceTree, views: _Views) -> bytes:
     try:
         if message == _STEP:
-            env.step(acted.join([view.copy() for view in views.actions]))  # environments may keep their actions
+            actions = acted.join([view.copy() for view in views.actions])  # environments may keep their actions
+            infos = env.step(actions)[-1]
+        elif message.startswith(_CALL):
+            name, args, kwargs = pickle.loads(message[len(_CALL) :])
+            return _VALUE + pickle.dumps(env.call(name, *args, **kwargs))
         else:
-            seeds, mask = pickle.loads(message)
+            seeds, mask, env.info_keys = pickle.loads(message)
             if seeds is not None:
                 seed_generators(seeds[0])
-            env.reset(seed=seeds, options={"reset_mask": mask})
+            _, infos = env.reset(seed=seeds, options={"reset_mask": mask})
+        return _VALUE + pickle.dumps(infos) if infos else b""
     except EnvironmentInvalid as error:
         return _INVALID + str(error).encode()
     except Exception:
         return _FAILED + traceback.format_exc().encode()
-    return b""

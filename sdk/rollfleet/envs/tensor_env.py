@@ -82,14 +82,14 @@ class TensorEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """See `gymnasium.Env`."""
-        *result, _ = self.env.step(self._bridge.actions(action))
+        *result, info = self.env.step(self._bridge.actions(action))
         observation, reward, terminated, truncated = (arrays(each) for each in result)
-        return observation, reward, terminated, truncated, {}
+        return observation, reward, terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """See `gymnasium.Env`."""
-        observation, _ = self.env.reset(seed=seed, options=options)
-        return self._bridge.first(observation), {}
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._bridge.first(observation), info
 
 
 class TensorVectorEnv(VectorWrapper):

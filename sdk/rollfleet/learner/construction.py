@@ -5,11 +5,9 @@ A job made from objects reads like any other. In place of an object it names `ro
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import gymnasium
 import torch
@@ -28,15 +26,20 @@ from rollfleet.learner.options import LearnerOptions, check_together, check_valu
 from rollfleet.learner.spec_errors import in_python
 from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.policies.actor import Policy
+from rollfleet.policies.factory import spaces_taken
 from rollfleet.policies.lazy import initialise, initialise_as_learner
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import scheme_of
 from rollfleet.system.devices import device_of
 from rollfleet.system.entrypoints import load
+from rollfleet.transports.hooks import HOOKS, Hooks
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, EnvSpec, Vectorization
+
+if TYPE_CHECKING:
+    from rollfleet.cluster.sources import Sources
 
 _GIVEN = "rollfleet.learner.construction:given"
 
@@ -59,12 +62,14 @@ class Construction:
         options: The learner's options.
         in_this_process: Whether its one worker runs in this process and thread.
         acts_with_the_learners_policy: Whether that worker's policy is the very object that the learner has.
+        sources: The modules that a job on a cluster needs; None: its workers are on this machine.
     """
 
     workload: Workload
     options: LearnerOptions
     in_this_process: bool
     acts_with_the_learners_policy: bool
+    sources: "Sources | None" = None
 
 
 def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
@@ -75,18 +80,17 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     """
     check_values(keywords)
     options = LearnerOptions.of(keywords)
-    inline = keywords["workers"] == 0
+    inline, place = keywords["workers"] == 0, keywords["cluster"]
     factory = keywords["policy_factory"]
-    if policy is not None and factory is not None:
-        raise PolicyInvalid("policy and policy_factory are both given; write one of them")
     if policy is not None:
         _check_policy(policy)
     check_together(keywords)
     if str(keywords["backend"]).lower() == "envpool" and not isinstance(env, str | list | tuple):
         raise JobInvalid(f"env: `backend='envpool'` takes an id of EnvPool, such as 'Pong-v5', not {shown(env)}")
-    if keywords["policy_device"] is not None and policy is not None and not isinstance(policy, nn.Module):
-        raise JobInvalid(f"`policy_device` moves an nn.Module; {type(policy).__name__} is none, so remove the keyword")
-    if keywords["device"] is not None and not inline and _ring(options) is not None:
+    acting = policy if factory is None else None
+    if keywords["policy_device"] is not None and acting is not None and not isinstance(acting, nn.Module):
+        raise JobInvalid(f"`policy_device` moves an nn.Module; {type(acting).__name__} is none, so remove the keyword")
+    if keywords["device"] is not None and not inline and place is None and _ring(options) is not None:
         raise JobInvalid(
             "`device` has no effect with this `replay_buffer`: workers write frames into the buffer themselves; remove "
             "`device`, and move the samples that you draw"
@@ -98,7 +102,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     policies = _Policies(
         policy=policy,
         factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
-        devices=_devices(keywords["policy_device"], count, "policy_device"),
+        devices=_devices(keywords["policy_device"] if place is None else None, count, "policy_device"),
         copies=not inline,
     )
     if keywords["policy_device"] is not None and policy is None and factory is None:
@@ -106,43 +110,67 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     env_kwargs = keywords["env_kwargs"]
     kwargs = _for_each({} if env_kwargs is None else env_kwargs, count, "env_kwargs")
     _check_kwargs(kwargs, envs)
+    hooks = {name: keywords[name] for name in HOOKS if callable(keywords[name])}
     workload = Workload(
         job=job,
         make_env=_Envs(
             spec=job.spec.env,
             given=envs,
             kwargs=kwargs,
-            devices=_devices(keywords["env_device"], count, "env_device"),
+            devices=_devices(keywords["env_device"] if place is None else None, count, "env_device"),
             no_cuda_sync=keywords["no_cuda_sync"],
         ),
         make_policy=policies,
         scheme=options.weight_scheme or scheme_of(job.spec.weights),
+        make_hooks=partial(Hooks.of, job.spec.collect, hooks),
     )
-    if not inline:
+    if not inline or factory is not None:
         initialise_as_learner(policy, partial(workload.make_env, 0))
-    shared = inline and isinstance(policy, nn.Module) and policies.stays_on_its_device
+    shared = inline and factory is None and isinstance(policy, nn.Module) and policies.stays_on_its_device
+    sources = None
+    if place is not None:
+        from rollfleet.learner.on_cluster import on_cluster
+
+        job, sources = on_cluster(job, env, policy, keywords, place)
+        workload = replace(workload, job=job)
     return Construction(
-        workload=workload, options=options, in_this_process=inline, acts_with_the_learners_policy=shared
+        workload=workload,
+        options=options,
+        in_this_process=inline,
+        acts_with_the_learners_policy=shared,
+        sources=sources,
     )
 
 
-def start(construction: Construction, keywords: Keywords) -> Transport:
-    """Start to collect, in this process or in worker processes. Returns the transport that batches come from.
+def start(construction: Construction, keywords: Keywords) -> tuple[Transport, CollectorJob]:
+    """Start to collect, in this process, in worker processes or on a cluster.
+
+    Returns:
+        The transport that batches come from, and the job: on a cluster, as it was published.
 
     Raises:
         JobInvalid: An environment or a policy cannot be made, or there is no such start method.
+        ClusterError: The cluster refuses the job, its workers do not start, or it cannot be reached.
     """
     device = None if keywords["device"] is None else device_of(keywords["device"], "device")
+    job = construction.workload.job
     if construction.in_this_process:
-        return InlineTransport(
+        inline = InlineTransport(
             construction.workload,
             device=device,
             no_cuda_sync=keywords["no_cuda_sync"],
             acts_with_the_learners_policy=construction.acts_with_the_learners_policy,
         )
+        return inline, job
+    if construction.sources is not None:
+        from rollfleet.learner.on_cluster import start_on_cluster
+
+        return start_on_cluster(
+            job, construction.sources, keywords["cluster"], device=device, no_cuda_sync=keywords["no_cuda_sync"]
+        )
     from rollfleet.processes.transport import ProcessesTransport
 
-    return ProcessesTransport(
+    processes = ProcessesTransport(
         construction.workload,
         device=device,
         no_cuda_sync=keywords["no_cuda_sync"],
@@ -151,6 +179,7 @@ def start(construction: Construction, keywords: Keywords) -> Transport:
         quiet=keywords["quiet"],
         ring=_ring(construction.options),
     )
+    return processes, job
 
 
 def _ring(options: LearnerOptions) -> Ring | None:
@@ -225,7 +254,8 @@ def _job(env: Any, keywords: Keywords, *, workers: int) -> CollectorJob:
     spec: dict[str, Any] = {"policy": {"entrypoint": _GIVEN}, "env": {}, "collect": {}}
     for keyword, field in SPEC_FIELDS.items():
         if keyword in keywords.given:
-            field.put(spec, keywords[keyword])
+            value = keywords[keyword]
+            field.put(spec, _GIVEN if keyword in HOOKS and callable(value) else value)
     SPEC_FIELDS["mode"].put(spec, keywords["mode"])
     SPEC_FIELDS["workers"].put(spec, workers)
     first = env[0] if isinstance(env, list | tuple) and env else env
@@ -296,7 +326,7 @@ def _callables(factory: Any) -> Any:
         return _ByName(factory)
     if isinstance(factory, nn.Module):
         raise PolicyInvalid("policy_factory makes a policy, and this nn.Module is one; pass it as `policy`")
-    if not callable(factory) or _arguments(factory) is None:
+    if not callable(factory) or spaces_taken(factory) is None:
         raise PolicyInvalid(
             f"policy_factory is called as factory(observation_space, action_space) or factory(); {shown(factory)} "
             f"cannot be"
@@ -304,21 +334,8 @@ def _callables(factory: Any) -> Any:
     return factory
 
 
-def _arguments(factory: Callable[..., Any]) -> int | None:
-    """Return with how many arguments a factory is called: the two spaces, or none as in TorchRL; None: with neither."""
-    try:
-        taken = signature(factory)
-    except (TypeError, ValueError):  # some built-in callables have no signature
-        return 2
-    for count in (2, 0):
-        with suppress(TypeError):
-            taken.bind(*[None] * count)
-            return count
-    return None
-
-
 def _made(factory: Callable[..., Any], *spaces: Space) -> Any:
-    return factory(*spaces[: _arguments(factory)])
+    return factory(*spaces[: spaces_taken(factory)])
 
 
 @dataclass(frozen=True, slots=True)

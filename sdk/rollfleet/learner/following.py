@@ -146,7 +146,7 @@ class Follower(Gatherer):
         senders = [worker for worker in sorted(heads) if heads[worker] == self._gathered]
         control = self._leader.leader_control()
         self.shape = RoundShape.of(
-            self._job.spec,
+            self.job.spec,
             tuple(sorted(self._members().union(senders))),
             control.steps if control and (control.session, control.round) == self._gathered else 0,
         )

@@ -16,7 +16,7 @@ from rollfleet.stats import Stats
 from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
 from rollfleet_api.job import CollectorJob, Mode
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState
+from rollfleet_api.messages import Call, Control, LearnerPhase, LearnerStatus, WorkerState
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
 ASK_PEERS_S = 0.02  # between two questions whether a round may be closed
@@ -57,6 +57,7 @@ class Gatherer:
         self._session, self._rank = transport.resumed.session, transport.rank
         self._peers = transport.peers
         self._control: Control | None = None  # the last one sent
+        self._call: Call | None = None
         self._checked_s = time.monotonic()
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._waited_s = 0.0
@@ -70,6 +71,11 @@ class Gatherer:
         self.phase = LearnerPhase.RUN
         self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
         self._bound_lag()
+
+    @property
+    def job(self) -> CollectorJob:
+        """The job, with the edits since the learner connected."""
+        return self._transport.job or self._job
 
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
@@ -91,7 +97,7 @@ class Gatherer:
 
     def is_over(self) -> bool:
         """Whether the learner, with all its ranks, has `totalFrames`."""
-        return 0 < self._job.spec.collect.total_frames <= self._all_frames()
+        return 0 < self.job.spec.collect.total_frames <= self._all_frames()
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
         """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
@@ -120,13 +126,14 @@ class Gatherer:
             some=self._weights.meant_for_some,
             # No worker collects for the last round of the session before.
             closed=(run_state.closed if self._opened else run_state.round) if self._sync else 0,
-            random_actions=self._all_frames() < self._job.spec.collect.init_random_frames,
+            random_actions=self._all_frames() < self.job.spec.collect.init_random_frames,
             seed=run_state.seed,
             static_seed=run_state.static_seed,
             seeding=run_state.seeding,
             origin=run_state.origin,
             steps=self._steps,
             own_weights=not self._weights.has_policy,
+            call=self._call,
         )
         if control != self._control:
             self._transport.control(control)
@@ -149,6 +156,20 @@ class Gatherer:
             self._transport.control(self._control)
         if self._quota and phase is LearnerPhase.PAUSE:
             self._quota.pause()
+
+    def call(self, call: Call | None) -> None:
+        """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
+
+        Raises:
+            JobInvalid: Rank 0 directs the workers, and this is another one.
+        """
+        if self._control is None:
+            self.direct()
+        if self._control is None:
+            raise JobInvalid("only rank 0 of a learner can call methods on workers; call it there")
+        self._call = call
+        self._control = replace(self._control, call=call)
+        self._transport.control(self._control)
 
     def complete(self) -> None:
         """Complete the job: workers leave."""
@@ -195,7 +216,8 @@ class Gatherer:
 
     def stats(self) -> Stats:
         """Return counters since this learner connected."""
-        workers = self._transport.workers().values()
+        statuses = self._transport.workers()
+        workers = statuses.values()
         return Stats(
             frames=self._tally.frames,
             batches=self._tally.batches,
@@ -204,8 +226,11 @@ class Gatherer:
             missed=self.admission.missed,
             stale=self.admission.stale,
             corrupt=self._transport.corrupt(),
+            waited_s=self._waited(),
             waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
+            completed=self.is_over(),
+            workers=dict(sorted(statuses.items())),
         )
 
     def _behind(self, version: int) -> set[int]:
@@ -248,7 +273,7 @@ class Gatherer:
         for arrival in late:
             self.admission.stale += 1
             self._transport.take(arrival)
-        self.shape = RoundShape.of(self._job.spec, round_.workers, self._steps)
+        self.shape = RoundShape.of(self.job.spec, round_.workers, self._steps)
         self._round = None
         return fragments
 
@@ -257,7 +282,7 @@ class Gatherer:
         self.admission.open_round(self.run_state.round)
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
-        self._steps = self._job.spec.steps_among(everyone) if everyone else self._steps
+        self._steps = self.job.spec.steps_among(everyone) if everyone else self._steps
         return Round(members, enough=self._enough(members))
 
     def _wait_for_peers(self) -> None:
@@ -274,7 +299,7 @@ class Gatherer:
 
     def _must_close(self) -> bool:
         """Whether another rank waits for this one to close the open round."""
-        stragglers = self._job.spec.stragglers.threshold < 1 and self._rank.ranks > 1
+        stragglers = self.job.spec.stragglers.threshold < 1 and self._rank.ranks > 1
         return stragglers and self.run_state.closed < self.run_state.round
 
     def _peers_have_enough(self) -> bool:
@@ -282,7 +307,7 @@ class Gatherer:
 
     def _enough(self, members: Set[int]) -> int:
         """Return the number of fragments that closes a round."""
-        return max(1, int(len(members) * self._job.spec.stragglers.threshold))
+        return max(1, int(len(members) * self.job.spec.stragglers.threshold))
 
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
@@ -300,7 +325,7 @@ class Gatherer:
         return self._tally.frames + self._peer_totals().frames
 
     def _check_unacknowledged(self) -> None:
-        ahead = self._job.spec.delivery.max_batches_ahead
+        ahead = self.job.spec.delivery.max_batches_ahead
         by_worker = Counter(each.worker for each in self._unacknowledged)
         full = {worker for worker, batches in by_worker.items() if batches >= ahead}
         members = self._members()
@@ -340,7 +365,7 @@ class Gatherer:
             left_s = timeout_s
 
     def _bound_lag(self) -> None:
-        self.admission.max_lag = self._job.spec.max_lag_among(max(1, len(self._transport.members())))
+        self.admission.max_lag = self.job.spec.max_lag_among(max(1, len(self._transport.members())))
         if self._quota and not self._sync:
             self._quota.max_lag = self.admission.max_lag
 
@@ -366,6 +391,7 @@ class Gatherer:
                 dropped=self._dropped() + peers.dropped,
                 mean_return=tally.mean_return,
                 lag=tally.lag,
+                episodes=tally.episodes,
                 waited_s=self._waited(),
                 time_s=0.0,  # the transport sets it
             )

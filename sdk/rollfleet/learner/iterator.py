@@ -51,7 +51,7 @@ class BatchIterator(IterableDataset[Any]):
     def __init__(
         self, transport: Transport, job: CollectorJob, policy: Any, options: LearnerOptions, *, acts: bool = False
     ) -> None:
-        self._transport, self._job = transport, job
+        self._transport = transport
         self._close = weakref.finalize(self, transport.close)  # also if the iterator is dropped, or the program exits
         resumed, quota = transport.resumed, transport.quota
         self._tally = Tally(through=resumed.frames, batches=resumed.batches, quota=quota)
@@ -59,7 +59,7 @@ class BatchIterator(IterableDataset[Any]):
         self._membership = Membership(transport)
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
-        self._next_batch = NextBatch(job, self._weights, self._gatherer, Outcome(job.spec.collect.cat_results, options))
+        self._next_batch = NextBatch(self._weights, self._gatherer, Outcome(job.spec.collect, options))
         self._value: Any = _NOTHING  # made and not yielded, because of Ctrl-C
 
     # --- iteration ---
@@ -96,7 +96,7 @@ class BatchIterator(IterableDataset[Any]):
             TypeError: The iterator has no end, or its batches differ in frames (`trajs_per_batch`).
         """
         self._calls.check()
-        collect = self._job.spec.collect
+        collect = self.job.spec.collect
         if not collect.total_frames or collect.trajs_per_batch:
             raise TypeError("the number of batches is known with `total_frames`, and without `trajs_per_batch`")
         return -(-collect.total_frames // collect.frames_per_batch)
@@ -115,13 +115,13 @@ class BatchIterator(IterableDataset[Any]):
 
     @property
     def job(self) -> CollectorJob:
-        """The job: as it was when this learner connected, or as made from the arguments."""
-        return self._job
+        """The job: with the edits since this learner connected, or as made from the arguments."""
+        return self._gatherer.job
 
     @property
     def total_frames(self) -> int:
         """The number of frames after which the iterator ends; 0: no end."""
-        return self._job.spec.collect.total_frames
+        return self.job.spec.collect.total_frames
 
     # --- weights ---
 

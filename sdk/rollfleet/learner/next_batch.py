@@ -6,7 +6,6 @@ from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.outcome import Outcome
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 
 
@@ -14,14 +13,13 @@ class NextBatch:
     """Makes the value of the next iteration. After an exception, `make` continues where the last call ended.
 
     Args:
-        job: The job.
         weights: The versions of the weights.
         gatherer: Gathers the workers' fragments.
         outcome: Makes a batch of them.
     """
 
-    def __init__(self, job: CollectorJob, weights: Broadcaster, gatherer: Gatherer, outcome: Outcome) -> None:
-        self._job, self._weights, self._gatherer, self._outcome = job, weights, gatherer, outcome
+    def __init__(self, weights: Broadcaster, gatherer: Gatherer, outcome: Outcome) -> None:
+        self._weights, self._gatherer, self._outcome = weights, gatherer, outcome
 
     def make(self) -> Any:
         """Return the value to yield; None: the batch is in the replay buffer.
@@ -45,7 +43,7 @@ class NextBatch:
         raise StopIteration
 
     def _gather(self) -> None:
-        if self._weights.is_due(self._job.spec.weights.interval):
+        if self._weights.is_due(self._gatherer.job.spec.weights.interval):
             self._weights.send()
             self._gatherer.direct_async()
         if arrivals := self._gatherer.gather():

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollfleet.arguments import shown, true_or_false, whole_number
+from rollfleet.cluster.settings import Cluster
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.keywords import Keywords
 from rollfleet.processes.launch import START_METHODS
+from rollfleet.transports.hooks import HOOKS, check_hook
 from rollfleet_api.job import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -83,8 +85,12 @@ OF_PROCESSES = (
     "stragglers_threshold",
     "suspect_after_s",
     "acknowledge",
+    "cluster",
 )
 """Keywords without a meaning for a worker in the learner's own process."""
+
+NOT_OF_PODS = ("start_method", "quiet")
+"""Keywords about worker processes that pods have no counterpart of."""
 
 OF_MODES = {"max_lag": "async", "max_batches_ahead": "async", "cat_results": "sync", "stragglers_threshold": "sync"}
 """Keywords with a meaning in one mode only."""
@@ -98,8 +104,12 @@ def check_values(keywords: Keywords) -> None:
     """
     whole_number(keywords["workers"], "workers", most=MAX_WORKERS)
     whole_number(keywords["max_restarts_per_worker"], "max_restarts_per_worker")
+    for name in HOOKS:
+        check_hook(name, keywords[name])
     for name in ("quiet", "no_cuda_sync"):
         true_or_false(keywords[name], name)
+    if keywords["cluster"] is not None and not isinstance(keywords["cluster"], Cluster):
+        raise JobInvalid(f"`cluster` is a rollfleet.Cluster(namespace=...), not {shown(keywords['cluster'])}")
     method = keywords["start_method"]
     if not isinstance(method, str) or method not in START_METHODS:
         raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {shown(method)}")
@@ -118,6 +128,9 @@ def check_together(keywords: Keywords) -> None:
                 raise JobInvalid(f"`{name}` needs worker processes; write `workers=1` or more, or remove it")
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
+    for name in NOT_OF_PODS:
+        if name in given and keywords["cluster"] is not None:
+            raise JobInvalid(f"`{name}` is about processes of this machine; remove it, or remove `cluster`")
     for name, needed in OF_MODES.items():
         if name in given and mode in ("sync", "async") and mode != needed:
             raise JobInvalid(f"`{name}` has no effect in mode '{mode}'; write `mode='{needed}'`, or remove it")

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rollfleet.data.batch import MASK, check_alike, join, pad
-from rollfleet.data.splitting import rows_for, split_trajectories
+from rollfleet.data.splitting import frames_of, rows_for, split_trajectories
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.options import LearnerOptions
 from rollfleet.learner.round_shape import RoundShape
 from rollfleet.transports.learner_side import Arrival
-from rollfleet_api.job import CatResults
+from rollfleet_api.collection import CatResults, CollectSpec, TrajFormat
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -24,16 +24,17 @@ class Outcome:
     step again, with the same value.
 
     Args:
-        cat_results: How the fragments of workers are joined.
+        collect: How the fragments of workers are joined, and their layout.
         options: The learner's options.
     """
 
-    def __init__(self, cat_results: CatResults, options: LearnerOptions) -> None:
-        self._cat_results = cat_results
+    def __init__(self, collect: CollectSpec, options: LearnerOptions) -> None:
+        self._cat_results = collect.cat_results
         self._postproc = options.postproc
         self._buffer = options.replay_buffer
         steps = {
             split_trajectories: bool(options.split_trajs),
+            frames_of: collect.traj_format is TrajFormat.CAT,
             self._process: self._postproc is not None,
             self._store: self._buffer is not None,
         }

@@ -22,6 +22,7 @@ _TYPES: Final = {
     "float_type": "a float",
     "bool_type": "True or False",
     "string_type": "a str",
+    "tuple_type": "a list or a tuple",
 }
 _QUOTED: Final = re.compile(r"`([A-Za-z.]+)(?:: ([A-Za-z0-9.]+))?`")
 """A field in a message: `name`, or `name: value`."""
@@ -96,6 +97,8 @@ def _field(path: tuple[str, ...]) -> FieldInfo | None:
 
 
 def _keyword(path: tuple[str, ...]) -> str:
+    if path and path[-1].isdigit():
+        return f"{_keyword(path[:-1])}[{path[-1]}]"
     return _KEYWORDS.get(path, ".".join(path))
 
 

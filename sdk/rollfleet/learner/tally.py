@@ -22,6 +22,7 @@ class Tally:
         batches: Batches.
         nbytes: Their bytes on the wire.
         lag: Versions between the newest one and that of the last batch.
+        episodes: Episodes that ended in these batches.
         episode_returns: Returns of the last 100 episodes that ended in these batches.
         episode_lengths: Lengths of the same episodes, in frames.
     """
@@ -32,6 +33,7 @@ class Tally:
     batches: int = 0
     nbytes: int = 0
     lag: int = 0
+    episodes: int = 0
     episode_returns: deque[float] = field(default_factory=lambda: deque(maxlen=EPISODES))
     episode_lengths: deque[int] = field(default_factory=lambda: deque(maxlen=EPISODES))
 
@@ -41,6 +43,7 @@ class Tally:
             self.through += 0 if arrival.stored else arrival.meta.frames
             self.nbytes += arrival.nbytes
             self.lag = max(0, newest - arrival.meta.version)
+            self.episodes += len(arrival.episode_returns)
             self.episode_returns.extend(arrival.episode_returns.tolist())
             self.episode_lengths.extend(arrival.episode_lengths.tolist())
         self.batches += 1

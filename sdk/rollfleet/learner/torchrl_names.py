@@ -26,13 +26,9 @@ RENAMED: Final[Mapping[str, str]] = {
 
 ABSENT: Final[Mapping[str, str]] = {
     "trust_policy": "not needed: any callable is accepted",
-    "init_fn": "not available: prepare a worker in the module of its environment or policy",
-    "pre_collect_hook": "not available: an environment's wrapper sees each step",
-    "post_collect_hook": "not available: `postproc` gets each batch, in the learner",
     "compile_policy": "not available: compile the policy in `policy_factory`",
     "cudagraph_policy": "not available: wrap the policy in `policy_factory`",
     "compact_obs": "not available: next observations are in the batch",
-    "traj_format": "not available: `trajectories_of(batch)` returns trajectories without padding",
     "backend_options": "not needed: a collector has no backends; `workers=` starts processes, a job has the rest",
     "track_policy_version": "not needed: each frame has its version",
     "track_traj_ids": "not needed: each frame has its trajectory id",

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 
-from rollfleet.nats.link import Link, now_s
+from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.transports.roster import Roster
 from rollfleet_api.job import CollectorJob
@@ -70,7 +71,7 @@ class LearnerHeartbeats:
         if not self._rank.leads:
             self.leader.send()
         elif self.status:
-            await self._link.publish(self._link.subjects.learner, pack(replace(self.status, time_s=now_s())))
+            await self._link.publish(self._link.subjects.learner, pack(replace(self.status, time_s=time.time())))
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""

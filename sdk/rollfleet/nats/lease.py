@@ -6,6 +6,7 @@ counts as none. The numbers end at `MAX_INCARNATIONS` and begin again at 0, so t
 
 import logging
 import os
+import secrets
 import socket
 from dataclasses import dataclass
 from typing import Self
@@ -40,6 +41,7 @@ class WorkerLease:
 
     Attributes:
         incarnation: The same.
+        lease: The stored message.
 
     Example:
         >>> lease = await WorkerLease.take(link, worker=3)  # doctest: +SKIP
@@ -50,11 +52,9 @@ class WorkerLease:
     def __init__(self, link: Link, worker: int, incarnation: int) -> None:
         self._link, self._worker = link, worker
         self.incarnation = incarnation
-
-    @property
-    def lease(self) -> Lease:
-        """The stored message."""
-        return Lease(incarnation=self.incarnation, host=socket.gethostname(), pid=os.getpid())
+        self.lease = Lease(
+            incarnation=incarnation, host=socket.gethostname(), pid=os.getpid(), process=secrets.randbits(31)
+        )
 
     @classmethod
     async def take(cls, link: Link, worker: int) -> Self:

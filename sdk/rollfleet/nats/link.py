@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any, TypeVar, cast
 
 import nats
@@ -24,16 +24,13 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
 
-from rollfleet.arguments import seconds, shown
-from rollfleet.errors import ConnectionFailed, JobInvalid, RollfleetError, Timeout
+from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
 from rollfleet.nats.credentials import follow_credentials
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.refusals import Refusals
-from rollfleet.system.process_setup import exit_on_sigterm
-from rollfleet_api.address import Address, EnvironmentIncomplete
+from rollfleet_api.address import Address
 from rollfleet_api.jetstream import JetStreamCode
-from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import MessageInvalid, unpack
 from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.subjects import Subjects
@@ -47,6 +44,7 @@ RECONNECT_WAIT_S = 0.25
 PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries nothing is cut after about 10 s
 PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
 REQUEST_TIMEOUT_S = 5.0
+TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
 WARN_AFTER_S = 30.0  # of a NATS that stores nothing: its disk may be full, or its cluster without a leader
 _STARTING_UP = (None, 0, JetStreamCode.NOT_AVAILABLE)  # a JetStream that is not ready gives no code, or this one
 
@@ -86,6 +84,7 @@ class Link:
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
+        self._after_close = ExitStack()
         self._recovering: asyncio.Task[None] | None = None
         self._loop = _new_loop()
         self._cut: asyncio.Future[None] = self._loop.create_future()  # done when the connection is lost
@@ -170,6 +169,11 @@ class Link:
             log.debug("closing the connection: %r", error)
         finally:
             self._stop()
+            self._after_close.close()
+
+    def after_close(self, function: Callable[[], object]) -> None:
+        """Call a function after the connection is closed: the last one given is called first."""
+        self._after_close.callback(function)
 
     # --- for coroutines on the connection's thread ---
 
@@ -251,6 +255,8 @@ class Link:
             options["user_credentials"] = str(address.credentials)
         if address.ca:
             options["tls"] = ssl.create_default_context(cafile=str(address.ca))
+        if address.server_name:
+            options |= {"tls_hostname": address.server_name, "connect_timeout": TUNNEL_TIMEOUT_S}
         if role:
             options["inbox_prefix"] = inbox_prefix(self.subjects, role)
         connecting: asyncio.Future[Any] = asyncio.ensure_future(
@@ -359,42 +365,9 @@ def unpack_or_skip(kind: type[M], data: bytes, subject: str) -> M | None:
         return None
 
 
-def open_link(
-    job: str | CollectorJob | None, *, address: str | None, credentials: str | Path | None, timeout_s: float
-) -> Link:
-    """Connect to a job as its learner, an evaluator or a recorder. Missing arguments come from the environment.
-
-    Raises:
-        ConnectionFailed: No server was named, none answered, or it refused the credentials.
-        JobInvalid: The name is not valid for a job, there is no such credentials file, or another value is wrong.
-    """
-    name = job.key if isinstance(job, CollectorJob) else job
-    if name is not None and not isinstance(name, str):
-        raise JobInvalid(f"job: expected a name, 'namespace/name', or a CollectorJob, got {shown(job)}")
-    if address is not None and not isinstance(address, str):
-        raise JobInvalid(f"address: expected a URL such as 'nats://host:4222', got {shown(address)}")
-    if credentials is not None and not (isinstance(credentials, str | Path) and os.path.isfile(credentials)):
-        raise JobInvalid(f"credentials: there is no file {shown(credentials)}")
-    timeout_s = seconds(timeout_s, "timeout_s")
-    try:
-        where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
-        Subjects.parse(where.job)
-    except EnvironmentIncomplete as error:
-        raise ConnectionFailed(str(error)) from error
-    except ValueError as error:
-        raise JobInvalid(str(error)) from error
-    exit_on_sigterm()
-    return Link(where, role=Role.LEARNER, timeout_s=timeout_s)
-
-
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def now_s() -> float:
-    """Seconds since the epoch."""
-    return time.time()

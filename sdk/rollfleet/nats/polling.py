@@ -31,19 +31,15 @@ async def insist(ask: Callable[[], Awaitable[None]]) -> None:
             return
 
 
-async def poll(read: Callable[[], Awaitable[None]], *, every_s: float = POLL_EVERY_S) -> None:
+async def poll(read: Callable[[], Awaitable[None]]) -> None:
     """Await `read()` periodically, until it raises an error that is not NATS's.
 
     A published message is not stored at the same moment: a process that subscribes just after the publication, and
     reads just before the storage, misses it. So subscribers also read their state now and then.
-
-    Args:
-        read: Reads the stored state.
-        every_s: Seconds between two reads.
     """
     while True:
         try:
             await read()
         except (NatsError, TimeoutError, OSError) as error:
             log.debug("polling: %r", error)
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(POLL_EVERY_S)

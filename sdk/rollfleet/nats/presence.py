@@ -22,7 +22,6 @@ from rollfleet_api.streams import Request
 log = logging.getLogger(__name__)
 
 DELETED_AFTER_S = 5.0
-CHECK_EVERY_S = 2.0
 
 
 class JobPresence:
@@ -58,7 +57,7 @@ class JobPresence:
             else:
                 self._may_be_lost, self._missing_since_s, self._warned = False, None, False
 
-        await poll(checked, every_s=CHECK_EVERY_S)
+        await poll(checked)
 
     async def _suspect(self) -> None:
         self._may_be_lost = True

@@ -237,7 +237,8 @@ class BatchReceiver:
         if before != lease and (before is None or not is_later(before.incarnation, lease.incarnation)):
             self._begun[worker] = lease
             # After a power loss of NATS, an earlier process may have had the same number.
-            same = {each for each in (*self._taken, *self._acknowledging) if _is_of(each, worker, lease.incarnation)}
+            known = (*self._taken, *self._acknowledging)
+            same = {each for each in known if (each.worker, each.incarnation) == (worker, lease.incarnation)}
             self._complete -= same & self._acknowledging
             self._taken = {each: None for each in self._taken if each not in same}
             self._assembler.give_up(worker, but_incarnation=lease.incarnation)
@@ -322,7 +323,3 @@ class BatchReceiver:
     def _count_corrupt(self, error: Exception | str) -> None:
         self.corrupt += 1
         log.warning("dropped a message of a worker: %s", error)
-
-
-def _is_of(identity: Identity, worker: int, incarnation: int) -> bool:
-    return (identity.worker, identity.incarnation) == (worker, incarnation)

@@ -31,7 +31,7 @@ from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
 from rollfleet.nats.state import read_state
-from rollfleet.transports.learner_side import Arrival, Resumed
+from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.job import CollectorJob
@@ -55,6 +55,10 @@ class NatsTransport:
         no_cuda_sync: Do not wait for the copy to the device.
         rank: The rank of this process. It replaces a process of the same rank, and every process of a learner with
             another number of ranks.
+        elastic: Adds and removes workers; None: the operator, or any other program, starts them.
+
+    Attributes:
+        elastic: See `Transport`.
 
     Example:
         >>> link = Link(address, role=Role.LEARNER)  # doctest: +SKIP
@@ -64,7 +68,6 @@ class NatsTransport:
         >>> transport.take(arrival)  # doctest: +SKIP
     """
 
-    elastic: None = None  # the operator, or any other program, starts the workers
     lender: None = None
     quota: None = None
 
@@ -76,7 +79,9 @@ class NatsTransport:
         device: torch.device | None = None,
         no_cuda_sync: bool = False,
         rank: Rank = ALONE,
+        elastic: Elastic | None = None,
     ) -> None:
+        self.elastic = elastic
         self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
         self._creating = asyncio.Lock()  # the consumer
@@ -108,6 +113,11 @@ class NatsTransport:
     def resumed(self) -> Resumed:
         """See `Transport`."""
         return self._resumed
+
+    @property
+    def job(self) -> CollectorJob:
+        """See `Transport`."""
+        return self._job
 
     @property
     def rank(self) -> Rank:
@@ -296,7 +306,9 @@ class NatsTransport:
             await self._follow(job)
 
     async def _follow(self, job: CollectorJob) -> None:
+        self._job = job
         self._heartbeats.roster.resize(job.spec.workers)
+        self._heartbeats.roster.suspect_after_s = job.spec.failure.suspect_after_seconds
         self._receiver.follow(job)
         if self._consumer.cover(job.spec.workers):
             async with self._creating:

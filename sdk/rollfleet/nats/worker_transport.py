@@ -4,7 +4,6 @@ The worker's thread blocks in these calls; everything else happens on the link's
 """
 
 import asyncio
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from nats.aio.msg import Msg
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
 from rollfleet.nats.lease import WorkerLease
-from rollfleet.nats.link import Link, now_s
+from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.publisher import BatchPublisher
@@ -56,7 +55,6 @@ class NatsWorkerTransport:
         self._status: WorkerStatus | None = None
         self._asked_s = 0.0  # time of the last access to control: a hanging step shows as time since
         self._sequence = 0
-        self._process = secrets.randbits(31)
         self._publisher = BatchPublisher(link, worker)
         self._inbox: NatsWeightsInbox | None = None
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
@@ -103,7 +101,7 @@ class NatsWorkerTransport:
         """Publish a batch after those sent before. The fragment must not change until the batch is stored."""
         identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence)
         self._sequence += 1
-        meta = replace(meta, process=self._process)
+        meta = replace(meta, process=self._lease.lease.process)
         admitted: Future[None] = Future()
         stored = self._link.spawn(self._publish(fragment, meta, identity, admitted))
 
@@ -225,5 +223,5 @@ class NatsWorkerTransport:
     async def _send_heartbeat(self) -> None:
         if status := self._status:
             in_step_s = time.monotonic() - self._asked_s if status.state is WorkerState.COLLECTING else 0.0
-            heartbeat = replace(status, in_step_s=in_step_s, time_s=now_s())
+            heartbeat = replace(status, in_step_s=in_step_s, time_s=time.time())
             await self._link.publish(self._subjects.worker(self._worker), pack(heartbeat))

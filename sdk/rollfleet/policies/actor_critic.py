@@ -40,6 +40,8 @@ class ActorCritic(nn.Module):
         critic: The network that computes the state's value.
         action_start: The smallest action of a Discrete space.
         bounded: Whether actions are `action_scale * tanh(x) + action_centre` of a normal sample `x`.
+        hidden: The width of each hidden layer.
+        activation: The function after each hidden layer.
 
     Example:
         >>> import torch
@@ -71,6 +73,7 @@ class ActorCritic(nn.Module):
             EnvironmentInvalid: A space is not supported.
         """
         super().__init__()
+        self.hidden, self.activation = tuple(hidden), activation
         action_space = supported(action_space, "action", "policy mlp")
         self._encode = ObservationEncoder(supported(observation_space, "observation", "policy mlp"))
         self._choices: MultiCategorical | None = None

@@ -1,7 +1,9 @@
 """A worker's policy, built from a job's `policy`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 from torch import nn
@@ -26,7 +28,8 @@ def make_policy(
     """Build a worker's policy on `spec.device`. Its lazy parameters are initialised by one call.
 
     Args:
-        spec: A job's `policy`; an entrypoint is called as `make(observation_space, action_space, **kwargs)`.
+        spec: A job's `policy`; an entrypoint is called as `make(observation_space, action_space, **kwargs)`, or as
+            `make(**kwargs)` if it takes no spaces.
         observation_space: The observation space of a single environment.
         action_space: The action space of a single environment.
 
@@ -75,12 +78,30 @@ def _from_entrypoint(
     except ValueError as exc:
         raise PolicyInvalid(f"{source}: {exc}") from exc
     try:
-        policy = make(observation_space, action_space, **spec.kwargs)
+        policy = make(*(observation_space, action_space)[: spaces_taken(make, **spec.kwargs)], **spec.kwargs)
     except Exception as exc:
         raise PolicyInvalid(
             f"{source} failed with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. It is called as "
-            "make(observation_space, action_space, **kwargs)"
+            "make(observation_space, action_space, **kwargs), or as make(**kwargs)"
         ) from exc
     if not callable(policy):
         raise PolicyInvalid(f"{source} returned a {type(policy).__name__}; return an nn.Module or another callable")
     return policy
+
+
+def spaces_taken(factory: Callable[..., object], **kwargs: Any) -> int | None:
+    """Return with how many spaces a factory is called: two, or none as in TorchRL; None: it takes neither.
+
+    Args:
+        factory: A function or class that makes a policy.
+        kwargs: Its keyword arguments.
+    """
+    try:
+        taken = signature(factory)
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return 2
+    for count in (2, 0):
+        with suppress(TypeError):
+            taken.bind(*[None] * count, **kwargs)
+            return count
+    return None

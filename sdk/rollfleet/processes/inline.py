@@ -34,6 +34,7 @@ class InlineTransport:
     peers: None = None
     elastic: None = None
     lender: None = None
+    job: None = None
     quota: None = None
 
     def __init__(
@@ -95,6 +96,7 @@ class InlineTransport:
             self._worker.apply_weights(control)
             try:
                 self._collected = self._worker.collect(control)
+                self._worker.report_waiting()
             finally:
                 if self._collected is None:
                     self._worker.start_over()

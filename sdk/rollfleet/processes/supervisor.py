@@ -115,7 +115,7 @@ class Supervisor:
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that start later."""
         self._control = control
-        for handle in self.handles.values():
+        for handle in list(self.handles.values()):  # the background fill may remove one meanwhile
             handle.instruct(control=control)
 
     def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:

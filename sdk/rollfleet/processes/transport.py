@@ -100,6 +100,10 @@ class ProcessesTransport:
         return ALONE
 
     @property
+    def job(self) -> None:
+        """See `Transport`."""
+
+    @property
     def peers(self) -> None:
         """See `Transport`."""
 

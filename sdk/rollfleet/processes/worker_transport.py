@@ -71,12 +71,8 @@ class ProcessWorkerTransport:
         max_batches_ahead: int,
         quota: WriteQuota | None = None,
     ) -> None:
-        self._connection, self._control_block, self._batches, self._weights = (
-            connection,
-            control_block,
-            batches,
-            weights,
-        )
+        self._connection, self._control_block = connection, control_block
+        self._batches, self._weights = batches, weights
         self._max_batches_ahead, self._quota = max_batches_ahead, quota
         self._slots: list[_Slot] = []
         self._sequence = 0

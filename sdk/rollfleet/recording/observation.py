@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from rollfleet.errors import JobInvalid
-from rollfleet.nats.link import open_link
+from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import MEMORY_BYTES, Observer, check_may_observe
 from rollfleet.recording.recorder import SEGMENT_BYTES, Recorder

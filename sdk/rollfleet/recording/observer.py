@@ -6,7 +6,6 @@ It subscribes to the subjects that workers publish to, beside the work queue: it
 import logging
 import threading
 from collections import deque
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -143,9 +142,7 @@ class Observer:
         """Return self."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

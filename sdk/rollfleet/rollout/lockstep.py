@@ -33,7 +33,7 @@ class LockstepStepper:
         """See `Stepper`."""
         if not self._waiting.any():
             return
-        env, actor, episodes, _, _ = self._context
+        env, actor, episodes, *_ = self._context
         following, _ = env.reset(options={"reset_mask": self._waiting.copy()})
         waited = np.flatnonzero(self._waiting)
         actor.restart(waited, following)
@@ -53,7 +53,7 @@ class LockstepStepper:
         stop: Callable[[], bool] | None = None,
     ) -> Collected:
         """See `Stepper`."""
-        (env, actor, episodes, _, spec), arrays = self._context, into.arrays
+        (env, actor, episodes, _, spec, infos), arrays = self._context, into.arrays
         limit, finals = spec.max_frames_per_traj, FinalObservations()
         columns = {key: array.swapaxes(0, 1) for key, array in arrays.items()}  # [T, envs, ...]
         carried, (first, *more) = actor.carried, [columns[key] for key in actor.carried_keys]
@@ -64,6 +64,7 @@ class LockstepStepper:
             before.append((columns[STEP_COUNT], episodes.lengths))
         outputs = [columns[key] for key in actor.keys]
         rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
+        reported = [columns[key] for key in infos.shapes] if infos is not None else []
         step, action_of, advance = env.step, actor.action_of, actor.advance
         returns, lengths = episodes.returns, episodes.lengths
         total, t = len(rewards), 0
@@ -85,10 +86,14 @@ class LockstepStepper:
             rewards[t] = reward
             terminations[t] = terminated
             truncations[t] = truncated
+            if infos is not None:
+                infos.write(info, [column[t] for column in reported])
             advance(following, values)
             done = np.logical_or(terminated, truncated)
             if np.count_nonzero(done):
                 self._end(done, t, info, finals)
+                if infos is not None and self._mode is AutoresetMode.SAME_STEP:
+                    infos.write(info.get("final_info", {}), [column[t] for column in reported], done)
                 if not spec.reset_when_done and self._waiting.all():
                     break
         check_outcome(env, (reward, terminated, truncated))
@@ -105,7 +110,7 @@ class LockstepStepper:
 
     def _end(self, done: NDArray[np.bool_], t: int, info: dict[str, Any], finals: FinalObservations) -> None:
         """Record the last observations of episodes that ended with frame `t`, and start the next episodes."""
-        env, actor, episodes, trajectories, spec = self._context
+        env, actor, episodes, trajectories, spec, _ = self._context
         counted = ended = done.nonzero()[0]
         if not spec.reset_when_done:
             counted = ended[~self._waiting[ended]]
@@ -123,7 +128,7 @@ class LockstepStepper:
 
     def _close_rows(self, arrays: dict[Any, Array], last: int, finals: FinalObservations) -> None:
         """Record the observations after rows whose episode goes on; with `set_truncated`, end their trajectories."""
-        _, actor, _, trajectories, spec = self._context
+        _, actor, _, trajectories, spec, _ = self._context
         open_ = np.flatnonzero(~(arrays[TERMINATED][:, last] | arrays[TRUNCATED][:, last] | self._waiting))
         finals.add(open_, last, [array[open_] for array in actor.carried])
         if spec.set_truncated:

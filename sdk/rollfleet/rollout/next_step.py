@@ -103,10 +103,12 @@ class NextStepStepper:
         self._recorded, self._arrays, actor = recorded, staging.arrays, self._context.actor
         self._carried = [self._arrays[key] for key in actor.carried_keys]
         self._outputs = [self._arrays[key] for key in actor.keys]
+        infos = self._context.infos
+        self._reported = [self._arrays[key] for key in infos.shapes] if infos is not None else []
         self._outcomes = [self._arrays[key] for key in (REWARD, TERMINATED, TRUNCATED)]
 
     def _step(self, values: list[Array]) -> None:
-        env, actor, episodes, _, _ = self._context
+        env, actor, episodes, _, _, infos = self._context
         row, resetting = self._rows, self._resetting
         if row + 2 > len(self._recorded):
             self._move_to(Storage(self._layout, 2 * len(self._recorded), len(self._ids)))
@@ -116,12 +118,14 @@ class NextStepStepper:
             column[row] = value
         if STEP_COUNT in self._arrays:
             self._arrays[STEP_COUNT][row] = episodes.lengths
-        following, reward, terminated, truncated, _ = env.step(actor.action_of(values))
+        following, reward, terminated, truncated, info = env.step(actor.action_of(values))
         outcome = (reward, terminated, truncated)
         if not row:
             check_outcome(env, outcome)
         for column, value in zip(self._outcomes, outcome, strict=True):
             column[row] = value
+        if infos is not None:
+            infos.write(info, [column[row] for column in self._reported])
         actor.advance(following, values)
         done = np.logical_or(terminated, truncated)
         recorded: NDArray[np.bool_] | bool = True

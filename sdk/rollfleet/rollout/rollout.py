@@ -8,15 +8,18 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from rollfleet.data.batch import IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, Fragment, Key
+from rollfleet.data.batch import INFO, IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, Fragment, Key
 from rollfleet.data.storage import Layout, Storage
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
+from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.policies.random_policy import UniformActions
 from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
@@ -43,6 +46,7 @@ class Rollout:
             row is padding: zeros, the trajectory id -1, and False in `("collector", "mask")`.
         step_count: int64 [envs, T, 1], frames of the episode before this one.
         is_init: bool [envs, T, 1], true for the first frame of an episode.
+        info_keys: float64 [envs, T, ...], under ("next", "info"): see `Infos`.
         trajs_per_batch: A fragment is [trajectories, T of the longest], in order of their end, with padding as above.
             Trajectories that are not complete continue in the next fragment.
 
@@ -97,6 +101,9 @@ class Rollout:
         spaces = (env.single_observation_space, env.single_action_space)
         self._actor = Actor(policy, spaces, env.num_envs, lambda: self._episodes.lengths, trained_here=trained_here)
         self._uniform = UniformActions(env.single_action_space)
+        if self._spec.info_keys:
+            self._keep_infos(env)
+        self._infos: Infos | None = None
         self._storages: list[Storage] = []
         self._layout: Layout = {}
         self._in_collect = False
@@ -232,6 +239,15 @@ class Rollout:
                 "use an environment whose autoreset mode is Disabled"
             )
 
+    def _keep_infos(self, env: VectorEnv) -> None:
+        if INFO[1:] in (key[:1] for key in self._actor.carried_keys):
+            raise EnvironmentInvalid(
+                f"environment {env} has observations named 'info', where a batch has infos; rename them in a wrapper, "
+                "or leave infoKeys empty"
+            )
+        if isinstance(env.unwrapped, SerialVectorEnv | ProcessVectorEnv):  # others report all infos
+            env.unwrapped.info_keys = self._spec.info_keys
+
     def _restart_episodes(self) -> None:
         """Begin new episodes after the last call was interrupted."""
         if isinstance(self._env.unwrapped, AsyncVectorEnv):
@@ -249,7 +265,9 @@ class Rollout:
             seed = seeds if _takes_seeds(self._env.unwrapped) else seeds[0]
             self._seeded += 1
         with interruptible():
-            observation, _ = self._env.reset(seed=seed)
+            observation, info = self._env.reset(seed=seed)
+        if self._spec.info_keys and self._infos is None:
+            self._infos = Infos(self._env, self._spec.info_keys, info)
         self._actor.advance(observation)
         self._actor.restart(slice(None))
         self._episodes.discard(slice(None))
@@ -294,9 +312,11 @@ class Rollout:
             layout[MASK] = (torch.bool, ())
         if spec.step_count or spec.is_init or self._actor.reads_starts or self._actor.reads_counts:
             layout[STEP_COUNT] = (torch.int64, (1,))
+        if self._infos is not None:
+            layout |= {key: (torch.float64, shape) for key, shape in self._infos.shapes.items()}
         self._layout = layout
         self._storages = [Storage(layout, num_envs, self._steps) for _ in range(2)]
-        context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec)
+        context = StepContext(self._env, self._actor, self._episodes, self._trajectories, spec, self._infos)
         self._stepper = (
             NextStepStepper(context, layout, self._steps) if next_step else LockstepStepper(context, self._mode)
         )

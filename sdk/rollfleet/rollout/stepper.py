@@ -13,6 +13,7 @@ from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
 from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec
 
@@ -25,6 +26,7 @@ class StepContext(NamedTuple):
     episodes: EpisodeCounts
     trajectories: TrajectoryIds
     spec: CollectSpec
+    infos: Infos | None
 
 
 def check_outcome(env: VectorEnv, outcome: Sequence[Any]) -> None:

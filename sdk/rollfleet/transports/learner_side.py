@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rollfleet.data.batch import Fragment
     from rollfleet.data.write_quota import WriteQuota
     from rollfleet.weights.layout import Snapshot
+    from rollfleet_api.job import CollectorJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,6 +179,11 @@ class Transport(Protocol):
     @property
     def resumed(self) -> Resumed:
         """The job's state when this learner connected."""
+        ...
+
+    @property
+    def job(self) -> "CollectorJob | None":
+        """The job with the edits since this learner connected; None: it is never edited."""
         ...
 
     @property

@@ -28,10 +28,13 @@ class Roster:
         workers: The job's number of workers.
         suspect_after_s: A worker is silent after this many missed heartbeats, at one a second. A step of the
             environments that lasts this many seconds is a problem.
+
+    Attributes:
+        suspect_after_s: The same; it may change.
     """
 
     def __init__(self, workers: int, *, suspect_after_s: int) -> None:
-        self._suspect_after_s = suspect_after_s
+        self.suspect_after_s = suspect_after_s
         self._expected = self._desired = self._most = workers
         self._statuses: dict[int, WorkerStatus] = {}
         self._missed: dict[int, int] = {}
@@ -89,7 +92,7 @@ class Roster:
         return not (gone or self._is_silent(status))
 
     def _is_silent(self, status: WorkerStatus) -> bool:
-        return self._missed[status.worker] >= self._suspect_after_s
+        return self._missed[status.worker] >= self.suspect_after_s
 
     def _problem(self, status: WorkerStatus) -> str | None:
         if status.state in (WorkerState.LEFT, WorkerState.COMPLETE) or status.worker >= self._desired:
@@ -98,7 +101,7 @@ class Roster:
             return f"failed: {(status.error or 'no reason given').strip().splitlines()[-1]}"
         if self._is_silent(status):
             return f"has sent no heartbeat for {self._missed[status.worker]} s; its last state was {status.state}"
-        return describe_long_step(status, self._suspect_after_s)
+        return describe_long_step(status, self.suspect_after_s)
 
 
 def describe_long_step(status: WorkerStatus, after_s: int) -> str | None:

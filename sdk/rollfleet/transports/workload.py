@@ -12,6 +12,7 @@ from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.factory import make_policy
 from rollfleet.schemes import WeightScheme, scheme_of
+from rollfleet.transports.hooks import Hooks
 from rollfleet_api.job import CollectorJob
 
 Space = gymnasium.Space[Any]
@@ -33,18 +34,24 @@ class Workload:
         make_env: Makes the environments of a worker, from its index.
         make_policy: Makes the policy of a worker, from its index and the spaces of a single environment.
         scheme: Chooses the weights that travel from the learner.
+        make_hooks: Imports the functions that each worker calls.
     """
 
     job: CollectorJob
     make_env: Callable[[int], VectorEnv]
     make_policy: Callable[[int, Space, Space], Policy]
     scheme: WeightScheme
+    make_hooks: Callable[[], Hooks] = Hooks
 
     @classmethod
     def of(cls, job: CollectorJob) -> Self:
         """Return the workload that the job's spec describes."""
         return cls(
-            job=job, make_env=partial(_env, job), make_policy=partial(_policy, job), scheme=scheme_of(job.spec.weights)
+            job=job,
+            make_env=partial(_env, job),
+            make_policy=partial(_policy, job),
+            scheme=scheme_of(job.spec.weights),
+            make_hooks=partial(Hooks.of, job.spec.collect),
         )
 
 

@@ -4,6 +4,7 @@ A version's bytes hold every parameter and buffer of its models in `state_dict` 
 A tuple of `Parameter` describes the buffer. Both sides compare theirs, and name the first that differs.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -180,10 +181,8 @@ class WeightLayout:
     def _views(self, data: Tensor) -> list[Tensor]:
         views: list[Tensor] = []
         for parameter, dtype, offset in self._entries:
-            count = 1
-            for size in parameter.shape:
-                count *= size
-            views.append(data[offset : offset + count * dtype.itemsize].view(dtype).view(parameter.shape))
+            nbytes = math.prod(parameter.shape) * dtype.itemsize
+            views.append(data[offset : offset + nbytes].view(dtype).view(parameter.shape))
         return views
 
 

@@ -170,7 +170,6 @@ class Assembler:
 
     Attributes:
         max_pending: The same; it may change.
-        dropped: Incomplete messages that were dropped, for space or because they could no longer become complete.
         pending_bytes: Memory of incomplete messages.
 
     Example:
@@ -193,7 +192,6 @@ class Assembler:
         self._allocate = allocate
         self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
         self._given_up: list[Identity] = []
-        self.dropped = 0
         self.pending_bytes = 0
 
     def __len__(self) -> int:
@@ -264,7 +262,6 @@ class Assembler:
     def _drop(self, identity: Identity) -> None:
         self._forget(identity)
         self._given_up.append(identity)
-        self.dropped += 1
 
     def _forget(self, identity: Identity) -> None:
         self.pending_bytes -= self._pending.pop(identity).nbytes

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from rollfleet.data.batch import TRAJECTORY, Fragment
+from rollfleet.data.batch import TRAJECTORY, Fragment, to_batch
 from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch, WorkerReplaced
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
@@ -20,6 +20,7 @@ from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
 from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
+from rollfleet.worker.remote_calls import RemoteCalls
 from rollfleet.worker.weight_receivers import receivers_of
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
@@ -58,6 +59,9 @@ class Worker:
         self._idle = WorkerStatus.starting(index, transport.incarnation)
         transport.report(self._idle)
         self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
+        self._hooks = workload.make_hooks()
+        if self._hooks.init_fn is not None:
+            self._hooks.init_fn()
         self._seed_process()
         env = workload.make_env(index)
         try:
@@ -77,6 +81,7 @@ class Worker:
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
             self._policy, self._receivers = policy, receivers_of(policy, env)
+            self._calls = RemoteCalls(index, env, policy)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
             )
@@ -147,19 +152,23 @@ class Worker:
         return True
 
     def apply_waiting(self) -> None:
-        """Apply the newest version, if there is a newer one than the present, while the worker waits to collect."""
-        control, before = self._transport.control, self._version
+        """Apply the newest version, and answer a call, while the worker waits to collect."""
+        control, before = self._transport.control, (self._version, self._calls.answer)
+        self._answer_call()
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
             self._set_version(control.version_for(self._index))
-        if self._version != before and (status := self._transport.status) is not None:
+        if (self._version, self._calls.answer) != before and (status := self._transport.status) is not None:
             self._report(status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
         """Collect one batch on the applied weights. `leave`, or the close of its round, cuts it short."""
         self._apply_seeds(control)
+        self._answer_call()
         self._report(WorkerState.COLLECTING)
+        if self._hooks.pre_collect_hook is not None:
+            self._hooks.pre_collect_hook()
         began = time.perf_counter()
         fragment = self._rollout.collect(
             version=self._version,
@@ -167,12 +176,18 @@ class Worker:
             random_actions=control.random_actions,
             stop=lambda: self._leaving.is_set() or self._is_closed(control),
         )
+        if self._hooks.post_collect_hook is not None:
+            self._hooks.post_collect_hook(to_batch(fragment))
         frames = int((fragment.steps[TRAJECTORY] >= 0).sum())  # padding has no trajectory
         self._frames += frames
         self._frames_per_second = frames / (time.perf_counter() - began)
         self._returns.extend(fragment.episode_returns.tolist())
         meta = BatchMeta(session=control.session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
+
+    def report_waiting(self) -> None:
+        """Report that this worker waits for the learner, and its counters."""
+        self._report(WorkerState.WAITING_FOR_LEARNER)
 
     def start_over(self) -> None:
         """Begin new episodes in the next batch: the last one, or a part of it, is lost."""
@@ -267,7 +282,8 @@ class Worker:
 
         def changed() -> bool:
             newest = self._inbox.newest() if self._inbox is not None else None
-            return ready() or (newest is not None and newest.version != self._version)
+            newer = newest is not None and newest.version != self._version
+            return ready() or newer or self._calls.changes(self._transport.control)
 
         if not ready():
             paused = self._transport.control is not None and self._transport.control.phase is LearnerPhase.PAUSE
@@ -277,6 +293,11 @@ class Worker:
             self.apply_waiting()
             self._transport.wait_until(changed)
         return None if over() else self._transport.control
+
+    def _answer_call(self) -> None:
+        control = self._transport.control
+        if self._calls.changes(control):
+            self._calls.follow(control)
 
     def _wait_for(self, future: "Future[None]") -> None:
         began = time.monotonic()
@@ -302,6 +323,7 @@ class Worker:
                 frames_per_second=self._frames_per_second,
                 waited_for_room_s=self._waited_for_room_s,
                 waited_for_weights_s=self._waited_for_weights_s,
+                answer=self._calls.answer,
                 mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
             )
         )

@@ -1,7 +1,10 @@
 """The examples run as documented; docs/examples.md shows their final results."""
 
 import csv
+import re
 import shutil
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +68,9 @@ def test_cartpole_is_solved_although_a_worker_is_killed(repository: Path, workpl
     assert set(gained) <= {1024, 2048}
     assert gained.count(1024) <= 1
     assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
+    played = workplace.start("play", "out", "--episodes", "1")
+    assert played.wait() == 0, played.output
+    assert float(played.wait_for(r"mean return (\S+)")[1]) > 400
     workplace.assert_nothing_is_left()
 
 
@@ -86,3 +92,26 @@ def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path
     assert [int(row["frames"]) for row in rows(workplace.folder)] == [4096, 8192, 12_288, 16_384]
     assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
     workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("library", ["cleanrl", "stable_baselines3", "torchrl"])
+def test_the_ppo_of_another_library_learns_from_our_batches(library: str, repository: Path, tmp_path: Path) -> None:
+    example = repository / "examples" / f"{library}_ppo.py"
+    assert len(example.read_text().splitlines()) <= 80
+    command = [sys.executable, str(example), "8192"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    returns = [float(number) for number in re.findall(r"mean return (\S+)", done.stdout)]
+    assert len(returns) == 8
+    assert returns[-1] > 1.5 * returns[0], returns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [[], ["--workers=2"]])
+def test_one_program_runs_in_this_process_and_in_processes(place: list[str], repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(repository / "examples" / "anywhere.py"), "--frames=2048", *place]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2,048 frames  mean return" in done.stdout

@@ -23,14 +23,22 @@ spec:
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
-    """Run commands in a folder with a job, without an address of NATS and without kubectl."""
+    """Run commands in a folder with a job, without an address of NATS and of a cluster."""
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "wrong.yaml").write_text(JOB.replace("framesPerBatch", "frames"))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "empty.csv").write_text("frames,mean_return\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name in ("ROLLFLEET_NATS_URL", "ROLLFLEET_JOB", "ROLLFLEET_WORKER", "JOB_COMPLETION_INDEX"):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (
+        "KUBECONFIG",
+        "KUBERNETES_SERVICE_HOST",
+        "ROLLFLEET_NATS_URL",
+        "ROLLFLEET_JOB",
+        "ROLLFLEET_WORKER",
+        "JOB_COMPLETION_INDEX",
+    ):
         monkeypatch.delenv(name, raising=False)
     return CliRunner()
 
@@ -56,7 +64,9 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("plot empty.csv", 1, "no row has a mean return"),
         ("worker --job test --index 0", 2, "no NATS server given: pass its URL, set ROLLFLEET_NATS_URL"),
         ("record test", 1, "no NATS server given: pass its URL, set ROLLFLEET_NATS_URL"),
-        ("top", 1, "needs kubectl"),
+        ("top", 1, "no cluster is named"),
+        ("submit job.yaml", 1, "no cluster is named"),
+        ("submit job.yaml --nats nats://127.0.0.1:1 --follow", 2, "--nats takes no cluster"),
         ("init . --example ppo", 1, "job.yaml exists already; name another folder"),
         ("runn", 2, "rollfleet: No such command 'runn'. Did you mean 'run'?; see `rollfleet --help`"),
         ("run", 2, "see `rollfleet run --help`"),

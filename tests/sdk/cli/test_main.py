@@ -34,15 +34,6 @@ def test_validate_reads_files_and_standard_input(cli: CliRunner, tmp_path: Path)
     assert "default/other is valid" in result.output
 
 
-def test_validate_fails_where_one_of_several_jobs_is_wrong(cli: CliRunner) -> None:
-    wrong = JOB.replace("CartPole-v1", "CartPole-v9").replace("name: test", "name: wrong")
-    result = cli.invoke(app, ["validate", "-"], input=f"{JOB}---{wrong}")
-    assert result.exit_code == 1
-    assert "default/test is valid" in result.output
-    assert "spec.env.id" in result.output
-    assert "CartPole-v1" in result.output.splitlines()[-1]  # the correction
-
-
 @pytest.mark.parametrize("text", [f"{JOB}---{JOB}", ""])
 def test_run_takes_a_file_with_one_job(cli: CliRunner, tmp_path: Path, text: str) -> None:
     file = tmp_path / "job.yaml"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tests.job_server import Server
     from tests.sdk.cli.program import Workplace
 
-WITHIN_S = 15.0  # far below the timeouts of the worker; on a busy machine Python takes seconds to exit with torch
-
 
 @pytest.mark.parametrize(
     ("variables", "missing"),
@@ -82,8 +80,8 @@ def test_a_worker_that_waits_for_its_job_stops_at_sigterm(workplace: "Workplace"
     asked = _subscribed(link, f"$JS.API.DIRECT.GET.{server.subjects.state_stream}.>", lambda _: True)
     program = workplace.start("worker", "--index", "0", environ=server.address(Role.WORKER).variables())
     assert asked.wait(60)
-    assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
-    assert program.wait() == 143
+    program.process.send_signal(signal.SIGTERM)
+    assert program.wait() == 143  # at its timeout it would end with another code
     assert "Traceback" not in program.output
 
 
@@ -104,8 +102,8 @@ def test_a_worker_that_waits_for_nats_stops_at_sigterm(workplace: "Workplace") -
         program = workplace.start("worker", "--index", "0", environ=environ)
         connection, _ = mute.accept()
         with connection:
-            assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
-    assert program.wait() == 143
+            program.process.send_signal(signal.SIGTERM)
+            assert program.wait() == 143  # at its timeout it would end with another code
     assert "Traceback" not in program.output
 
 
@@ -149,7 +147,7 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
         class Sleepy(CartPoleEnv):
             def step(self, action):
                 print("a long step begins", flush=True)
-                time.sleep(60)
+                time.sleep(3600)
         """,
     )
     server.provision(
@@ -171,7 +169,7 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.wait_for("a long step begins")
     assert heard.wait(60)
     assert states[0] is WorkerState.STARTING
-    assert program.seconds_until_gone(signal.SIGTERM) < WITHIN_S
+    program.process.send_signal(signal.SIGTERM)
     assert program.wait() == 143
     assert "Traceback" not in program.output
     program.assert_nothing_runs()
@@ -225,7 +223,7 @@ def test_warnings_are_hidden_unless_asked_for(workplace: "Workplace", server: "S
     environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, **asked}
     program = workplace.start("worker", "--index", "0", environ=environ)
     program.wait_for("it is built")
-    program.seconds_until_gone(signal.SIGTERM)
+    program.process.send_signal(signal.SIGTERM)
     program.wait()
     assert ("this is odd" in program.output, "so is this" in program.output) == (bool(asked), bool(asked))
 

@@ -41,8 +41,8 @@ class CollectOverNats(Collect):
         """Make a collector of a job with these keywords. Shuts down the last one first."""
         self._stack.close()
         keywords.setdefault("workers", self.workers)
-        made = construct(env, policy, keywords_of(**keywords))
-        job = made.workload.job
+        construction = construct(env, policy, keywords_of(**keywords))
+        job = construction.workload.job
         spec = job.spec.model_copy(update={"delivery": job.spec.delivery.model_copy(update={"max_bytes": "64Mi"})})
         metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
         job = job.model_copy(update={"metadata": metadata, "spec": spec})
@@ -51,13 +51,13 @@ class CollectOverNats(Collect):
         admin.call(provision(admin, job), timeout_s=10)
         for index in range(job.spec.workers):
             link = self._server.link(Role.WORKER)
-            thread = threading.Thread(target=partial(_work, link, job, made.workload, index), daemon=True)
+            thread = threading.Thread(target=partial(_work, link, job, construction.workload, index), daemon=True)
             self._stack.callback(_join, thread)
             thread.start()
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
         transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
-        options: Any = {each.name: getattr(made.options, each.name) for each in fields(made.options)}
+        options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
         return self._kept(Collector.over(transport, job, policy, **options))
 
 

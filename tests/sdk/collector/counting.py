@@ -1,7 +1,5 @@
-"""Policies that show the weights they ran on, and waits for conditions."""
+"""A policy that shows the weights it ran on, and a replay buffer that keeps each write apart."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,13 +14,6 @@ TRAJECTORY = ("collector", "traj_ids")
 
 def always_0(observation: Tensor) -> Tensor:
     return torch.zeros(len(observation), dtype=torch.int64)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.005)
 
 
 def error_of(collector: Collector) -> str:
@@ -43,3 +34,10 @@ class Learned(nn.Module):
 
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
         return {"action": always_0(observation), "shown": self.weight.detach().expand(len(observation)).clone()}
+
+
+class Parts(list[Any]):
+    """A replay buffer: a list's own `extend` would take a batch apart."""
+
+    def extend(self, frames: Any) -> None:
+        self.append(frames)

@@ -1,19 +1,14 @@
 """`acknowledge="manual"`, over a real nats-server and over processes."""
 
-from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.job_server import Connect, Server, StartWorker
 
-from rollfleet import Collector, CollectorJob
+from rollfleet import Collector
 from rollfleet.errors import JobInvalid
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 SPEC: dict[str, Any] = {
     "env": {"id": "CartPole-v1", "numEnvs": 2},
     "policy": {"random": {}},
@@ -28,7 +23,7 @@ def trajectories(collector: Collector, batches: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_only_unacknowledged_batches_come_again_to_the_successor(
-    mode: str, server: "Server", connect: Connect, start_worker: StartWorker
+    mode: str, server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SPEC | {"mode": mode, "workers": 1})
     start_worker(job, 0)
@@ -49,7 +44,7 @@ def test_only_unacknowledged_batches_come_again_to_the_successor(
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_a_loop_that_never_acknowledges_raises(
-    mode: str, server: "Server", connect: Connect, start_worker: StartWorker
+    mode: str, server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SPEC | {"mode": mode, "workers": 2})
     for index in range(2):

@@ -67,6 +67,9 @@ CALLS: dict[str, Callable[[Collector, Any], object]] = {
     "load_state_dict": _load,
     "add_workers": _add,
     "remove_workers": _remove,
+    "call worker_ids": lambda c, value: c.call(value, "env.missing"),
+    "call method": lambda c, value: c.call(None, value),
+    "call argument": lambda c, value: c.call(None, "env.missing", value, name=value),
 }
 
 

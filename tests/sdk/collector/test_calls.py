@@ -15,7 +15,8 @@ from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, Learned, always_0, until
+from tests.sdk.collector.counting import OPTIONS, Learned, always_0
+from tests.waiting import wait_until
 
 # --- arguments -------------------------------------------------------------------------------------------------------
 
@@ -166,6 +167,8 @@ def test_every_call_raises_an_error_of_the_background(collect: "Collect", what: 
         with pytest.raises(errors, match=expected):
             call(collector)
     assert len(buffer.sample(16)) == 16
+    with pytest.raises(errors, match=expected):
+        collector.async_shutdown()
     collector.shutdown()
     assert collector.frames > 0
 
@@ -173,7 +176,7 @@ def test_every_call_raises_an_error_of_the_background(collect: "Collect", what: 
 def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(collect: "Collect") -> None:
     collector = collect(CountingEnv, always_0, env_kwargs={"breaks_at": 30}, replay_buffer=[], **OPTIONS)
     collector.start()
-    until(lambda: not collector.is_running)
+    wait_until(lambda: not collector.is_running)
     with pytest.raises((RollfleetError, ArithmeticError), match="the simulator broke"):
         collector.shutdown()
     collector.shutdown()
@@ -183,7 +186,7 @@ def test_is_running_tells_whether_the_background_fills(collect: "Collect") -> No
     collector = collect(CountingEnv, always_0, replay_buffer=rollfleet.ReplayBuffer(100), total_frames=64, **OPTIONS)
     assert not collector.is_running
     collector.start()
-    until(lambda: not collector.is_running)
+    wait_until(lambda: not collector.is_running)
     assert collector.frames == 64
     endless = collect(CountingEnv, always_0, replay_buffer=rollfleet.ReplayBuffer(100), **OPTIONS)
     endless.start()

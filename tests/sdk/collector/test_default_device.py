@@ -10,9 +10,10 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
+from tests.job_server import actor_critic
 from torch import nn
 
-from rollfleet import ActorCritic, Collector, RandomPolicy, ReplayBuffer
+from rollfleet import Collector, RandomPolicy, ReplayBuffer
 from rollfleet.data.splitting import split_trajectories, trajectories_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "seed": 3}
-CARTPOLE = gymnasium.make("CartPole-v1")
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def linear() -> Any:
 
 def actor() -> Any:
     torch.manual_seed(0)
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+    return actor_critic()
 
 
 def argmax(observation: torch.Tensor) -> torch.Tensor:
@@ -76,9 +76,9 @@ class Recurrent(nn.Module):
 )
 def test_batches_are_the_same(collect: "Collect", policy: "Callable[[], Any]", keywords: dict[str, Any]) -> None:
     expected = list_of(collect("CartPole-v1", policy(), **SMALL | collect.alone | keywords))
-    made = policy()
+    built = policy()
     with default_device("meta"):
-        found = list_of(collect("CartPole-v1", made, **SMALL | collect.alone | keywords))
+        found = list_of(collect("CartPole-v1", built, **SMALL | collect.alone | keywords))
     for mine, theirs in zip(found, expected, strict=True):
         assert set(mine.keys(True, True)) == set(theirs.keys(True, True))
         for key, value in theirs.items(True, True):

@@ -9,20 +9,16 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
+from tests.job_server import Connect, Server, StartWorker
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rollfleet import Collector
-from rollfleet.errors import JobInvalid, RollfleetError
+from rollfleet.errors import RollfleetError
 from rollfleet.rollout.trajectory_ids import split
 
 if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
     from tests.sdk.collector.places import Collect
-
-    from rollfleet_api.job import CollectorJob
-
-    StartWorker = Callable[[CollectorJob, int], WorkerThread]
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -110,9 +106,7 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_sets_the_threshold_too(
-    server: "Server", start_worker: "StartWorker", connect: Callable[..., Collector], name: str
-) -> None:
+def test_a_job_sets_the_threshold_too(server: Server, start_worker: StartWorker, connect: Connect, name: str) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
     start_worker(server.provision(env=env, policy={"random": {}}, collect={"framesPerBatch": 32}), 0)
@@ -137,21 +131,6 @@ def test_environments_of_arrays_are_on_the_cpu(collect: "Collect") -> None:
         next(collect("CartPole-v1", env_device="meta", **SMALL))
 
 
-@pytest.mark.parametrize(
-    ("keywords", "message"),
-    [
-        ({"env_device": "gpu"}, "`env_device`: 'gpu' is not a torch device"),
-        ({"env_device": ["cpu", "cpu"]}, "`env_device` has 2 entries for 1 workers"),
-        ({"no_cuda_sync": True}, "`no_cuda_sync` needs `device` or `env_device`"),
-    ],
-)
-def test_unusable_devices_are_refused_by_keyword(
-    here: Callable[..., Collector], keywords: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(JobInvalid, match=message):
-        here("CartPole-v1", **SMALL, **keywords)
-
-
 class Copies(TorchDispatchMode):
     """Record which copies to `meta` are waited for."""
 
@@ -166,17 +145,18 @@ class Copies(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-@pytest.mark.parametrize("where", ["device", "env_device"])
-def test_no_cuda_sync_does_not_wait_for_copies(here: Callable[..., Collector], where: str) -> None:
-    collector = here(OfTensors, always_1, no_cuda_sync=True, **{where: "meta"}, **SMALL)
+@pytest.mark.parametrize(("where", "no_cuda_sync"), [("device", True), ("env_device", True), ("env_device", False)])
+def test_no_cuda_sync_decides_whether_copies_are_waited_for(
+    here: Callable[..., Collector], where: str, no_cuda_sync: bool
+) -> None:
+    collector = here(OfTensors, always_1, no_cuda_sync=no_cuda_sync, **{where: "meta"}, **SMALL)
     with Copies() as copies:
         next(collector)
-    assert copies.waited
-    assert not any(copies.waited)
+    assert set(copies.waited) == {not no_cuda_sync}
 
 
 @pytest.mark.parametrize("no_cuda_sync", [True, False])
-def test_no_cuda_sync_decides_whether_batch_copies_are_waited_for(
+def test_no_cuda_sync_decides_so_in_every_place(
     collect: "Collect", no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patch `to`, because a dispatch mode sees only its own thread."""
@@ -190,14 +170,6 @@ def test_no_cuda_sync_decides_whether_batch_copies_are_waited_for(
     monkeypatch.setattr(TensorDict, "to", recorded)
     assert next(collect("CartPole-v1", device="meta", no_cuda_sync=no_cuda_sync, **SMALL)).device.type == "meta"
     assert set(asked) == {no_cuda_sync}
-
-
-def test_without_no_cuda_sync_copies_to_an_environment_are_waited_for(here: Callable[..., Collector]) -> None:
-    collector = here(OfTensors, always_1, no_cuda_sync=False, env_device="meta", **SMALL)
-    with Copies() as copies:
-        next(collector)
-    assert copies.waited
-    assert all(copies.waited)
 
 
 def test_the_learner_owns_the_memory_of_batches_on_the_cpu(here: Callable[..., Collector]) -> None:

@@ -5,15 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from tests.sdk.collector.counting import always_0
+from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.public_calls import PublicCalls
+from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
@@ -22,26 +21,11 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 
 
-class Breaks(gymnasium.Env[Any, Any]):
+class Breaks(CountingEnv):
     """Raises at its third step."""
 
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
-    action_space = gymnasium.spaces.Discrete(2)
-    steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(3, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        if self.steps == 3:
-            raise ArithmeticError("the simulator broke")
-        return np.zeros(3, np.float32), 1.0, False, False, {}
-
-
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
+    def __init__(self) -> None:
+        super().__init__(breaks_at=3)
 
 
 def test_shutdown_does_not_raise_an_error_a_second_time(apart: "Collect") -> None:
@@ -66,21 +50,17 @@ def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Co
     """In mode async a worker may break while the learner is busy with the batch before."""
     collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
     next(collector)
-    until = time.monotonic() + 30
-    while collector._transport.workers()[0].state is not WorkerState.FAILED:  # known, and not raised yet
-        assert time.monotonic() < until
+    wait_until(lambda: collector._transport.workers()[0].state is WorkerState.FAILED)  # known, and not raised yet
     with pytest.raises(WorkerFailed, match="the simulator broke"):
         collector.shutdown()
 
 
-class Closing(Breaks):
+class Closing(CountingEnv):
     """Takes a second to close, and then creates a file."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.zeros(3, np.float32), 1.0, False, False, {}
 
     def close(self) -> None:
         time.sleep(1.0)

@@ -25,7 +25,8 @@ from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, always_0, until
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, Parts, always_0
+from tests.waiting import wait_until
 
 ONE_ENV: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 
@@ -87,16 +88,9 @@ def test_it_is_one_in_every_vectorization(
         list(islice(here(env, always_0, **keywords), 10))
 
 
-class Frames(list[TensorDict]):
-    """A replay buffer: the list's own `extend` would take a batch apart."""
-
-    def extend(self, frames: Any) -> None:
-        self.append(frames)
-
-
 @pytest.mark.parametrize("source", [*SOURCES, "buffer"])
 def test_it_does_not_end_the_background_fill_in_silence(collect: "Collect", source: str) -> None:
-    class Buffer(Frames):
+    class Buffer(Parts):
         def extend(self, frames: Any) -> None:
             if source == "buffer":
                 exhausted(frames)
@@ -106,7 +100,7 @@ def test_it_does_not_end_the_background_fill_in_silence(collect: "Collect", sour
     keywords = {"env": CountingEnv, "policy": always_0} | SOURCES.get(source, {}) | policies.get(source, {}) | OPTIONS
     collector = collect(**keywords, replay_buffer=Buffer())
     collector.start()
-    until(lambda: not collector.is_running)
+    wait_until(lambda: not collector.is_running)
     with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration"):
         collector.frames  # noqa: B018
     with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration"):
@@ -317,7 +311,7 @@ def test_after_an_error_of_postproc_the_next_call_gives_it_the_same_batch(collec
 
 
 def test_after_an_error_of_the_buffer_the_next_call_gives_it_the_same_frames(collect: "Collect") -> None:
-    class Busy(Frames):
+    class Busy(Parts):
         errors = 2
         processed = 0
 

@@ -1,27 +1,18 @@
 """A round that closed before a worker had begun does not wait for it: that worker waits for the next round."""
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.sdk.collector.concurrent_calls import begin
 
-from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet import CollectorJob
 from rollfleet.data.batch import MASK
 from rollfleet_api.messages import WorkerState
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
 
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-
-CARTPOLE = gymnasium.make("CartPole-v1")
-
-
-def job_of(server: "Server", workers: int) -> CollectorJob:
+def job_of(server: Server, workers: int) -> CollectorJob:
     return server.provision(
         mode="Sync",
         workers=workers,
@@ -31,17 +22,13 @@ def job_of(server: "Server", workers: int) -> CollectorJob:
     )
 
 
-def policy() -> ActorCritic:
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
-
-
 @pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
 def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
-    comes: bool, server: "Server", connect: Connect, start_worker: StartWorker
+    comes: bool, server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = job_of(server, workers=2)
     workers = [start_worker(job, 0)]
-    collector = connect(policy())
+    collector = connect(actor_critic())
     first = begin(next, collector)
     transport: Any = collector._transport
     while not collector._gatherer.run_state.closed:
@@ -63,10 +50,10 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
 
 
 def test_another_rank_does_not_wait_for_the_late_worker_either(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = job_of(server, workers=4)
-    other, leader = [connect(policy(), rank=rank, ranks=2) for rank in (1, 0)]
+    other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
     running = [begin(next, collector) for collector in (leader, other)]
     for index in range(3):
         start_worker(job, index)

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from rollfleet import Collector
 from rollfleet.data.splitting import split_trajectories
-from rollfleet.errors import JobEnded, JobInvalid, RollfleetError, WorkerFailed
+from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
 from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of, until
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.waiting import wait_until
 
 
 class Frames:
@@ -68,14 +69,6 @@ def test_postproc_is_called_with_each_batch_after_it_was_split_and_its_result_is
     assert collector.frames == 32
 
 
-def test_an_error_of_postproc_is_raised_unchanged(collect: "Collect") -> None:
-    def postproc(batch: TensorDict) -> None:
-        raise LookupError("mine")
-
-    with pytest.raises(LookupError, match="mine"):
-        next(collect(CountingEnv, always_0, postproc=postproc, **OPTIONS))
-
-
 def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Collect") -> None:
     frames = Frames()
     plain = list(collect(CountingEnv, always_0, total_frames=48, **OPTIONS))
@@ -96,7 +89,7 @@ def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: 
     frames = Frames()
     collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
     collector.start()
-    until(lambda: len(frames) > 100)
+    wait_until(lambda: len(frames) > 100)
     with pytest.raises(JobInvalid, match=r"start\(\) fills the replay buffer in the background"):
         next(collector)
     collector.async_shutdown(timeout_s=30)
@@ -106,15 +99,6 @@ def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: 
     assert len(frames) == there
     with pytest.raises(JobEnded):
         next(collector)
-
-
-def test_filling_ends_by_itself_at_total_frames(collect: "Collect") -> None:
-    frames = Frames()
-    collector = collect(CountingEnv, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
-    collector.start()
-    until(lambda: len(frames) == 64)
-    collector.async_shutdown(timeout_s=30)
-    assert collector.frames == len(frames) == 64
 
 
 def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
@@ -129,7 +113,7 @@ def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
         frames_per_batch=32,
     )
     collector.start()
-    until(lambda: len(frames) == 128)
+    wait_until(lambda: len(frames) == 128)
     collector.async_shutdown(timeout_s=30)
     actions = frames.all()["action"]
     assert set(actions[:64].tolist()) == {0, 1}
@@ -140,31 +124,13 @@ def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
     frames, policy = Frames(), Learned()
     collector = collect(CountingEnv, policy, replay_buffer=frames, weights_interval=0, **OPTIONS)
     collector.start()
-    until(lambda: len(frames) > 0)
+    wait_until(lambda: len(frames) > 0)
     for number in (2, 3):
         with torch.no_grad():
             policy.weight.fill_(number)
         assert collector.update_policy_weights_() == number
-        until(lambda: bool((frames.parts[-1]["shown"] == number).all()))  # noqa: B023
+        wait_until(lambda: bool((frames.parts[-1]["shown"] == number).all()))  # noqa: B023
     collector.async_shutdown(timeout_s=30)
-
-
-@pytest.mark.parametrize("what", ["environment", "buffer"])
-def test_a_background_error_is_raised_at_the_next_call(collect: "Collect", what: str) -> None:
-    class Full(Frames):
-        def extend(self, frames: TensorDict) -> None:
-            super().extend(frames)
-            if len(self) > 40:
-                raise MemoryError("the buffer is full")
-
-    buffer = Full() if what == "buffer" else Frames()
-    env_kwargs = {"breaks_at": 0 if what == "buffer" else 30}
-    collector = collect(CountingEnv, always_0, env_kwargs=env_kwargs, replay_buffer=buffer, **OPTIONS)
-    collector.start()
-    expected = "the buffer is full" if what == "buffer" else "the simulator broke"
-    until(lambda: expected in error_of(collector))
-    with pytest.raises((RollfleetError, ArithmeticError, MemoryError), match=expected):
-        collector.async_shutdown(timeout_s=30)
 
 
 def test_start_without_a_buffer_is_refused(collect: "Collect") -> None:
@@ -192,12 +158,12 @@ def test_a_pause_stops_the_background_fill(collect: "Collect") -> None:
     frames = Frames()
     collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
     collector.start()
-    until(lambda: len(frames) > 0)
+    wait_until(lambda: len(frames) > 0)
     with collector.pause():
         there = len(frames)
         time.sleep(0.2)
         assert len(frames) == there
-    until(lambda: len(frames) > there)
+    wait_until(lambda: len(frames) > there)
     collector.async_shutdown(timeout_s=30)
     rows = frames.all()
     steps = rows["observation"][rows[TRAJECTORY] == rows[TRAJECTORY][0]].flatten()
@@ -221,10 +187,10 @@ def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
     next(collector)
     assert not at_rest()
     with collector.pause():
-        until(at_rest)
+        wait_until(at_rest)
         for _ in range(3):
             assert at_rest()
-    until(lambda: not at_rest())
+    wait_until(lambda: not at_rest())
     assert next(collector).batch_size == (2, 8)
     assert collector.stats().missed == 0
 
@@ -281,15 +247,6 @@ def test_two_runs_restored_from_one_state_are_the_same(collect: "Collect") -> No
     assert torch.equal(found[0]["action"], found[1]["action"])
 
 
-def test_a_collector_after_shutdown_raises_job_ended_and_shuts_down_again(collect: "Collect") -> None:
-    collector = collect(CountingEnv, always_0, **OPTIONS)
-    next(collector)
-    collector.shutdown()
-    collector.shutdown()
-    with pytest.raises(JobEnded, match="was shut down"):
-        next(collector)
-
-
 def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Collector]) -> None:
     closed = []
 
@@ -303,12 +260,6 @@ def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Coll
     with pytest.raises(KeyError), here(Closing, always_0, **OPTIONS) as collector:
         raise KeyError
     assert closed == [1, 1, 1, 1]
-
-
-def test_an_environments_error_is_raised_with_its_own_traceback(collect: "Collect") -> None:
-    collector = collect(CountingEnv, always_0, env_kwargs={"breaks_at": 20}, **OPTIONS)
-    with pytest.raises((ArithmeticError, RollfleetError), match="the simulator broke"):
-        list(islice(collector, 10))
 
 
 def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: "Collect") -> None:

@@ -6,26 +6,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
+from tests.job_server import Server, StartWorker
+from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet import Collector
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-    from rollfleet_api.job import CollectorJob
-
-    StartWorker = Callable[[CollectorJob, int], WorkerThread]
 
 ENDS = {
     "shut down": "collector.shutdown()",
@@ -113,10 +106,14 @@ def shared() -> set[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
 @pytest.mark.parametrize("end", list(ENDS))
-@pytest.mark.parametrize("where", ["here", "in processes of environments"])
-def test_nothing_outlives_a_program_whose_collector_was(where: str, end: str, use: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", BEFORE)
+def test_nothing_outlives_a_program_whose_collector_was(
+    where: str, end: str, use: str, server: Server, start_worker: StartWorker, tmp_path: Path
+) -> None:
     before = shared()
-    learner = Learner(where, use, end, tmp_path, "")
+    if where == "nats":
+        start_worker(server.provision(), 0)
+    learner = Learner(where, use, end, tmp_path, server.url(Role.LEARNER))
     try:
         code, errors = learner.wait()
         assert not learner.left()
@@ -138,7 +135,7 @@ class Frames:
 
 @pytest.mark.parametrize("use", ["iterated", "started"])
 def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(
-    server: "Server", start_worker: "StartWorker", use: str
+    server: Server, start_worker: StartWorker, use: str
 ) -> None:
     job = server.provision(policy={"random": {}})
     start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # its job exists
@@ -149,40 +146,17 @@ def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_thread
     assert collector is not None
     if use == "started":
         collector.start()
-        until(lambda: buffer.written > 0)
+        wait_until(lambda: buffer.written > 0)
     else:
         next(collector)
     assert what_is_there(server)[1] > before[1]
     collector = None
-    until(lambda: what_is_there(server) == before)
+    wait_until(lambda: what_is_there(server) == before)
 
 
-def what_is_there(server: "Server") -> tuple[int, int]:
+def what_is_there(server: Server) -> tuple[int, int]:
     """Return the number of threads, and of connections to NATS."""
     gc.collect()
     port = int(server.host_port.rpartition(":")[2])
     connections = psutil.Process().net_connections("tcp")
     return threading.active_count(), sum(bool(each.raddr) and each.raddr.port == port for each in connections)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("use", ["next(collector)", "collector.start()"], ids=["iterated", "started"])
-@pytest.mark.parametrize("end", list(ENDS))
-def test_a_learner_over_nats_ends_cleanly_in_every_way(
-    end: str, use: str, server: "Server", start_worker: "StartWorker", tmp_path: Path
-) -> None:
-    start_worker(server.provision(), 0)
-    learner = Learner("nats", use, end, tmp_path, server.url(Role.LEARNER))
-    try:
-        code, errors = learner.wait()
-        assert not learner.left()
-    finally:
-        learner.kill()
-    assert code in CODES[end], errors

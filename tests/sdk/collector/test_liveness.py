@@ -2,45 +2,38 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
+from tests.job_server import Connect, Server, StartWorker
 from tests.sdk.nats.numbered_batches import of, publish, values
+from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet import ActorCritic, Collector
+from rollfleet.testing import CountingEnv
 from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
 SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
 PATIENCE_S = 30.0
 
 
-class Gated(gymnasium.Env[np.ndarray[Any, Any], np.int64]):
+class Gated(CountingEnv):
     """Steps that wait while the gate is shut."""
 
-    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
     gate: ClassVar[threading.Event] = threading.Event()
 
-    def reset(self, **_: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-        return np.zeros(1, np.float32), {}
-
-    def step(self, _: np.int64) -> tuple[np.ndarray[Any, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.gate.wait(PATIENCE_S)
-        return np.zeros(1, np.float32), 1.0, False, False, {}
+        return super().step(action)
 
 
 @pytest.fixture
@@ -51,19 +44,8 @@ def gate() -> Iterator[threading.Event]:
     Gated.gate.set()
 
 
-def wait_until(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
-    gate: threading.Event,
-    server: "Server",
-    connect: Connect,
-    start_worker: StartWorker,
-    caplog: pytest.LogCaptureFixture,
+    gate: threading.Event, server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = server.provision(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
     start_worker(job, 0)
@@ -89,7 +71,7 @@ def test_over_processes_a_hanging_step_is_reported_too(
                 time.sleep(0.01)
             return super().step(action)
 
-    def open_when_told() -> None:
+    def open_when_asked() -> None:
         try:
             wait_until(lambda: "worker 0 has been in one environment step for " in caplog.text)
         finally:
@@ -98,7 +80,7 @@ def test_over_processes_a_hanging_step_is_reported_too(
     with Collector(Shut, frames_per_batch=8, workers=1, start_method="fork", suspect_after_s=3) as collector:
         next(collector)
         shut.touch()
-        opening = threading.Thread(target=open_when_told)
+        opening = threading.Thread(target=open_when_asked)
         opening.start()
         list(islice(collector, 10))
         opening.join()
@@ -106,10 +88,7 @@ def test_over_processes_a_hanging_step_is_reported_too(
 
 
 def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
-    server: "Server",
-    connect: Connect,
-    start_worker: StartWorker,
-    caplog: pytest.LogCaptureFixture,
+    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = server.provision(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
     workers = [start_worker(job, index) for index in range(2)]
@@ -123,7 +102,7 @@ def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
 
 
 def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
-    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "ACK_WAIT_NS", streams.SECOND_NS)  # no one extends it in time
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
@@ -138,10 +117,10 @@ def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
     publish(link, 2.0, of(0, 2))
     assert values(collector, 1) == [2.0]
     assert (collector.stats().repeated, collector.stats().missed) == (0, 0)
-    wait_until(lambda: admin.call(admin.js.stream_info(queue)).state.messages == 0)
+    wait_until(lambda: server.queued() == 0)
 
 
-def test_the_workers_wait_for_space_is_counted(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
     worker = start_worker(server.provision(**ASYNC), 0)
     collector = connect()
     next(collector)
@@ -151,7 +130,7 @@ def test_the_workers_wait_for_space_is_counted(server: "Server", connect: Connec
     assert collector.stats().waited_for_weights_s == 0
 
 
-def test_the_workers_wait_for_weights_is_counted(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
     worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")
     collector = connect()

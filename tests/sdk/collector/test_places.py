@@ -1,7 +1,6 @@
 """Where a worker's environments step, and workers that join and leave during a run, through the public interface."""
 
 import os
-import re
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.sdk.collector.counting import always_0
 from tests.sdk.collector.places import FORKED, CollectInProcesses
-from torch import Tensor
 
 from rollfleet.errors import JobInvalid
 from rollfleet.rollout.trajectory_ids import split
@@ -34,10 +33,6 @@ class Placed(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.array([float(os.getpid())]), 1.0, False, False, {}
-
-
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
 
 
 def pids(batch: Any) -> list[set[int]]:
@@ -110,11 +105,6 @@ def test_backend_envpool_collects_from_its_pools(collect: "Collect") -> None:
     assert len(whole[TRAJECTORY].unique()) == int(done[:, :-1].sum()) + rows
     again = next(collect("CartPole-v1", always_0, **keywords, **collect.alone))
     assert torch.equal(again["observation"], batches[0]["observation"])
-
-
-def test_an_unknown_backend_is_refused(here: Any) -> None:
-    with pytest.raises(JobInvalid, match=re.compile("backend", re.IGNORECASE)):
-        here("CartPole-v1", num_envs=1, frames_per_batch=8, backend="unity")
 
 
 # --- workers come and go -------------------------------------------------------------------------------------------

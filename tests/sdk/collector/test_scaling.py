@@ -2,22 +2,18 @@
 
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker
+from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet import ActorCritic, Collector
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_state
 from rollfleet_api.messages import LearnerStatus
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 FRAMES, ENVS = 48, 2  # which 1, 2, 3 and 4 workers divide evenly
 SYNC: dict[str, Any] = {
     "mode": "Sync",
@@ -40,7 +36,7 @@ def until_shared_among(workers: int, collector: Collector) -> None:
 
 
 def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC, workers=2)
     started = [start_worker(job, index) for index in range(2)]
@@ -64,7 +60,7 @@ def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
 
 
 def test_the_default_of_max_lag_follows_the_number_of_workers(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     spec = SYNC | {"mode": "Async"}
     job = server.provision(**spec, workers=1)
@@ -81,7 +77,7 @@ def test_the_default_of_max_lag_follows_the_number_of_workers(
 
 
 def test_the_learner_reports_its_loops_wait_for_data(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC, workers=1)
     collector, link = connect(), server.link()
@@ -95,8 +91,22 @@ def test_the_learner_reports_its_loops_wait_for_data(
     waited_s(link, longer_than_s=first_s + 2.0)
 
 
+def test_the_learner_reports_the_number_of_episodes(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    start_worker(server.provision(**SYNC, workers=1), 0)
+    collector, link = connect(), server.link()
+
+    def reported() -> LearnerStatus | None:
+        return link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
+
+    while len(collector.episode_returns) < 3:
+        next(collector)
+    wait_until(lambda: (status := reported()) and status.episodes == len(collector.episode_returns))
+
+
 def test_the_reported_lowest_version_covers_present_workers_only(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
     workers = [start_worker(job, index) for index in range(2)]

@@ -12,8 +12,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tests.sdk.collector import counting
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of, until
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of
 from tests.sdk.collector.places import FORKED
+from tests.waiting import wait_until
 
 from rollfleet import Collector, ReplayBuffer
 from rollfleet.errors import RollfleetError
@@ -80,9 +81,9 @@ def test_workers_fill_a_shared_buffer_and_no_batch_goes_through_the_learner(
     buffer = Watched(10_000, shared=True)
     collector = fill(buffer, mode=mode, start_method=start_method, total_frames=320)
     collector.start()
-    until(lambda: len(buffer) > 100)
+    wait_until(lambda: len(buffer) > 100)
     assert buffer.sample(64)["next", "reward"].eq(1).all()
-    until(lambda: buffer.write_count == 320)
+    wait_until(lambda: buffer.write_count == 320)
     collector.async_shutdown(timeout_s=30)
     assert (collector.frames, buffer.write_count, len(buffer)) == (320, 320, 320)
     assert buffer.extended == 0
@@ -90,20 +91,13 @@ def test_workers_fill_a_shared_buffer_and_no_batch_goes_through_the_learner(
     assert set(whole_trajectories_of(buffer)) <= {0, 1}
 
 
-def test_only_receipts_reach_the_learner(fill: Fill) -> None:
-    """A batch that goes through the learner has bytes on the wire."""
-    for shared in (True, False):
-        collector = fill(ReplayBuffer(1000, shared=shared), total_frames=64)
-        assert list(collector) == [None] * 4
-        assert (collector.stats().bytes == 0) is shared
-        assert collector.frames == 64
-
-
 def test_without_a_shared_buffer_frames_go_through_the_learner_into_it(fill: Fill) -> None:
     found = []
     for shared in (True, False):
         buffer = ReplayBuffer(1000, shared=shared)
-        assert len(list(fill(buffer, total_frames=64, split_trajs=True, step_count=True))) == 4
+        collector = fill(buffer, total_frames=64, split_trajs=True, step_count=True)
+        assert list(collector) == [None] * 4
+        assert (collector.stats().bytes == 0) is shared  # a batch that goes through the learner has bytes on the wire
         found.append(all_of(buffer))
     mine, other = (frames[(frames[TRAJECTORY] * 1000 + frames["step_count"].flatten()).argsort()] for frames in found)
     assert set(mine.keys(True, True)) == set(other.keys(True, True))
@@ -126,7 +120,7 @@ def test_init_random_frames_count_what_was_written(fill: Fill, mode: str) -> Non
     buffer = ReplayBuffer(1000, shared=True)
     collector = fill(buffer, mode=mode, frames_per_batch=32, init_random_frames=64, total_frames=320)
     collector.start()
-    until(lambda: buffer.write_count == 320)
+    wait_until(lambda: buffer.write_count == 320)
     collector.async_shutdown(timeout_s=30)
     actions = all_of(buffer)["action"]
     assert set(actions[:64].tolist()) == {0, 1}
@@ -139,12 +133,12 @@ def test_workers_use_weights_sent_meanwhile_and_do_not_write_stale_frames(fill: 
     buffer, policy = ReplayBuffer(100_000, shared=True), Learned()
     collector = fill(buffer, policy, mode="async", weights_interval=0, max_lag=0)
     collector.start()
-    until(lambda: len(buffer) > 0)
+    wait_until(lambda: len(buffer) > 0)
     for number in range(2, 30):
         with torch.no_grad():
             policy.weight.fill_(number)
         assert collector.update_policy_weights_() == number
-        until(lambda: number in buffer.state_dict()["frames"]["collector"]["policy_version"][-64:])  # noqa: B023
+        wait_until(lambda: number in buffer.state_dict()["frames"]["collector"]["policy_version"][-64:])  # noqa: B023
     collector.async_shutdown(timeout_s=30)
     frames = all_of(buffer)
     assert torch.equal(frames["shown"][frames[VERSION] > 1].long(), frames[VERSION][frames[VERSION] > 1])
@@ -160,13 +154,13 @@ def test_a_pause_stops_filling_and_loses_nothing(fill: Fill) -> None:
         buffer = ReplayBuffer(100_000, shared=True)
         collector = fill(buffer, mode=mode)
         collector.start()
-        until(lambda: len(buffer) > 0)  # noqa: B023
+        wait_until(lambda: len(buffer) > 0)  # noqa: B023
         for _ in range(3):
             with collector.pause():
                 there = len(buffer)
                 time.sleep(0.1)
                 assert len(buffer) == there
-            until(lambda: len(buffer) > there)  # noqa: B023
+            wait_until(lambda: len(buffer) > there)  # noqa: B023
         collector.async_shutdown(timeout_s=30)
         assert collector.frames == len(buffer)
         assert set(whole_trajectories_of(buffer)) == {0, 1}
@@ -184,14 +178,14 @@ def test_killed_workers_lose_and_corrupt_no_counted_frame(
         return [each for each in started() if each not in killed]
 
     for number in range(12):
-        until(lambda: number < 11 or buffer.write_count > 2000)  # noqa: B023
+        wait_until(lambda: number < 11 or buffer.write_count > 2000)  # noqa: B023
         before = buffer.write_count
-        until(lambda: len(alive()) == 3)
+        wait_until(lambda: len(alive()) == 3)
         victim = alive()[number % 3]
         killed.add(victim)
         time.sleep(0.003 * number)
         victim.kill()
-        until(lambda: buffer.write_count > before + 100)  # noqa: B023
+        wait_until(lambda: buffer.write_count > before + 100)  # noqa: B023
         assert buffer.sample(32)["next", "reward"].eq(1).all()
     collector.async_shutdown(timeout_s=30)
     assert collector.frames == buffer.write_count == len(buffer) == len(all_of(buffer))
@@ -221,9 +215,9 @@ def test_workers_that_join_fill_the_buffer_too(fill: Fill) -> None:
     buffer = ReplayBuffer(100_000, shared=True)
     collector = fill(buffer, mode="async")
     collector.start()
-    until(lambda: len(buffer) > 0)
+    wait_until(lambda: len(buffer) > 0)
     (late,) = collector.add_workers()
-    until(lambda: bool((all_of(buffer)[TRAJECTORY] >> 47 == late).any()))
+    wait_until(lambda: bool((all_of(buffer)[TRAJECTORY] >> 47 == late).any()))
     collector.remove_workers(0)
     collector.async_shutdown(timeout_s=30)
     assert collector.frames == len(buffer)
@@ -235,7 +229,7 @@ def test_several_collectors_and_the_learner_fill_one_buffer(fill: Fill) -> None:
     both = [fill(buffer, workers=1, mode="async", total_frames=160) for _ in range(2)]
     for collector in both:
         collector.start()
-    until(lambda: buffer.write_count == 320)
+    wait_until(lambda: buffer.write_count == 320)
     for collector in both:
         collector.async_shutdown(timeout_s=30)
         assert collector.frames == 160
@@ -251,7 +245,7 @@ def test_a_workers_error_is_raised_at_the_next_call(fill: Fill, what: str) -> No
     collector = fill(buffer, env_kwargs={"breaks_at": 30 if what == "environment" else 0})
     collector.start()
     expected = "the simulator broke" if what == "environment" else "differ from those in the buffer in"
-    until(lambda: expected in error_of(collector))
+    wait_until(lambda: expected in error_of(collector))
     with suppress(RollfleetError):
         collector.async_shutdown(timeout_s=30)
 
@@ -268,7 +262,7 @@ def test_a_shared_buffer_works_as_a_replay_buffer_with_every_transport(collect: 
     buffer = ReplayBuffer(1000, shared=True)
     collector = collect(CountingEnv, always_0, replay_buffer=buffer, total_frames=64, **OPTIONS)
     collector.start()
-    until(lambda: buffer.write_count == 64)
+    wait_until(lambda: buffer.write_count == 64)
     collector.async_shutdown(timeout_s=30)
     assert collector.frames == len(buffer) == 64
     assert set(buffer.sample(100)["next", "observation"].flatten().tolist()) <= set(range(1, 65))
@@ -295,7 +289,7 @@ def test_a_dropped_collector_stops_filling_in_order(
         buffer = ReplayBuffer(1000, shared=shared)
         collector = fill(buffer, mode="async")
         collector.start()
-        until(lambda: len(buffer) > 50)  # noqa: B023
+        wait_until(lambda: len(buffer) > 50)  # noqa: B023
         collector.detach()
         assert not started()
         assert collector.frames == buffer.write_count

@@ -5,13 +5,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from tests.sdk.collector.counting import Parts, always_0
 
 from rollfleet.rollout.trajectory_ids import split
+from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
@@ -20,27 +19,16 @@ MASK, TRAJECTORY = ("collector", "mask"), ("collector", "traj_ids")
 STEPS = 1000  # of each worker in a round
 
 
-class Slow(gymnasium.Env[Any, Any]):
-    """Observes the number of its step over all episodes; they have 7 frames. Each takes `step_s`."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
+class Slow(CountingEnv):
+    """Has episodes of 7 frames. Each step takes `step_s`."""
 
     def __init__(self, step_s: float = 0.0) -> None:
-        self._taken, self._step_s = 0, step_s
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.array([self._taken], np.float32), {}
+        super().__init__(episode_frames=7)
+        self._step_s = step_s
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         time.sleep(self._step_s)
-        self._taken += 1
-        return np.array([self._taken], np.float32), 1.0, self._taken % 7 == 0, False, {}
-
-
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
+        return super().step(action)
 
 
 def keywords(*step_s: float, steps: int = STEPS, **more: Any) -> dict[str, Any]:
@@ -157,13 +145,6 @@ def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: "Collec
         assert {split(int(each))[0] for each in batch[TRAJECTORY].unique() if each >= 0} == {0}
 
 
-class Parts(list[Any]):
-    """A replay buffer: a list's own `extend` would take a batch apart."""
-
-    def extend(self, frames: Any) -> None:
-        self.append(frames)
-
-
 def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(
     apart: "Collect", tmp_path: Path
 ) -> None:
@@ -182,14 +163,3 @@ def test_without_a_threshold_the_round_waits_for_all_workers(apart: "Collect") -
     assert MASK not in batch.keys(True)
     assert batch.batch_size == (2, 30)
     assert collector.frames == 60
-
-
-@pytest.mark.parametrize(("how", "shape"), [("time", (1, 2 * STEPS)), ("stack", (2, 1, STEPS))])
-def test_the_mask_is_joined_like_the_other_keys(apart: "Collect", how: str, shape: tuple[int, ...]) -> None:
-    collector = apart(Slow, always_0, stragglers_threshold=0.5, cat_results=how, **keywords(0, 0.02))
-    batch = next(collector)
-    assert batch.batch_size == shape
-    rows = batch[MASK].reshape(2, STEPS)
-    assert rows[0].all()
-    assert 0 < rows[1].sum() < STEPS
-    assert (batch[TRAJECTORY].reshape(2, STEPS)[1] == -1).sum() == STEPS - rows[1].sum()

@@ -1,25 +1,16 @@
 """A learner takes over a job from another one, and is taken over itself."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic
 from torch import nn
 
-from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.errors import LearnerReplaced
 from rollfleet_api.messages import WorkerState, WorkerStatus, pack
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-
-CARTPOLE = gymnasium.make("CartPole-v1")
 SYNC: dict[str, Any] = {
     "mode": "Sync",
     "workers": 2,
@@ -28,13 +19,9 @@ SYNC: dict[str, Any] = {
 }
 
 
-def actor_critic() -> nn.Module:
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
-
-
 @pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
 def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
-    broken: str, server: "Server", connect: Connect, start_worker: StartWorker
+    broken: str, server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
     workers = [start_worker(job, index) for index in range(2)]
@@ -54,7 +41,7 @@ def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
 
 
 def test_a_learner_that_returns_with_older_weights_is_noticed(
-    server: "Server", connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_worker(server.provision(**SYNC | {"workers": 1}), 0)
     policy = actor_critic()
@@ -87,7 +74,7 @@ def test_a_learner_that_returns_with_older_weights_is_noticed(
     fourth.shutdown()
 
 
-def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: "Server", connect: Connect) -> None:
+def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: Server, connect: Connect) -> None:
     server.provision(**SYNC)
     admin = server.link()
     admin.call(admin.js.publish(server.subjects.worker(0), b"rubbish"))
@@ -95,7 +82,7 @@ def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: "Serve
 
 
 def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"workers": 1})
     worker = start_worker(job, 0)
@@ -116,7 +103,7 @@ def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
 
 
 def test_total_frames_count_over_all_successive_learners_of_a_job(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     frames = SYNC["collect"]["framesPerBatch"]
     worker = start_worker(
@@ -134,7 +121,7 @@ def test_total_frames_count_over_all_successive_learners_of_a_job(
 
 
 def test_workers_that_leave_and_join_change_what_a_round_waits_for(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
     workers = [start_worker(job, index) for index in range(2)]

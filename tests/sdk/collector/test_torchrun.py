@@ -4,20 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.job_server import Server, StartWorker
 
-from rollfleet import CollectorJob
 from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 
 RANKS, WORKERS = 2, 4
 JOB: dict[str, Any] = {"workers": WORKERS, "env": {"id": "CartPole-v1", "numEnvs": 2}}
@@ -47,7 +41,7 @@ def under_torchrun(learner: str, folder: Path, address: Address) -> str:
 
 @pytest.mark.slow
 def test_the_documented_learner_trains_under_torchrun(
-    repository: Path, tmp_path: Path, server: "Server", start_worker: StartWorker
+    repository: Path, tmp_path: Path, server: Server, start_worker: StartWorker
 ) -> None:
     rounds = 6
     job = server.provision(**JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}})
@@ -67,7 +61,7 @@ def test_the_documented_learner_trains_under_torchrun(
 
 @pytest.mark.slow
 def test_in_mode_async_ranks_under_join_may_end_at_different_steps(
-    repository: Path, tmp_path: Path, server: "Server", start_worker: StartWorker
+    repository: Path, tmp_path: Path, server: Server, start_worker: StartWorker
 ) -> None:
     job = server.provision(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})
     workers = [start_worker(job, index) for index in range(WORKERS)]

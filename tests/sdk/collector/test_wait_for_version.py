@@ -1,23 +1,20 @@
 """Which version each worker has applied, and the wait for one."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
+from tests.job_server import Connect, Server, StartWorker
+from tests.waiting import wait_until
 
 from rollfleet.errors import Timeout
+from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
     from tests.sdk.collector.places import Collect
-
-    from rollfleet import Collector, CollectorJob
 from tests.sdk.collector.counting import OPTIONS, VERSION, Learned
 
 
@@ -85,23 +82,17 @@ def test_in_a_pause_workers_apply_weights(apart: "Collect") -> None:
     assert (next(collector)["shown"] == 2).all()
 
 
-class StepsByFile(gymnasium.Env[Any, Any]):
+class StepsByFile(CountingEnv):
     """A step waits until a file exists."""
 
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
-
     def __init__(self, file: Path) -> None:
+        super().__init__()
         self._file = file
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         while not self._file.exists():
             time.sleep(0.01)
-        return np.zeros(1, np.float32), 1.0, False, False, {}
+        return super().step(action)
 
 
 def test_a_timeout_for_a_version_names_the_workers_that_are_behind(apart: "Collect", tmp_path: Path) -> None:
@@ -118,10 +109,8 @@ def test_a_timeout_for_a_version_names_the_workers_that_are_behind(apart: "Colle
 
 
 def until_collecting(collector: Any) -> None:
-    end = time.monotonic() + 20
-    while {each.state for each in collector._transport.workers().values()} != {WorkerState.COLLECTING}:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    workers = collector._transport.workers
+    wait_until(lambda: {each.state for each in workers().values()} == {WorkerState.COLLECTING})
 
 
 def test_a_version_that_was_not_sent_is_no_workers_fault(collect: "Collect") -> None:
@@ -133,10 +122,7 @@ def test_a_version_that_was_not_sent_is_no_workers_fault(collect: "Collect") -> 
 
 @pytest.mark.parametrize("call", ["pause", "wait_for_version"])
 def test_a_successor_may_call_it_before_its_first_round(
-    call: str,
-    server: "Server",
-    connect: "Callable[..., Collector]",
-    start_worker: "Callable[[CollectorJob, int], WorkerThread]",
+    call: str, server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     """Workers collect nothing for the last round of the learner before."""
     start_worker(server.provision(workers=1, policy={"random": {}}), 0)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.waiting import wait_until
 from torch import Tensor
 
 from rollfleet.data.batch import Key
@@ -104,24 +105,7 @@ def fork() -> Iterator[Callable[..., Any]]:
 Fork = Callable[..., Any]
 
 
-def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.002)
-
-
 # The same behaviour as a buffer of one process.
-
-
-def test_the_newest_frames_stay() -> None:
-    buffer = ReplayBuffer(4, shared=True)
-    buffer.extend(frames(0, 1, 2))
-    assert (len(buffer), drawn(buffer)) == (3, {0, 1, 2})
-    buffer.extend(frames(3, 4, 5))
-    assert (len(buffer), drawn(buffer)) == (4, {2, 3, 4, 5})
-    buffer.extend(frames(*range(6, 16)))
-    assert (len(buffer), buffer.write_count, drawn(buffer)) == (4, 16, {12, 13, 14, 15})
 
 
 def test_the_same_seed_draws_the_same_from_shared_and_private_memory() -> None:
@@ -131,8 +115,10 @@ def test_the_same_seed_draws_the_same_from_shared_and_private_memory() -> None:
     one, other = (buffer.sample(64, torch.Generator().manual_seed(3)) for buffer in (shared, own))
     assert (one == other).all()
     assert one["next", "x"].dtype is torch.float32
-    one["n"].fill_(99)
-    assert 99 not in drawn(shared)
+    assert torch.equal(one["n"].float(), one["next", "x"].squeeze(-1))
+    for sample, buffer in ((one, shared), (other, own)):
+        sample["n"].fill_(99)
+        assert 99 not in drawn(buffer)
 
 
 @pytest.mark.parametrize("into_shared", [False, True])
@@ -182,8 +168,9 @@ def test_every_dtype_is_returned_unchanged() -> None:
 def test_invalid_uses_are_refused() -> None:
     with pytest.raises(JobInvalid, match="remove `device`"):
         ReplayBuffer(8, device="cuda", shared=True)
-    with pytest.raises(JobInvalid, match="empty"):
-        ReplayBuffer(8, shared=True).sample(1)
+    for shared in (False, True):
+        with pytest.raises(JobInvalid, match="empty"):
+            ReplayBuffer(8, shared=shared).sample(1)
     with pytest.raises(TypeError, match="cannot be pickled: pass it to a collector"):
         pickle.dumps(ReplayBuffer(8, shared=True))
 

@@ -87,8 +87,7 @@ def test_a_batch_without_ids_is_cut_after_done_and_gets_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "ids"),
-    [({"trajectory_key": "episode"}, ("episode",)), ({"prefix": "meta"}, ("meta", "traj_ids"))],
+    ("keywords", "ids"), [({"trajectory_key": "episode"}, ("episode",)), ({"prefix": "meta"}, ("meta", "traj_ids"))]
 )
 def test_ids_may_have_another_key_and_the_mask_is_beside_them(keywords: dict[str, Any], ids: tuple[str, ...]) -> None:
     batch = TensorDict({"frame": torch.tensor([1, 2, 3])}, batch_size=[3]).set(ids, torch.tensor([4, 4, 5]))

@@ -45,7 +45,7 @@ def rollout_of(request: pytest.FixtureRequest) -> Iterator[Callable[..., Rollout
     with ExitStack() as stack:
 
         def make(*values: Any) -> Rollout:
-            spec = EnvSpec(entrypoint="tests:made", num_envs=2, vectorization=request.param)
+            spec = EnvSpec(entrypoint="tests:returning", num_envs=2, vectorization=request.param)
             rollout = rolling(make_env(spec, lambda: Returning(*values)))
             stack.callback(rollout.close)
             return rollout

@@ -38,25 +38,9 @@ class Closing(gymnasium.Env[Any, Any]):
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("num_env", "num_envs"), ("frames_per_batches", "frames_per_batch"), ("init_random_frame", "init_random_frames")],
-)
-def test_an_unknown_keyword_raises_with_the_nearest_known_one(name: str, near: str) -> None:
-    with pytest.raises(TypeError, match=f"rollfleet.Collector has no keyword `{name}`; did you mean `{near}`"):
-        Collector("CartPole-v1", frames_per_batch=8, **{name: 1})  # type: ignore[arg-type]
-
-
 def test_an_unknown_keyword_without_a_near_one_lists_all() -> None:
     with pytest.raises(TypeError, match=r"the keywords are: .*frames_per_batch, .*replay_buffer, "):
         Collector("CartPole-v1", zzz=1)  # type: ignore[call-arg]
-
-
-def test_connect_takes_the_learners_keywords_and_refuses_others_before_it_connects() -> None:
-    with pytest.raises(TypeError, match=r"rollfleet.connect has no keyword `split_traj`; did you mean `split_trajs`"):
-        rollfleet.connect("job", split_traj=True)  # type: ignore[call-arg]
-    with pytest.raises(JobInvalid, match=r"`replay_buffer` needs a method extend\(frames\); int has none"):
-        rollfleet.connect("job", replay_buffer=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +54,20 @@ def test_connect_takes_the_learners_keywords_and_refuses_others_before_it_connec
         ({"timeout_s": -1}, r"timeout_s: must be between 0 and 1e\+09 seconds, got -1"),
         ({"timeout_s": float("nan")}, r"timeout_s: must be between"),
         ({"rank": "a"}, r"`rank` is a whole number, not 'a'"),
-        ({"rank": 2, "ranks": 2}, r"`rank` is one of 0 to 1"),
+        ({"rank": "1", "ranks": 2}, r"`rank` is a whole number, not '1': write `rank=int\(\.\.\.\)`"),
+        (
+            {"rank": 2, "ranks": 2},
+            r"`rank` is one of 0 to 1 when `ranks` is 2, not 2: .* write `rank=dist\.get_rank\(\)",
+        ),
+        ({"rank": -1, "ranks": 2}, r"`rank` is one of 0 to 1 when `ranks` is 2, not -1"),
+        ({"rank": 1}, r"`rank` is 0 when `ranks` is 1, not 1"),
+        ({"ranks": 2.0}, r"`ranks` is a whole number, not 2\.0"),
         ({"ranks": 0}, r"`ranks` is the learner's number of processes: 1 or more, not 0"),
+        ({"job": "My.Job"}, r"My\.Job"),
+        ({"device": "gpu"}, r"`device`: 'gpu' is not a torch device"),
         ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
+        ({"no_cuda_sync": True}, r"name a device, or remove it"),
+        ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend\(frames\); int has none"),
         ({"no_cuda_sync": "no"}, r"no_cuda_sync: expected True or False, got 'no'"),
         ({"split_trajs": "yes"}, r"split_trajs: expected True or False, got 'yes'"),
         ({"weight_scheme": 5}, r"`weight_scheme` needs the methods"),
@@ -96,10 +91,7 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
             r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*9 or 12",
         ),
         ({"frames_per_batch": "10"}, r"frames_per_batch: expected an int, got '10'; write 10$"),
-        (
-            {"frames_per_batch": None},
-            r"frames_per_batch: expected an int, got None; write e\.g\. `frames_",
-        ),
+        ({"frames_per_batch": None}, r"frames_per_batch: expected an int, got None; write e\.g\. `frames_"),
         ({"frames_per_batch": 8.0}, r"frames_per_batch: expected an int, got 8\.0; write 8$"),
         ({"total_frames": -2}, r"total_frames: must be at least 0, got -2"),
         ({"total_frames": True}, r"total_frames: expected an int, got True"),
@@ -120,6 +112,10 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
         ({"env_device": "cuda:99"}, r"`env_device`: this machine has no device 'cuda:99'"),
         ({"policy_device": object()}, r"`policy_device`: <object .*> is not a torch device; write a name"),
+        ({"backend": "unity"}, r"backend: "),
+        ({"env_device": "gpu"}, r"`env_device`: 'gpu' is not a torch device"),
+        ({"env_device": ["cpu", "cpu"]}, r"`env_device` has 2 entries for 1 workers"),
+        ({"no_cuda_sync": True}, r"`no_cuda_sync` needs `device` or `env_device`"),
         ({"backend": "envpool"}, r"env: `backend='envpool'` takes an id of EnvPool"),
         ({"policy_device": "gpu"}, r"`policy_device`: .*gpu"),
         ({"env_kwargs": 3}, r"`env_kwargs` must map names to values, not be a int"),
@@ -154,20 +150,9 @@ def test_a_policy_that_cannot_be_called_is_refused_before_workers_start(places: 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    given = keywords_of(
-        frames_per_batch=np.int64(8),
-        num_envs=np.uint8(2),
-        total_frames=np.int32(16),
-        workers=np.int64(2),
-        stragglers_threshold=np.float32(0.5),
-        step_count=np.True_,
-        max_restarts_per_worker=np.int16(3),
-    )
-    spec = construct("CartPole-v1", None, given).workload.job.spec
-    assert (spec.collect.frames_per_batch, spec.env.num_envs, spec.collect.total_frames) == (8, 2, 16)
-    assert (spec.workers, spec.stragglers.threshold, spec.collect.step_count) == (2, 0.5, True)
-    assert type(given["max_restarts_per_worker"]) is int
+def test_a_fraction_of_numpy_is_a_number() -> None:
+    given = keywords_of(frames_per_batch=8, workers=2, stragglers_threshold=np.float32(0.5))
+    assert construct("CartPole-v1", None, given).workload.job.spec.stragglers.threshold == 0.5
 
 
 @pytest.mark.parametrize("none", [0, -1, None])
@@ -213,11 +198,6 @@ def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
         Collector("CartPol-v1", frames_per_batch=8)
 
 
-def test_a_policy_that_cannot_be_called_is_refused() -> None:
-    with pytest.raises(PolicyInvalid, match=r"a policy is an nn.Module or another callable, not a dict"):
-        Collector("CartPole-v1", {"weights": 1}, frames_per_batch=8)
-
-
 # --- contradictions --------------------------------------------------------------------------------------------------
 
 
@@ -258,11 +238,6 @@ def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any
     assert not re.search(r"[a-z][A-Z]", str(raised.value).replace("VectorEnv", ""))
 
 
-def test_a_policy_and_a_policy_factory_together_are_refused() -> None:
-    with pytest.raises(PolicyInvalid, match="policy and policy_factory are both given"):
-        Collector("CartPole-v1", always_0, policy_factory=lambda *_: always_0, frames_per_batch=8)
-
-
 def test_policy_device_needs_a_policy_that_can_be_moved() -> None:
     with pytest.raises(JobInvalid, match=r"policy_device. moves an nn.Module"):
         Collector("CartPole-v1", always_0, policy_device="meta", frames_per_batch=8)
@@ -290,8 +265,8 @@ def test_keywords_about_a_vector_env_object_are_refused(keywords: dict[str, Any]
 
 
 def test_a_collectors_job_shows_its_arguments() -> None:
-    with Collector("CartPole-v1", num_envs=2, frames_per_batch=8, seed=3, exploration="mode", step_count=True) as made:
-        spec = made.job.spec
+    with Collector("CartPole-v1", num_envs=2, frames_per_batch=8, seed=3, exploration="mode", step_count=True) as live:
+        spec = live.job.spec
     assert (spec.env.id, spec.env.num_envs, spec.workers, spec.mode) == ("CartPole-v1", 2, 1, "Sync")
     assert (spec.collect.frames_per_batch, spec.collect.seed, spec.collect.exploration) == (8, 3, "Mode")
     assert spec.collect.step_count

@@ -1,29 +1,20 @@
 """Ranks other than 0 join the fragments of a round, and rank 0 adds up their reports."""
 
 import time
-from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic, deafen
 from tests.sdk.collector.batch_sender import Sender
 from tests.sdk.collector.concurrent_calls import at_once
 
-from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet import Collector
 from rollfleet.errors import JobEnded
 from rollfleet.learner import following
-from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_state
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, pack
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-
-CARTPOLE = gymnasium.make("CartPole-v1")
 SYNC: dict[str, Any] = {
     "mode": "Sync",
     "workers": 4,
@@ -33,11 +24,7 @@ SYNC: dict[str, Any] = {
 SENT: dict[str, Any] = SYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
 
 
-def actor_critic() -> ActorCritic:
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
-
-
-def say(server: "Server", session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> None:
+def say(server: Server, session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> None:
     """Publish a control message as rank 0 would."""
     admin = server.link()
     control = Control(session=session, phase=phase, round=round_, version=1)
@@ -50,18 +37,7 @@ def values(collector: Collector) -> list[float]:
     return [float(value) for value in batch["observation"][::2].mean((1, 2))]
 
 
-def deafen(link: Link) -> None:
-    """Unsubscribe from everything but answers to requests."""
-
-    async def unsubscribe() -> None:
-        for subscription in list(link.client._subs.values()):
-            if subscription.subject.startswith(link.subjects.prefix):
-                await subscription.unsubscribe()
-
-    link.call(unsubscribe())
-
-
-def test_fragments_of_one_round_are_joined_while_a_worker_is_a_round_ahead(server: "Server", connect: Connect) -> None:
+def test_fragments_of_one_round_are_joined_while_a_worker_is_a_round_ahead(server: Server, connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 1, 3)
     collector = connect(rank=1, ranks=2)
@@ -75,7 +51,7 @@ def test_fragments_of_one_round_are_joined_while_a_worker_is_a_round_ahead(serve
     assert collector.stats().stale == collector.stats().repeated == 0
 
 
-def test_a_worker_without_a_fragment_of_a_round_does_not_delay_it(server: "Server", connect: Connect) -> None:
+def test_a_worker_without_a_fragment_of_a_round_does_not_delay_it(server: Server, connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 1, 3)
     collector = connect(rank=1, ranks=2)
@@ -84,7 +60,7 @@ def test_a_worker_without_a_fragment_of_a_round_does_not_delay_it(server: "Serve
     assert values(collector) == pytest.approx([1.3])
 
 
-def test_fragments_for_an_earlier_session_are_dropped(server: "Server", connect: Connect) -> None:
+def test_fragments_for_an_earlier_session_are_dropped(server: Server, connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 2, 9)
     collector = connect(rank=1, ranks=2)
@@ -96,7 +72,7 @@ def test_fragments_for_an_earlier_session_are_dropped(server: "Server", connect:
     assert collector.stats().stale == 2
 
 
-def test_a_fragment_collected_twice_is_yielded_once(server: "Server", connect: Connect) -> None:
+def test_a_fragment_collected_twice_is_yielded_once(server: Server, connect: Connect) -> None:
     server.provision(**SENT)
     say(server, 1, 3)
     collector = connect(rank=1, ranks=2)
@@ -115,7 +91,7 @@ def test_a_fragment_collected_twice_is_yielded_once(server: "Server", connect: C
 
 
 def test_a_rank_that_missed_every_message_continues_from_stored_ones(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 2}})
     other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
@@ -128,7 +104,7 @@ def test_a_rank_that_missed_every_message_continues_from_stored_ones(
     assert of_other <= of_leader
 
 
-def test_rank_0_reports_the_totals_of_all_ranks(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect, start_worker: StartWorker) -> None:
     job = server.provision(**SYNC)
     for index in range(4):
         start_worker(job, index)
@@ -147,7 +123,7 @@ def test_rank_0_reports_the_totals_of_all_ranks(server: "Server", connect: Conne
 
 
 def test_ranks_of_a_complete_job_stop_waiting_for_rank_0_after_a_timeout(
-    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "LEADER_TIMEOUT_S", 0.1)
     server.provision(**SYNC)

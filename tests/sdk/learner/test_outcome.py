@@ -68,9 +68,7 @@ def test_a_single_fragment_is_returned_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("how", [CatResults.TIME, CatResults.STACK])
-def test_workers_with_different_numbers_of_environments_are_joined_along_environments_only(
-    how: CatResults,
-) -> None:
+def test_workers_with_different_numbers_of_environments_are_joined_along_environments_only(how: CatResults) -> None:
     fragments = [fragment(0, envs=2), fragment(1, envs=3)]
     with pytest.raises(JobInvalid, match=r"workers with 2, 3 environments cannot be joined .* cat_results 'envs'"):
         join_fragments(fragments, how)

@@ -69,11 +69,11 @@ def test_a_collector_of_this_process_works_or_names_the_keyword(keyword: str, va
     def collect() -> None:
         given: dict[str, Any] = {"env": "CartPole-v1", "policy": None, "frames_per_batch": 8, keyword: value}
         env, policy = given.pop("env"), given.pop("policy")
-        made = construct(env, policy, keywords_of(**given))
-        if made.in_this_process and not (
-            keyword in SLOW_TO_TRY and made.workload.job.spec.collect.frames_per_batch > 99
+        construction = construct(env, policy, keywords_of(**given))
+        if construction.in_this_process and not (
+            keyword in SLOW_TO_TRY and construction.workload.job.spec.collect.frames_per_batch > 99
         ):
-            InlineTransport(made.workload).close()
+            InlineTransport(construction.workload).close()
 
     assert_works_or_names(keyword, value, collect)
 
@@ -105,7 +105,8 @@ def test_connect_names_the_keyword_before_it_connects(
     def no_server(*_: object, **__: object) -> Any:
         raise ConnectionFailed("no server")
 
-    monkeypatch.setattr("rollfleet.nats.link.Link", no_server)
+    monkeypatch.setattr("rollfleet.nats.opening.Link", no_server)
+    monkeypatch.setenv("KUBECONFIG", "/nope")
     arguments: dict[str, Any] = {"job": "a/b", "address": "nats://localhost:1", "device": "cpu", keyword: value}
     assert_works_or_names(keyword, value, lambda: rollfleet.connect(**arguments))
 

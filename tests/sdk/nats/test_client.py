@@ -238,15 +238,12 @@ async def _heard(_: Exception) -> None:
     """The cut is the subject of the test."""
 
 
-def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(server: "Server") -> None:
-    async def main() -> None:
-        client = Client()
-        await client.connect(server.url())
-        with pytest.raises(nats.errors.MaxPayloadError):
-            await client.publish("large.x", Pieces(bytes(client.max_payload), b"1"))  # type: ignore[arg-type]
-        await client.close()
-
-    asyncio.run(main())
+async def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(server: "Server") -> None:
+    client = Client()
+    await client.connect(server.url())
+    with pytest.raises(nats.errors.MaxPayloadError):
+        await client.publish("large.x", Pieces(bytes(client.max_payload), b"1"))  # type: ignore[arg-type]
+    await client.close()
 
 
 @pytest.mark.parametrize(("url", "needed"), [("nats://a:1,tls://b:2", False), ("nats://a:1,wss://b:2", True)])

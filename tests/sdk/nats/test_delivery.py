@@ -1,33 +1,24 @@
 """Each batch reaches the learner once, over a real nats-server that is killed and restarted."""
 
 import json
-from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
-from torch import nn
+from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
-from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-CARTPOLE = gymnasium.make("CartPole-v1")
 ASYNC: dict[str, Any] = {
     "mode": "Async",
     "workers": 2,
@@ -37,28 +28,24 @@ ASYNC: dict[str, Any] = {
 SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
-def actor_critic() -> nn.Module:
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
-
-
-def test_a_batch_delivered_twice_is_received_once(server: "Server", connect: Connect) -> None:
+def test_a_batch_delivered_twice_is_received_once(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
     for sequence in (0, 1, 1, 0):
         publish(link, float(sequence), of(0, sequence))
     collector = connect()
     assert values(collector, 2) == [0.0, 1.0]
-    _wait_until_empty(server)  # NATS has the acknowledgements
+    wait_until(lambda: server.queued() == 0)  # NATS has the acknowledgements
     for sequence in (1, 0, 2):
         publish(link, float(sequence), of(0, sequence))
     publish(link, 10.0, of(1, 0))
     assert values(collector, 2) == [2.0, 10.0]
     assert (collector.stats().repeated, collector.stats().missed) == (2, 0)
     collector.detach()
-    assert _left(server) == 0
+    assert server.queued() == 0
 
 
-def test_a_gap_is_counted(server: "Server", connect: Connect) -> None:
+def test_a_gap_is_counted(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
     for sequence in (0, 1, 4):
@@ -68,7 +55,7 @@ def test_a_gap_is_counted(server: "Server", connect: Connect) -> None:
     assert collector.stats().missed == 2
 
 
-def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: "Server", connect: Connect) -> None:
+def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
     good = next(split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=1 << 16))
@@ -82,27 +69,14 @@ def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: "
     assert values(collector, 1) == [7.0]
     assert collector.stats().corrupt == 5
     collector.detach()
-    assert _left(server) == 0
+    assert server.queued() == 0
 
 
 def _fields(of_fragment: Fragment) -> dict[str, Any]:
     return {name: getattr(of_fragment, name) for name in Fragment.__slots__}
 
 
-def _left(server: "Server", admin: Link | None = None) -> int:
-    """Messages that the work queue still holds."""
-    admin = admin or server.link()
-    info = admin.call(admin.js.stream_info(admin.subjects.batches_stream), timeout_s=5)
-    return int(info.state.messages)
-
-
-def _wait_until_empty(server: "Server") -> None:
-    admin = server.link()
-    while _left(server, admin):
-        pass
-
-
-def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: "Server", connect: Connect) -> None:
+def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     dead = server.link(Role.WORKER)
     transport = NatsWorkerTransport(dead, 0)
@@ -117,7 +91,7 @@ def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(serve
     sending.stored.result(5)
 
 
-def test_a_batch_of_many_chunks_arrives_complete(server: "Server", connect: Connect) -> None:
+def test_a_batch_of_many_chunks_arrives_complete(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     large = fragment(envs=2, steps=8, size=1_000_000)  # 64 MB, in more than 60 chunks
@@ -130,7 +104,7 @@ def test_a_batch_of_many_chunks_arrives_complete(server: "Server", connect: Conn
     sending.stored.result(5)
 
 
-def test_batches_sent_at_once_arrive_in_their_order(server: "Server", connect: Connect) -> None:
+def test_batches_sent_at_once_arrive_in_their_order(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 2}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     collector = connect()
@@ -141,7 +115,7 @@ def test_batches_sent_at_once_arrive_in_their_order(server: "Server", connect: C
 
 
 @pytest.mark.parametrize("lost", [1, 20], ids=["of the first chunk", "of all chunks"])
-def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, server: "Server", connect: Connect) -> None:
+def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     transport = NatsWorkerTransport(link := server.link(Role.WORKER), 0)
     confirmed, times = link.js.publish, iter(range(lost))
@@ -159,11 +133,11 @@ def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, serv
     assert values(collector, 2) == [0.0, 1.0]
     for each in sending:
         each.stored.result(10)
-    _wait_until_empty(server)  # what was stored twice is acknowledged, too
+    wait_until(lambda: server.queued() == 0)  # what was stored twice is acknowledged, too
     collector.detach()
 
 
-def test_chunks_fit_the_servers_max_payload(server: "Server", connect: Connect, start_worker: StartWorker) -> None:
+def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect, start_worker: StartWorker) -> None:
     server.kill()
     config = server.folder / "nats.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
@@ -177,7 +151,7 @@ def test_chunks_fit_the_servers_max_payload(server: "Server", connect: Connect, 
 
 
 def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
     workers = [start_worker(job, index) for index in range(2)]
@@ -185,7 +159,7 @@ def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
     next(collector)
     for worker in workers:
         worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    held = _left(server)
+    held = server.queued()
     assert held <= 2 * 3
     assert values(collector, 10)
     collector.shutdown()
@@ -196,7 +170,7 @@ def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_nats_can_be_killed_and_restarted(
-    spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
+    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**spec)
     workers = [start_worker(job, index) for index in range(2)]
@@ -215,7 +189,7 @@ def test_nats_can_be_killed_and_restarted(
         assert worker.transport.incarnation == 0
 
 
-def test_a_batch_that_waits_for_space_fails_with_job_ended_when_the_job_completes(server: "Server") -> None:
+def test_a_batch_that_waits_for_space_fails_with_job_ended_when_the_job_completes(server: Server) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}})
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
     transport.send(fragment(), META).stored.result(10)
@@ -227,7 +201,7 @@ def test_a_batch_that_waits_for_space_fails_with_job_ended_when_the_job_complete
         sending.stored.result(10)
 
 
-def test_no_two_workers_get_the_same_incarnation(server: "Server", start_worker: StartWorker) -> None:
+def test_no_two_workers_get_the_same_incarnation(server: Server, start_worker: StartWorker) -> None:
     server.provision(**ASYNC)
     ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(5)]
     assert [transport.incarnation for transport in ports] == [0, 1, 2, 3, 4]

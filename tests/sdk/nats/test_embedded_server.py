@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.job_server import Server
 
 from rollfleet.errors import ConnectionFailed, NatsServerMissing, RollfleetError
 from rollfleet.nats import embedded_server as nats_server
@@ -33,7 +34,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def files_that_say(word: str, folder: Path) -> list[Path]:
+def files_that_contain(word: str, folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*") if file.is_file() and word.encode() in file.read_bytes()]
 
 
@@ -50,89 +51,55 @@ async def stop(server: NatsServer) -> None:
     await server.child.wait()
 
 
-def test_two_servers_at_once_have_different_ports_and_passwords(tmp_path: Path) -> None:
-    async def go() -> None:
-        folders = [tmp_path / "a", tmp_path / "b"]
-        for folder in folders:
-            folder.mkdir()
-        servers = await asyncio.gather(*(start_nats_server(SUBJECTS, folder) for folder in folders))
-        try:
-            assert all(listens(port_of(server)) for server in servers)
-            assert len({server.host_port for server in servers}) == 2
-            passwords = [password for server in servers for password in server.passwords.values()]
-            assert len(set(passwords)) == 2 * len({ADMIN, *Role}) == 6
-        finally:
-            await asyncio.gather(*map(stop, servers))
-
-    asyncio.run(go())
+async def test_two_servers_at_once_have_different_ports_and_passwords(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    servers = await asyncio.gather(*(start_nats_server(SUBJECTS, folder) for folder in folders))
+    try:
+        assert all(listens(port_of(server)) for server in servers)
+        assert len({server.host_port for server in servers}) == 2
+        passwords = [password for server in servers for password in server.passwords.values()]
+        assert len(set(passwords)) == 2 * len({ADMIN, *Role}) == 6
+    finally:
+        await asyncio.gather(*map(stop, servers))
 
 
-def test_server_listens_on_the_loopback_only(tmp_path: Path) -> None:
-    async def go() -> None:
-        server = await start_nats_server(SUBJECTS, tmp_path)
-        try:
-            connections = psutil.Process(server.child.pid).net_connections()
-            assert [(each.laddr.ip, each.laddr.port) for each in connections] == [("127.0.0.1", port_of(server))]
-        finally:
-            await stop(server)
-
-    asyncio.run(go())
+def test_server_listens_on_the_loopback_only(server: Server) -> None:
+    connections = psutil.Process(server.pid).net_connections()
+    assert [f"{each.laddr.ip}:{each.laddr.port}" for each in connections] == [server.host_port]
+    assert server.host_port.startswith("127.0.0.1:")
 
 
-def test_passwords_are_readable_by_the_owner_only(tmp_path: Path) -> None:
-    async def go() -> None:
-        server = await start_nats_server(SUBJECTS, tmp_path)
-        try:
-            telling = files_that_say(server.passwords[ADMIN], tmp_path)
-            assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in telling] == [("nats.json", 0o600)]
-            command = psutil.Process(server.child.pid).cmdline()
-            assert not [word for word in command for password in server.passwords.values() if password in word]
-        finally:
-            await stop(server)
-
-    asyncio.run(go())
+def test_passwords_are_readable_by_the_owner_only(server: Server) -> None:
+    passwords = server._running.passwords
+    found = files_that_contain(passwords[ADMIN], server.folder)
+    assert [(file.name, stat.S_IMODE(file.stat().st_mode)) for file in found] == [("nats.json", 0o600)]
+    command = psutil.Process(server.pid).cmdline()
+    assert not [word for word in command for password in passwords.values() if password in word]
 
 
-def test_stopped_server_leaves_no_process_and_no_port(tmp_path: Path) -> None:
-    async def go() -> None:
-        server = await start_nats_server(SUBJECTS, tmp_path)
-        await stop(server)
-        assert not psutil.pid_exists(server.child.pid)
-        assert not listens(port_of(server))
-
-    asyncio.run(go())
+async def test_stopped_server_leaves_no_process_and_no_port(tmp_path: Path) -> None:
+    server = await start_nats_server(SUBJECTS, tmp_path)
+    await stop(server)
+    assert not psutil.pid_exists(server.child.pid)
+    assert not listens(port_of(server))
 
 
-def test_stored_messages_lie_in_the_given_folder(tmp_path: Path) -> None:
-    async def go() -> None:
-        server = await start_nats_server(SUBJECTS, tmp_path)
-        try:
-            opened = {file.path for file in psutil.Process(server.child.pid).open_files()}
-            configured = json.loads((tmp_path / "nats.json").read_text())["jetstream"]
-            assert configured["store_dir"] == str(tmp_path / "jetstream")
-            assert not [path for path in opened if not path.startswith((str(tmp_path), "/dev/", "/proc/", "/sys/"))]
-            assert (tmp_path / "jetstream").is_dir()
-        finally:
-            await stop(server)
-
-    asyncio.run(go())
+def test_stored_messages_lie_in_the_given_folder(server: Server) -> None:
+    opened = {file.path for file in psutil.Process(server.pid).open_files()}
+    configured = json.loads((server.folder / "nats.json").read_text())["jetstream"]
+    assert configured["store_dir"] == str(server.folder / "jetstream")
+    assert not [path for path in opened if not path.startswith((str(server.folder), "/dev/", "/proc/", "/sys/"))]
+    assert (server.folder / "jetstream").is_dir()
 
 
 @pytest.mark.parametrize("user", [ADMIN, *Role])
-def test_wrong_password_is_refused_with_the_address_and_without_the_password(tmp_path: Path, user: str) -> None:
-    async def go() -> str:
-        server = await start_nats_server(SUBJECTS, tmp_path)
-        try:
-            url = f"nats://{user}:not-the-password@{server.host_port}"
-            with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
-                await asyncio.to_thread(Link, Address(url=url, job="default/test"), role=None, timeout_s=60)
-            return str(error.value)
-        finally:
-            await stop(server)
-
-    error = asyncio.run(go())
-    assert "authorization violation" in error.lower()
-    assert "not-the-password" not in error
+def test_wrong_password_is_refused_with_the_address_and_without_the_password(server: Server, user: str) -> None:
+    address = Address(url=f"nats://{user}:not-the-password@{server.host_port}", job="default/test")
+    with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}.*(?i:authorization violation)") as error:
+        Link(address, role=None, timeout_s=60)
+    assert "not-the-password" not in str(error.value)
 
 
 def test_program_on_the_path_is_preferred_to_the_one_beside_this_python(

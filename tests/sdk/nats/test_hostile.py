@@ -1,16 +1,15 @@
 """A hostile worker with valid credentials: its cost is bounded, and batches of other workers arrive."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.job_server import Server, WorkerThread
+from tests.job_server import Connect, Server, StartWorker, WorkerThread
 from tests.sdk.collector.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
+from tests.waiting import wait_until
 
-from rollfleet import Collector, CollectorJob
 from rollfleet.nats import receiver
 from rollfleet.nats.state_backup import MAX_LEASE_BYTES, StateBackup
 from rollfleet.nats.transport import NatsTransport
@@ -23,8 +22,6 @@ from rollfleet.worker.worker import Worker
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}
 SYNC: dict[str, Any] = ASYNC | {
     "mode": "Sync",
@@ -33,14 +30,7 @@ SYNC: dict[str, Any] = ASYNC | {
 }
 
 
-def wait_until_left(server: "Server", messages: int) -> None:
-    """Wait until the work queue holds this many messages: the others are acknowledged."""
-    admin = server.link()
-    while admin.call(admin.js.stream_info(admin.subjects.batches_stream), timeout_s=5).state.messages != messages:
-        pass
-
-
-def test_a_chunk_that_is_sent_repeatedly_is_kept_once(server: "Server", connect: Connect) -> None:
+def test_a_chunk_that_is_sent_repeatedly_is_kept_once(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC)
     link = server.link(Role.WORKER)
     piece, *_ = split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=256)
@@ -49,10 +39,10 @@ def test_a_chunk_that_is_sent_repeatedly_is_kept_once(server: "Server", connect:
     collector = connect()
     publish(link, 7.0, of(1, 0))
     assert values(collector, 1) == [7.0]
-    wait_until_left(server, 1)
+    wait_until(lambda: server.queued() == 1)
 
 
-def test_chunks_of_a_complete_batch_cost_nothing(server: "Server", connect: Connect) -> None:
+def test_chunks_of_a_complete_batch_cost_nothing(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC)
     link = server.link(Role.WORKER)
     collector = connect()
@@ -60,12 +50,12 @@ def test_chunks_of_a_complete_batch_cost_nothing(server: "Server", connect: Conn
     pieces = list(split(pack_fragment(fragment(envs=100, size=100), META), of(0, 0), max_chunk_bytes=256))
     for index in range(1, 200):
         link.call(link.js.publish(link.subjects.batch_chunk(0, index), pieces[index]), timeout_s=5)
-    wait_until_left(server, 1)
+    wait_until(lambda: server.queued() == 1)
     assert values(collector, 1) == [7.0]
-    wait_until_left(server, 0)
+    wait_until(lambda: server.queued() == 0)
 
 
-def test_messages_of_impossible_workers_are_ignored(server: "Server", connect: Connect) -> None:
+def test_messages_of_impossible_workers_are_ignored(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC)
     link = server.link(Role.WORKER)
     for name in ("65536", "9" * 30, "x"):
@@ -76,21 +66,20 @@ def test_messages_of_impossible_workers_are_ignored(server: "Server", connect: C
     publish(link, 7.0, of(1, 0))
     assert values(collector, 1) == [7.0]
     assert collector.stats().corrupt == 4
-    wait_until_left(server, 0)
+    wait_until(lambda: server.queued() == 0)
 
 
-def test_heartbeats_of_workers_outside_the_job_are_ignored(server: "Server", connect: Connect) -> None:
+def test_heartbeats_of_workers_outside_the_job_are_ignored(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC)
     collector, link = connect(), server.link(Role.WORKER)
     for worker in (2, 65_535, 1):
         status = pack(WorkerStatus.starting(worker, 0))
         link.call(link.js.publish(link.subjects.worker(worker), status), timeout_s=5)
-    while 1 not in collector.versions():
-        pass
+    wait_until(lambda: 1 in collector.versions())
     assert set(collector.versions()) == {1}
 
 
-def test_a_fragment_longer_than_the_jobs_is_dropped(server: "Server", connect: Connect) -> None:
+def test_a_fragment_longer_than_the_jobs_is_dropped(server: Server, connect: Connect) -> None:
     """Else the other fragments of its round would be padded to its length."""
     server.provision(**SYNC)
     meta = BatchMeta(session=1, round=1, version=1, frames=6)
@@ -103,7 +92,7 @@ def test_a_fragment_longer_than_the_jobs_is_dropped(server: "Server", connect: C
     assert collector.stats().corrupt == 1
 
 
-def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: "Server", start_worker: StartWorker) -> None:
+def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: Server, start_worker: StartWorker) -> None:
     job = server.provision(**SYNC | {"workers": 1})
     transport = NatsTransport(server.link(Role.LEARNER), job)
     worker = start_worker(job, 0)
@@ -114,7 +103,7 @@ def test_a_worker_collects_no_more_steps_than_the_job_asks_for(server: "Server",
     transport.close()
 
 
-def test_the_last_incarnation_and_a_damaged_lease_end_no_later_worker(server: "Server") -> None:
+def test_the_last_incarnation_and_a_damaged_lease_end_no_later_worker(server: Server) -> None:
     job, link = server.provision(**ASYNC), server.link(Role.WORKER)
     for worker, lease in enumerate((pack(Lease(incarnation=MAX_INCARNATIONS - 1, host="a", pid=1)), b"no lease")):
         link.call(link.store(link.subjects.lease(worker), lease), timeout_s=5)
@@ -123,7 +112,7 @@ def test_the_last_incarnation_and_a_damaged_lease_end_no_later_worker(server: "S
         Worker(transport, Workload.of(job), worker).close()
 
 
-def test_a_restored_run_of_many_incarnations_starts_its_workers(server: "Server") -> None:
+def test_a_restored_run_of_many_incarnations_starts_its_workers(server: Server) -> None:
     job, link = server.provision(**ASYNC | {"workers": 1}), server.link(Role.WORKER)
     learner = NatsTransport(server.link(Role.LEARNER), job)
     last = pack(Lease(incarnation=MAX_INCARNATIONS - 2, host="a", pid=1))
@@ -140,7 +129,7 @@ def test_a_restored_run_of_many_incarnations_starts_its_workers(server: "Server"
 
 
 def test_a_false_beginning_ends_no_other_worker(
-    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver, "LEASE_WAIT_S", 0.01)
     server.provision(**ASYNC)
@@ -148,33 +137,32 @@ def test_a_false_beginning_ends_no_other_worker(
     worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
     began = pack(Lease(incarnation=7, host="another", pid=1))
     link.call(link.store(link.subjects.began(0), began), timeout_s=5)
-    wait_until_left(server, 0)
+    wait_until(lambda: server.queued() == 0)
     worker.send(fragment(7.0), META).stored.result(10)
     assert values(collector, 1) == [7.0]
     assert collector.stats().corrupt == 1
 
 
-def test_batches_of_a_replaced_worker_are_counted(server: "Server", connect: Connect) -> None:
+def test_batches_of_a_replaced_worker_are_counted(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC)
     collector, replaced = connect(), server.link(Role.WORKER)
     NatsWorkerTransport(server.link(Role.WORKER), 0).close()
     successor = NatsWorkerTransport(server.link(Role.WORKER), 0)
     successor.send(fragment(1.0), META).stored.result(10)
     assert values(collector, 1) == [1.0]
-    wait_until_left(server, 0)
+    wait_until(lambda: server.queued() == 0)
     publish(replaced, 9.0, of(0, 0))
-    wait_until_left(server, 0)
+    wait_until(lambda: server.queued() == 0)
     successor.send(fragment(2.0), META).stored.result(10)
     assert values(collector, 1) == [2.0]
     assert collector.stats().corrupt == 1
 
 
-def test_leases_in_the_state_backup_are_bounded(server: "Server") -> None:
+def test_leases_in_the_state_backup_are_bounded(server: Server) -> None:
     server.provision(**ASYNC)
     state_backup = StateBackup(server.link())
     link = server.link(Role.WORKER)
     link.call(link.js.publish(link.subjects.lease(0), b"x" * (MAX_LEASE_BYTES + 1)), timeout_s=5)
     link.call(link.js.publish(link.subjects.lease(1), b"y"), timeout_s=5)
-    while link.subjects.lease(1) not in state_backup.messages():
-        pass
+    wait_until(lambda: link.subjects.lease(1) in state_backup.messages())
     assert link.subjects.lease(0) not in state_backup.messages()

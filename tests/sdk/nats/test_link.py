@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-import time
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from nats.aio.subscription import Subscription
+from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
 from rollfleet.nats.link import Link
@@ -34,10 +34,7 @@ def link_threads() -> list[threading.Thread]:
 
 def wait_for_refused_attempts(caplog: pytest.LogCaptureFixture, count: int) -> None:
     """Wait until cut connections have failed this many times to reconnect."""
-    until = time.monotonic() + 20
-    while sum("refused" in message for message in caplog.messages) < count:
-        assert time.monotonic() < until, caplog.messages
-        time.sleep(0.01)
+    wait_until(lambda: sum("refused" in message for message in caplog.messages) >= count)
 
 
 def test_calls_work_inside_a_running_event_loop(server: "Server") -> None:

@@ -2,17 +2,16 @@
 
 import shutil
 import time
-from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
-from torch import nn
+from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet import CollectorJob
 from rollfleet.errors import JobEnded, WorkerReplaced
 from rollfleet.nats import presence
 from rollfleet.nats.link import Link
@@ -23,13 +22,6 @@ from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-
-CARTPOLE = gymnasium.make("CartPole-v1")
 ASYNC: dict[str, Any] = {
     "mode": "Async",
     "workers": 2,
@@ -40,11 +32,7 @@ ASYNC: dict[str, Any] = {
 SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 
 
-def actor_critic() -> nn.Module:
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
-
-
-def keep_provisioned(server: "Server", job: CollectorJob) -> Link:
+def keep_provisioned(server: Server, job: CollectorJob) -> Link:
     """Act as the job's owner: recreate its streams after NATS has lost them."""
     link = server.link()
     state_backup = StateBackup(link)
@@ -52,7 +40,7 @@ def keep_provisioned(server: "Server", job: CollectorJob) -> Link:
     return link
 
 
-def lose_everything(server: "Server") -> None:
+def lose_everything(server: Server) -> None:
     server.kill()
     shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
     server.start_again()
@@ -60,7 +48,7 @@ def lose_everything(server: "Server") -> None:
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_job_continues_after_nats_has_lost_its_storage(
-    spec: dict[str, Any], server: "Server", connect: Connect, start_worker: StartWorker
+    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**spec)
     keep_provisioned(server, job)
@@ -80,7 +68,7 @@ def test_a_job_continues_after_nats_has_lost_its_storage(
         assert worker.transport.incarnation == 0
 
 
-def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server: "Server", connect: Connect) -> None:
+def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server: Server, connect: Connect) -> None:
     keep_provisioned(server, server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}}))
     link = server.link(Role.WORKER)
 
@@ -102,18 +90,15 @@ def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server:
     assert values(connect(), 3) == [10.0, 11.0, 12.0]
 
 
-def wait_until_delivered(server: "Server", messages: int) -> None:
+def wait_until_delivered(server: Server, messages: int) -> None:
     """Wait until the learner has this many unacknowledged messages."""
     admin = server.link()
     queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
-    until = time.monotonic() + 20
-    while admin.call(admin.js.consumer_info(queue, learner), timeout_s=5).num_ack_pending != messages:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: admin.call(admin.js.consumer_info(queue, learner), timeout_s=5).num_ack_pending == messages)
 
 
 def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC | {"workers": 1})
     keep_provisioned(server, job)
@@ -132,7 +117,7 @@ def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(
     second.join()
 
 
-def test_a_worker_renews_a_lost_lease(server: "Server") -> None:
+def test_a_worker_renews_a_lost_lease(server: Server) -> None:
     job = server.provision(**ASYNC)
     ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(3)]
     runner = server.link()
@@ -147,7 +132,7 @@ def test_a_worker_renews_a_lost_lease(server: "Server") -> None:
 
 
 def test_a_worker_ends_within_seconds_after_its_job_was_deleted(
-    server: "Server", start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+    server: Server, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"policy": {"random": {}}})
@@ -164,7 +149,7 @@ def test_a_worker_ends_within_seconds_after_its_job_was_deleted(
 
 
 def test_a_sending_worker_ends_after_its_job_was_deleted(
-    server: "Server", connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 2.0)
     job = server.provision(**ASYNC | {"workers": 1, "policy": {"random": {}}})
@@ -180,7 +165,7 @@ def test_a_sending_worker_ends_after_its_job_was_deleted(
         list(islice(collector, 10))
 
 
-def test_an_incarnation_that_was_replaced_ends(server: "Server") -> None:
+def test_an_incarnation_that_was_replaced_ends(server: Server) -> None:
     server.provision(**ASYNC)
     replaced = NatsWorkerTransport(server.link(Role.WORKER), 0)
     assert NatsWorkerTransport(server.link(Role.WORKER), 0).incarnation == 1

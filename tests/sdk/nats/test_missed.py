@@ -1,24 +1,17 @@
 """A worker reads missed messages from storage, and the end of a job is always stored."""
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic, deafen
 
-from rollfleet import ActorCritic, Collector, CollectorJob
 from rollfleet.nats import transport as nats
-from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_state
 from rollfleet.nats.transport import NatsTransport
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-CARTPOLE = gymnasium.make("CartPole-v1")
 SPEC: dict[str, Any] = {
     "mode": "Sync",
     "workers": 1,
@@ -28,31 +21,20 @@ SPEC: dict[str, Any] = {
 }
 
 
-def deafen(link: Link) -> None:
-    """End all subscriptions of a worker except those for answers to its requests."""
-
-    async def unsubscribe() -> None:
-        for subscription in list(link.client._subs.values()):
-            if subscription.subject.startswith(link.subjects.prefix):
-                await subscription.unsubscribe()
-
-    link.call(unsubscribe())
-
-
 def test_a_worker_that_missed_every_message_continues_from_stored_ones(
-    server: "Server", connect: Callable[..., Collector], start_worker: "Callable[[CollectorJob, int], WorkerThread]"
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     worker = start_worker(server.provision(**SPEC), 0)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
     deafen(worker.transport._link)
-    collector = connect(ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space))
+    collector = connect(actor_critic())
     assert next(collector).batch_size == (4, 8)
     collector.update_policy_weights_()
     assert next(collector)["collector", "policy_version"].unique().tolist() == [2]
 
 
 def test_a_learner_that_ends_while_nats_is_away_waits_to_store_the_end_of_the_job(
-    server: "Server", monkeypatch: pytest.MonkeyPatch
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats, "FLUSH_TIMEOUT_S", 0.0)  # the limit for other messages
     transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))

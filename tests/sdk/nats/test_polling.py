@@ -7,6 +7,7 @@ import pytest
 from nats.errors import NoRespondersError
 
 from rollfleet.errors import JobEnded
+from rollfleet.nats import polling
 from rollfleet.nats.polling import poll
 
 
@@ -26,6 +27,7 @@ def reads(*outcomes: BaseException | None) -> Callable[[], "asyncio.Future[None]
     return read
 
 
-def test_errors_of_nats_end_no_polling() -> None:
+async def test_errors_of_nats_end_no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "POLL_EVERY_S", 0.01)
     with pytest.raises(JobEnded, match="the end of the test"):
-        asyncio.run(poll(reads(NoRespondersError(), TimeoutError(), None, OSError()), every_s=0.01))
+        await poll(reads(NoRespondersError(), TimeoutError(), None, OSError()))

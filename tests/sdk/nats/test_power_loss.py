@@ -1,35 +1,27 @@
 """NATS returns with an older state, as after a power loss: it confirms messages before it writes them to its disk."""
 
+import os
 import shutil
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import Future
+import signal
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.sdk.collector.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, values
-from torch import nn
+from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector, CollectorJob
+from rollfleet import Collector
 from rollfleet.learner import gathering
 from rollfleet.nats.state import read_state
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import Control, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
-
-CARTPOLE = gymnasium.make("CartPole-v1")
 SYNC: dict[str, Any] = {
     "mode": "Sync",
     "workers": 2,
@@ -39,11 +31,7 @@ SYNC: dict[str, Any] = {
 RANDOM: dict[str, Any] = {"mode": "Async", "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
 
 
-def actor_critic() -> nn.Module:
-    return ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
-
-
-def copied(server: "Server") -> Path:
+def copied(server: Server) -> Path:
     """Copy the server's storage while it runs, as the disk would have it."""
     copy = server.folder / "copy"
     with suppress(shutil.Error):  # of files that were removed meanwhile
@@ -51,7 +39,7 @@ def copied(server: "Server") -> Path:
     return copy
 
 
-def put_back(server: "Server", copy: Path) -> None:
+def put_back(server: Server, copy: Path) -> None:
     server.kill()
     shutil.rmtree(server.folder / "jetstream")
     copy.rename(server.folder / "jetstream")
@@ -66,9 +54,13 @@ def sent(transport: NatsWorkerTransport, *numbers: float) -> None:
     transport.report(replace(worker, batches=transport._sequence))
 
 
+def transport_of(collector: Collector) -> Any:
+    return collector._gatherer._transport
+
+
 def pull_nothing(collector: Collector) -> Any:
     """Let no batch come to the learner until NATS returns. Return its transport."""
-    transport: Any = collector._gatherer._transport
+    transport = transport_of(collector)
 
     async def end_requests() -> None:
         client, inbox = transport._link.client, f"{transport._puller._inbox}.*"
@@ -83,7 +75,7 @@ def pull_nothing(collector: Collector) -> Any:
 
 
 def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
     workers = [start_worker(job, index) for index in range(2)]
@@ -104,27 +96,13 @@ def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(
         assert worker.error is None
 
 
-def next_of(collector: Collector) -> "Future[Any]":
-    """Wait for the next batch in a thread."""
-    batch: Future[Any] = Future()
-
-    def wait() -> None:
-        try:
-            batch.set_result(next(collector))
-        except BaseException as error:
-            batch.set_exception(error)
-
-    threading.Thread(target=wait, daemon=True).start()
-    return batch
-
-
-def test_a_round_whose_fragments_were_lost_gets_them_again(server: "Server", connect: Connect) -> None:
+def test_a_round_whose_fragments_were_lost_gets_them_again(server: Server, connect: Connect) -> None:
     server.provision(**SYNC | {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": 12}})
     senders = [NatsWorkerTransport(server.link(Role.WORKER), index) for index in range(2)]
     copy = copied(server)
     collector = connect(actor_critic())
     pull_nothing(collector)
-    batch = next_of(collector)
+    batch = begin(next, collector)
     for index, sender in enumerate(senders):
         sender.wait_until(lambda sender=sender: sender.control is not None and sender.control.round == 1)  # type: ignore[misc]
         sender.send(fragment(float(index)), replace(META, session=1, round=1)).stored.result(20)
@@ -133,7 +111,7 @@ def test_a_round_whose_fragments_were_lost_gets_them_again(server: "Server", con
 
 
 def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
-    server: "Server", connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     job = server.provision(**SYNC)
     first, second = (start_worker(job, index) for index in range(2))
@@ -142,7 +120,7 @@ def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
         copy = copied(server)
         list(islice(collector, 5))
         second.transport.close()  # it dies with the node
-        batch = next_of(collector)
+        batch = begin(next, collector)
         first.transport.wait_until(lambda: first.transport.control.round == 9)  # type: ignore[union-attr]
         first.wait_for(WorkerState.WAITING_FOR_LEARNER)
         put_back(server, copy)
@@ -153,7 +131,7 @@ def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
     third.join()
 
 
-def test_lost_batches_are_counted_as_missed(server: "Server", connect: Connect) -> None:
+def test_lost_batches_are_counted_as_missed(server: Server, connect: Connect) -> None:
     server.provision(**RANDOM)
     collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     sent(worker, 0)
@@ -168,7 +146,7 @@ def test_lost_batches_are_counted_as_missed(server: "Server", connect: Connect) 
     assert collector.stats().missed == 3
 
 
-def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(server: "Server", connect: Connect) -> None:
+def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(server: Server, connect: Connect) -> None:
     server.provision(**RANDOM)
     collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     copy = copied(server)
@@ -185,8 +163,30 @@ def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(serv
     assert collector.stats().repeated == 0
 
 
+def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_acknowledged(
+    server: Server, connect: Connect
+) -> None:
+    server.provision(**RANDOM)
+    collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    copy = copied(server)
+    first.close()
+    lost = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    sent(lost, 0, 1, 2)
+    receiver = transport_of(collector)._receiver
+    wait_until(lambda: len(receiver._ready) == 3)
+    lost.close()
+    os.kill(server.pid, signal.SIGSTOP)
+    assert values(collector, 3) == [0.0, 1.0, 2.0]
+    wait_until(lambda: len(receiver._acknowledging) == 3)
+    put_back(server, copy)
+    again = NatsWorkerTransport(server.link(Role.WORKER), 0)  # in the same place: with the same host and process id
+    wait_until(lambda: server.queued() == 0)  # it has begun
+    sent(again, 10, 11, 12)
+    assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
+
+
 def test_the_last_batches_of_a_worker_that_died_with_nats_are_missed(
-    server: "Server", connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "CHECK_WORKERS_S", 0.05)
     server.provision(**RANDOM)
@@ -196,10 +196,7 @@ def test_the_last_batches_of_a_worker_that_died_with_nats_are_missed(
     copy = copied(server)
     transport = pull_nothing(collector)
     sent(worker, 1, 2, 3, 4)
-    until = time.monotonic() + 20
-    while transport.workers()[0].batches < 5:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: transport.workers()[0].batches >= 5)
     collector._gatherer.check_workers()
     worker.close()
     put_back(server, copy)

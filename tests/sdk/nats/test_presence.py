@@ -2,27 +2,21 @@
 
 import logging
 import shutil
-import time
-from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.job_server import Connect, Server, StartWorker
+from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet import Collector, CollectorJob
-from rollfleet.nats import presence, transport
+from rollfleet.nats import polling, presence, transport
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import is_missing
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 ASYNC: dict[str, Any] = {
     "mode": "Async",
     "workers": 1,
@@ -39,12 +33,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (presence, transport):
         monkeypatch.setattr(module, "WARN_AFTER_S", 0.5)
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.1)
-    monkeypatch.setattr(presence, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(polling, "POLL_EVERY_S", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_nats_that_came_back_empty_is_waited_for(
-    server: "Server", connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = server.provision(**ASYNC)
     worker, owner = start_worker(job, 0), server.link()
@@ -57,10 +51,7 @@ def test_a_nats_that_came_back_empty_is_waited_for(
             server.kill()
             shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
             server.start_again()
-            until = time.monotonic() + 30
-            while sum(WAITS in each.getMessage() for each in caplog.records) < 3:  # worker, learner, observer
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait_until(lambda: sum(WAITS in message for message in caplog.messages) >= 3)  # worker, learner, observer
         owner.call(provision(owner, job), timeout_s=10)
         list(islice(collector, 3))
         next(observer)
@@ -72,7 +63,7 @@ def test_a_nats_that_came_back_empty_is_waited_for(
 
 
 @pytest.mark.parametrize("role", [None, *Role])
-def test_each_role_may_ask_whether_its_job_exists(server: "Server", role: Role | None) -> None:
+def test_each_role_may_ask_whether_its_job_exists(server: Server, role: Role | None) -> None:
     owner = server.link()
     link: Link = server.link(role)
     assert link.call(is_missing(link), timeout_s=5)

@@ -32,7 +32,7 @@ ACTIONS = {
 Space = gymnasium.Space[Any]
 
 
-def made(action_space: Space, *, seen: Space = SEEN, activation: Any = "Tanh", envs: int = ENVS) -> tuple[Any, FastMlp]:
+def pair(action_space: Space, *, seen: Space = SEEN, activation: Any = "Tanh", envs: int = ENVS) -> tuple[Any, FastMlp]:
     policy = ActorCritic(seen, action_space, hidden=(16, 8), activation=activation)
     (*_, head), (*_, value) = policy.actor, policy.critic
     assert isinstance(head, nn.Linear)
@@ -54,7 +54,7 @@ def observations(*lead: int) -> Any:
 @pytest.mark.parametrize("activation", ["Tanh", "Relu"])
 @pytest.mark.parametrize("actions", ACTIONS)
 def test_the_most_likely_actions_and_their_outputs_equal_the_plain_policys(actions: str, activation: str) -> None:
-    policy, quick = made(ACTIONS[actions], activation=activation)
+    policy, quick = pair(ACTIONS[actions], activation=activation)
     steps = BLOCK + 3
     seen = observations(steps, ENVS)
     with exploring(Exploration.MODE), torch.inference_mode():
@@ -70,7 +70,7 @@ def test_the_most_likely_actions_and_their_outputs_equal_the_plain_policys(actio
 
 @pytest.mark.parametrize("actions", ACTIONS)
 def test_log_probabilities_of_samples_equal_the_plain_policys(actions: str) -> None:
-    policy, quick = made(ACTIONS[actions])
+    policy, quick = pair(ACTIONS[actions])
     seen = observations(BLOCK + 3, ENVS)
     assert quick.begin()
     chosen = np.stack([quick.act(each).copy() for each in seen])
@@ -83,7 +83,7 @@ def test_log_probabilities_of_samples_equal_the_plain_policys(actions: str) -> N
 @pytest.mark.parametrize("actions", ["discrete", "bounded", "unbounded"])
 def test_samples_have_the_plain_policys_distribution(actions: str) -> None:
     envs, steps = 500, 40
-    policy, quick = made(ACTIONS[actions], envs=envs)
+    policy, quick = pair(ACTIONS[actions], envs=envs)
     seen = np.tile(observations(1), (envs, 1))
     torch.manual_seed(1)
     assert quick.begin()
@@ -101,7 +101,7 @@ def test_samples_have_the_plain_policys_distribution(actions: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_samples_and_another_seed_others() -> None:
-    _, quick = made(Discrete(4))
+    _, quick = pair(Discrete(4))
     seen = observations(20, ENVS)
 
     def actions(seed: int) -> list[Any]:
@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_samples_and_another_seed_others() -> None:
 
 
 def test_noise_in_the_rest_of_a_block_has_the_scale_of_the_newest_weights() -> None:
-    policy, quick = made(ACTIONS["unbounded"])
+    policy, quick = pair(ACTIONS["unbounded"])
     seen = np.zeros((ENVS, 3), np.float32)
     with torch.no_grad():
         policy.actor[-1].weight.zero_()  # actions are noise
@@ -134,7 +134,7 @@ def test_noise_in_the_rest_of_a_block_has_the_scale_of_the_newest_weights() -> N
 
 
 def test_new_weights_apply_from_the_next_fragment_on() -> None:
-    policy, quick = made(Discrete(4))
+    policy, quick = pair(Discrete(4))
     seen = observations(ENVS)
 
     def value() -> float:
@@ -200,7 +200,7 @@ def without_bias(policy: ActorCritic) -> None:
 
 @pytest.mark.parametrize("change", [hooked, replaced, doubled, with_dropout, without_bias])
 def test_a_policy_that_becomes_unusual_is_called_directly(change: Callable[[ActorCritic], None]) -> None:
-    policy, quick = made(Discrete(4))
+    policy, quick = pair(Discrete(4))
     assert quick.begin()
     change(policy)
     assert not quick.begin()
@@ -217,14 +217,14 @@ def hook_on_all_modules() -> Iterator[None]:
 
 @pytest.mark.parametrize("around", [hook_on_all_modules, lambda: torch.autocast("cpu")])
 def test_a_torch_wide_mode_makes_the_policy_be_called(around: Any) -> None:
-    _, quick = made(Discrete(4))
+    _, quick = pair(Discrete(4))
     with around():
         assert not quick.begin()
     assert quick.begin()
 
 
 def test_large_products_are_left_to_torch() -> None:
-    _, quick = made(Discrete(4), envs=5000)
+    _, quick = pair(Discrete(4), envs=5000)
     assert not quick.begin()
 
 
@@ -233,7 +233,7 @@ def test_a_batch_has_the_policys_outputs(backend: str) -> None:
     if backend == "EnvPool":
         pytest.importorskip("envpool")
     env = make_env(EnvSpec.model_validate({"id": "CartPole-v1", "numEnvs": 4, "backend": backend}))
-    policy, _ = made(Discrete(2), seen=env.single_observation_space)
+    policy, _ = pair(Discrete(2), seen=env.single_observation_space)
     rollout = Rollout(env, policy, steps=BLOCK + 9, seeds=Seeds.derive(0, 0, 0, 4), trajectories=TrajectoryIds(0, 0))
     for version in range(3):
         steps = rollout.collect(version=version).steps
@@ -246,7 +246,7 @@ def test_a_batch_has_the_policys_outputs(backend: str) -> None:
 
 def test_padding_stays_zero() -> None:
     env = make_env(EnvSpec(id="CartPole-v1", num_envs=4))
-    policy, _ = made(Discrete(2), seen=env.single_observation_space)
+    policy, _ = pair(Discrete(2), seen=env.single_observation_space)
     collect = CollectSpec(frames_per_batch=1, reset_when_done=False)
     rollout = Rollout(
         env, policy, steps=200, seeds=Seeds.derive(0, 0, 0, 4), trajectories=TrajectoryIds(0, 0), collect=collect

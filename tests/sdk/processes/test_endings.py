@@ -12,40 +12,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import psutil
 import pytest
+from tests.job_server import actor_critic
 
-import rollfleet
 from rollfleet import Collector
 from rollfleet.errors import JobEnded
 from rollfleet.processes.transport import ProcessesTransport
+from rollfleet.testing import CountingEnv
 from rollfleet.transports.workload import Workload
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import Control, LearnerPhase
 from rollfleet_api.validation import parse_job
 
 PATIENCE_S = 60.0
-CARTPOLE = gymnasium.make("CartPole-v1")
 
 
-class Stuck(gymnasium.Env[Any, Any]):
+class Stuck(CountingEnv):
     """Never returns from its second step."""
 
-    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
-    action_space = gymnasium.spaces.Discrete(2)
-    steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        return np.zeros(3, np.float32), {}
-
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        while self.steps > 1:
+        while self._steps:
             signal.pause()
-        return np.zeros(3, np.float32), 1.0, False, False, {}
+        return super().step(action)
 
 
 def resources() -> tuple[int, int, int, list[str]]:
@@ -58,7 +47,7 @@ def resources() -> tuple[int, int, int, list[str]]:
 
 
 def collector(**options: Any) -> Collector:
-    policy = rollfleet.ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)
+    policy = actor_critic()
     small: dict[str, Any] = {
         "num_envs": 2,
         "frames_per_batch": 16,
@@ -110,9 +99,7 @@ def test_learner_that_raises_leaves_nothing_behind() -> None:
     assert resources() == before
 
 
-def test_killed_and_restarted_workers_leave_nothing_behind(
-    started: Callable[[], list[psutil.Process]],
-) -> None:
+def test_killed_and_restarted_workers_leave_nothing_behind(started: Callable[[], list[psutil.Process]]) -> None:
     before = resources()
     with collector(workers=1, max_restarts_per_worker=3) as frames:
         next(frames)
@@ -167,12 +154,7 @@ def test_workers_survive_the_end_of_a_fork_of_their_learner() -> None:
 
 
 def test_transport_closes_while_its_workers_wait_for_capacity() -> None:
-    spec = {
-        "workers": 2,
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 4},
-    }
+    spec = {"workers": 2, "env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 4}}
     job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
     before = resources()
     transport = ProcessesTransport(Workload.of(job), start_method="fork")
@@ -226,7 +208,7 @@ ENDINGS = {
     "is terminated": "os.kill(os.getpid(), signal.SIGTERM)\nnext(collector)",
     "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
     "exits with a thread inside": "threading.Thread(target=lambda: list(collector), daemon=True).start()",
-    "has made it in a thread, and is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "has constructed it in a thread, and is killed": "os.kill(os.getpid(), signal.SIGKILL)",
 }
 
 
@@ -272,8 +254,8 @@ def test_no_process_outlives_a_program_that(ending: str, run: Callable[[str], tu
         make, tail = tail.split("\nfor _ in", 1)
         lines = make.replace("\n", "")
         program = (
-            f"{head}made = []\nmaker = threading.Thread(target=lambda: made.append({lines}))\n"
-            f"maker.start(); maker.join(); collector = made[0]\nfor _ in{tail}"
+            f"{head}collectors = []\nmaker = threading.Thread(target=lambda: collectors.append({lines}))\n"
+            f"maker.start(); maker.join(); collector = collectors[0]\nfor _ in{tail}"
         )
     pids, errors = run(program)
     assert len(pids) >= 2, errors

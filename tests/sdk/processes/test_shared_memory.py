@@ -14,8 +14,9 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from tests.sdk.nats.numbered_batches import META, fragment
 
-from rollfleet.data.batch import Fragment, Key
+from rollfleet.data.batch import Key
 from rollfleet.errors import JobEnded, MessageCorrupt, MessageTooLarge
 from rollfleet.processes.control_block import ControlBlock, Instructions
 from rollfleet.processes.messages import BatchReady, MessageReader, encode_message
@@ -24,9 +25,8 @@ from rollfleet.system.shared_memory import GRANULARITY, SharedMemory
 from rollfleet.wire.buffer_pool import SMALL_BYTES, BufferPool
 from rollfleet.wire.codec import decode, encode
 from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerStatus
+from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus
 
-META = BatchMeta(session=1, round=0, version=1, frames=6)
 FORK = multiprocessing.get_context("fork")
 
 
@@ -108,24 +108,6 @@ def test_instructions_that_do_not_fit_are_refused() -> None:
 
 
 # Batches.
-
-
-def fragment(value: float, *, steps: int = 3, size: int = 4) -> Fragment:
-    flags = torch.zeros(2, steps, 1, dtype=torch.bool)
-    return Fragment(
-        steps={
-            ("observation",): torch.full((2, steps, size), value),
-            ("action",): torch.zeros(2, steps, dtype=torch.int64),
-            ("next", "reward"): torch.ones(2, steps, 1),
-            ("next", "terminated"): flags,
-            ("next", "truncated"): flags.clone(),
-            ("collector", "traj_ids"): torch.zeros(2, steps, dtype=torch.int64),
-        },
-        final={("observation",): torch.full((2, size), value)},
-        episode_returns=torch.empty(0, dtype=torch.float64),
-        episode_lengths=torch.empty(0, dtype=torch.int64),
-        version=1,
-    )
 
 
 class Learner:

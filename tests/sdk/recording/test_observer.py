@@ -4,16 +4,16 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.job_server import Connect, Server
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 
 import rollfleet
-from rollfleet import Collector, CollectorJob
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
-from rollfleet.nats import presence
+from rollfleet.nats import polling, presence
 from rollfleet.nats.streams import deprovision
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.recording.observer import Observer
@@ -21,18 +21,13 @@ from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, pack
 from rollfleet_api.permissions import Role
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
 Observe = Callable[..., Observer]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 16}}
 
 
 @pytest.fixture
-def observe(server: "Server") -> Iterator[Observe]:
+def observe(server: Server) -> Iterator[Observe]:
     """`rollfleet.observe` of the job `default/test`; closed after the test."""
     with ExitStack() as stack:
 
@@ -48,7 +43,7 @@ def seen_by(seen: Observer, count: int) -> list[float]:
     return [float(batch["observation"].mean()) for batch in islice(seen, count)]
 
 
-def test_several_evaluators_receive_the_learners_batches(server: "Server", connect: Connect, observe: Observe) -> None:
+def test_several_evaluators_receive_the_learners_batches(server: Server, connect: Connect, observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluators = [observe(), observe()]
     link = server.link(Role.WORKER)
@@ -65,7 +60,7 @@ def test_several_evaluators_receive_the_learners_batches(server: "Server", conne
     assert [evaluator.missed for evaluator in (*evaluators, late)] == [0, 0, 0]
 
 
-def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: "Server", observe: Observe) -> None:
+def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server, observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     link = server.link(Role.WORKER)
@@ -75,7 +70,7 @@ def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: "Serve
     assert evaluator.missed == 2
 
 
-def test_a_batch_that_waits_for_space_is_observed_once(server: "Server", connect: Connect, observe: Observe) -> None:
+def test_a_batch_that_waits_for_space_is_observed_once(server: Server, connect: Connect, observe: Observe) -> None:
     server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 1}})
     evaluator = observe()
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -101,7 +96,7 @@ def test_a_batch_that_waits_for_space_is_observed_once(server: "Server", connect
 
 
 def test_an_observer_slower_than_the_workers_counts_lost_batches(
-    server: "Server", connect: Connect, observe: Observe
+    server: Server, connect: Connect, observe: Observe
 ) -> None:
     server.provision(**ASYNC)
     evaluator = observe(memory_bytes=1)
@@ -127,7 +122,7 @@ def _wait_until_all_have_come(evaluator: Observer) -> None:
         pass
 
 
-def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: "Server", connect: Connect) -> None:
+def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC)
     host, transport = server.host_port.split(":")
     with socket.create_connection((host, int(transport))) as deaf:
@@ -146,7 +141,7 @@ def test_an_observer_that_does_not_read_its_connection_delays_no_one(server: "Se
         assert collector.stats().missed == 0
 
 
-def test_corrupt_batches_are_counted_and_later_ones_arrive(server: "Server", observe: Observe) -> None:
+def test_corrupt_batches_are_counted_and_later_ones_arrive(server: Server, observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     link = server.link(Role.WORKER)
@@ -160,7 +155,7 @@ def test_corrupt_batches_are_counted_and_later_ones_arrive(server: "Server", obs
     assert evaluator.corrupt == 4
 
 
-def test_nats_can_be_killed_and_restarted(server: "Server", observe: Observe) -> None:
+def test_nats_can_be_killed_and_restarted(server: Server, observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -174,7 +169,7 @@ def test_nats_can_be_killed_and_restarted(server: "Server", observe: Observe) ->
     assert seen_by(evaluator, 1) == [1.0]
 
 
-def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: "Server", observe: Observe) -> None:
+def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: Server, observe: Observe) -> None:
     server.provision(**ASYNC)
     evaluator = observe()
     link, learner = server.link(Role.WORKER), server.link(Role.LEARNER)
@@ -189,9 +184,9 @@ def test_an_observer_ends_after_the_last_batch_of_a_complete_job(server: "Server
 
 
 def test_an_observer_ends_when_the_job_is_deleted(
-    server: "Server", observe: Observe, monkeypatch: pytest.MonkeyPatch
+    server: Server, observe: Observe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "CHECK_EVERY_S", 0.1)
+    monkeypatch.setattr(polling, "POLL_EVERY_S", 0.1)
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.3)
     server.provision(**ASYNC)
     evaluator = observe()
@@ -200,7 +195,7 @@ def test_an_observer_ends_when_the_job_is_deleted(
     assert seen_by(evaluator, 10) == []
 
 
-def test_a_workers_credentials_are_refused(server: "Server") -> None:
+def test_a_workers_credentials_are_refused(server: Server) -> None:
     server.provision(**ASYNC)
     with pytest.raises(ConnectionFailed, match="may not read the batches of default/test: use its learner's"):
         rollfleet.observe(server.subjects.key, address=server.url(Role.WORKER), timeout_s=10)

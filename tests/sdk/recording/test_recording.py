@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.sdk.nats.numbered_batches import fragment
 
 import rollfleet
-from rollfleet import ActorCritic, Collector, CollectorJob, Recording
+from rollfleet import CollectorJob, Recording
 from rollfleet.errors import JobInvalid, RecordingDamaged
 from rollfleet.recording.recorder import Recorder
 from rollfleet.recording.segments import Description, Record, SegmentWriter, scan, segments_in
@@ -25,14 +25,8 @@ from rollfleet_api.messages import BatchMeta
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
-
-Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], "WorkerThread"]
 StartRecorder = Callable[..., Recorder]
 
-CARTPOLE = gymnasium.make("CartPole-v1")
 ASYNC: dict[str, Any] = {
     "mode": "Async",
     "workers": 2,
@@ -44,7 +38,7 @@ WITHIN_S = 30.0
 
 
 @pytest.fixture
-def record(server: "Server") -> Iterator[StartRecorder]:
+def record(server: Server) -> Iterator[StartRecorder]:
     """`rollfleet.record` of the job `default/test`; closed after the test."""
     with ExitStack() as stack:
 
@@ -70,7 +64,7 @@ def assert_same(recorded: TensorDict, learned: TensorDict) -> None:
 def test_a_recording_equals_the_learners_batches(
     spec: dict[str, Any],
     tmp_path: Path,
-    server: "Server",
+    server: Server,
     connect: Connect,
     start_worker: StartWorker,
     record: StartRecorder,
@@ -78,7 +72,7 @@ def test_a_recording_equals_the_learners_batches(
     job = server.provision(**spec | {"weights": {"maxLag": 1000}} if spec is ASYNC else spec)
     recorder = record(tmp_path / "recording", segment_bytes=20_000)
     workers = [start_worker(job, index) for index in range(2)]
-    with connect(ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space)) as collector:
+    with connect(actor_critic()) as collector:
         learned = [batch.clone() for batch in islice(collector, 12)]
     for worker in workers:
         worker.join()
@@ -103,7 +97,7 @@ def test_a_recording_equals_the_learners_batches(
 
 
 def test_a_restarted_recorder_adds_new_batches(
-    tmp_path: Path, server: "Server", connect: Connect, start_worker: StartWorker, record: StartRecorder
+    tmp_path: Path, server: Server, connect: Connect, start_worker: StartWorker, record: StartRecorder
 ) -> None:
     job = server.provision(**ASYNC | {"workers": 1, "delivery": {"maxBatchesAhead": 1}, "policy": {"random": {}}})
     first = record(tmp_path)
@@ -126,7 +120,7 @@ def test_a_restarted_recorder_adds_new_batches(
     assert len(numbers) >= 6
 
 
-def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: "Server", record: StartRecorder) -> None:
+def test_a_folder_has_one_recorder_and_one_job(tmp_path: Path, server: Server, record: StartRecorder) -> None:
     server.provision(**ASYNC)
     recorder = record(tmp_path / "a")
     with pytest.raises(JobInvalid, match=r"another recorder writes into .*a; name another folder"):

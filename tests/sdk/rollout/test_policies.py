@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import PolicyInvalid
-from rollfleet.exploration import Exploration
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.factory import Policy
 from rollfleet.rollout.rollout import Rollout
@@ -95,13 +94,6 @@ def test_a_tensordict_module_is_read_by_its_keys() -> None:
     batch = to_batch(rollout_of(PENDULUM, normal_module()).collect(version=0))
     normal = torch.distributions.Normal(batch["params", "loc"], batch["params", "scale"])
     torch.testing.assert_close(batch["action_log_prob"], normal.log_prob(batch["action"]).sum(-1))
-
-
-@pytest.mark.parametrize("how", [Exploration.MODE, Exploration.MEAN])
-def test_exploration_applies_to_a_tensordict_module(how: Exploration) -> None:
-    collect = CollectSpec(frames_per_batch=1, exploration=how)
-    batch = to_batch(rollout_of(PENDULUM, normal_module(), collect=collect).collect(version=0))
-    assert torch.equal(batch["action"], batch["params", "loc"])
 
 
 def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None:

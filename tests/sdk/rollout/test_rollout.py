@@ -15,14 +15,13 @@ from torch import Tensor
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.exploration import Exploration
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.factory import Policy
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.job import CollectSpec, EnvSpec, Vectorization
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
@@ -77,15 +76,6 @@ def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vec
     assert all(value.data_ptr() != third.steps[key].data_ptr() for key, value in second.steps.items())
 
 
-def test_an_episode_continues_across_fragments() -> None:
-    rollout = rollout_of(PENDULUM, RandomPolicy(gymnasium.spaces.Box(-2, 2, (1,))), steps=150)
-    one, two = (to_batch(rollout.collect(version=0)).clone() for _ in range(2))
-    assert torch.equal(one["next", "observation"][:, -1], two["observation"][:, 0])
-    assert torch.equal(one["collector", "traj_ids"][:, -1], two["collector", "traj_ids"][:, 0])
-    assert not one["next", "done"].any()
-    assert two["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 49], [1, 49]]  # Pendulum ends after 200
-
-
 def test_returns_and_lengths_are_of_whole_episodes() -> None:
     rollout = rollout_of(PENDULUM, RandomPolicy(gymnasium.spaces.Box(-2, 2, (1,))), steps=150)
     one, two = rollout.collect(version=0), rollout.collect(version=0)
@@ -122,21 +112,6 @@ def test_another_seed_worker_or_incarnation_gives_other_frames(other: dict[str, 
     one, two = first_fragment(), first_fragment(**other)
     for key in (("observation",), ("action",)):
         assert not torch.isclose(one.steps[key], two.steps[key]).any()
-
-
-def test_environments_of_one_worker_differ() -> None:
-    steps = rollout_of(PENDULUM, mlp(PENDULUM)).collect(version=0).steps
-    assert not torch.isclose(steps["observation",][0], steps["observation",][1]).any()
-    assert not torch.isclose(steps["action",][0], steps["action",][1]).any()
-
-
-def test_the_processs_own_generator_does_not_change() -> None:
-    rollout = rollout_of(CARTPOLE, mlp(CARTPOLE))
-    torch.manual_seed(3)
-    rollout.collect(version=0)
-    drawn = torch.rand(1)
-    torch.manual_seed(3)
-    assert torch.equal(drawn, torch.rand(1))
 
 
 # --- Random actions --------------------------------------------------------------------------------------------------
@@ -246,28 +221,10 @@ def test_images_stay_uint8_when_the_environment_reuses_its_array() -> None:
 # --- Options ---------------------------------------------------------------------------------------------------------
 
 
-def test_exploration_reaches_the_policy() -> None:
-    fragments = [
-        rollout_of(PENDULUM, mlp(PENDULUM), collect=CollectSpec(frames_per_batch=1, exploration=how)).collect(version=0)
-        for how in Exploration
-    ]
-    random, mode, mean, deterministic = fragments
-    assert same(mode, mean)
-    assert same(mode, deterministic)
-    assert not same(mode, random)
-
-
 def test_a_frame_limit_on_an_environment_that_resets_by_itself_is_refused() -> None:
     spec = EnvSpec(id="CartPole-v1", num_envs=2, vectorization=Vectorization.NATIVE)
     with pytest.raises(EnvironmentInvalid, match=r"resets by itself \(NextStep\).*TimeLimit\(env, 9\)"):
         rollout_of(spec, zeros, collect=CollectSpec(frames_per_batch=1, max_frames_per_traj=9))
-
-
-def test_wrappers_apply_to_each_environment() -> None:
-    wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TimeLimit", kwargs={"max_episode_steps": 4})]
-    spec = EnvSpec(id="CartPole-v1", num_envs=2, wrappers=wrappers)
-    batch = to_batch(rollout_of(spec, zeros, steps=9).collect(version=0))
-    assert batch["next", "truncated"].squeeze(-1).nonzero().tolist() == [[0, 3], [0, 7], [1, 3], [1, 7]]
 
 
 class Forgetful(gymnasium.vector.VectorWrapper):

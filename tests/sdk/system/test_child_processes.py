@@ -44,35 +44,26 @@ def ends(pid: int, within_s: float = 10.0) -> bool:
 # Output.
 
 
-def test_last_lines_of_both_outputs_are_kept() -> None:
-    async def go() -> None:
-        program = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); print('the end', file=sys.stderr)"
-        child = await python(program)
-        assert await child.wait() == 0
-        lines = child.last_output().splitlines()
-        assert lines == [*map(str, range(101 - LAST_LINES, 100)), "the end"]
-
-    asyncio.run(go())
+async def test_last_lines_of_both_outputs_are_kept() -> None:
+    program = "import sys; [print(i) for i in range(100)]; sys.stdout.flush(); print('the end', file=sys.stderr)"
+    child = await python(program)
+    assert await child.wait() == 0
+    lines = child.last_output().splitlines()
+    assert lines == [*map(str, range(101 - LAST_LINES, 100)), "the end"]
 
 
-def test_last_line_that_is_not_blank_is_the_cause() -> None:
-    async def go() -> None:
-        child = await python("print('Traceback'); print('  ValueError: no'); print(); print('  ')")
-        await child.wait()
-        assert child.last_line() == "ValueError: no"
-
-    asyncio.run(go())
+async def test_last_line_that_is_not_blank_is_the_cause() -> None:
+    child = await python("print('Traceback'); print('  ValueError: no'); print(); print('  ')")
+    await child.wait()
+    assert child.last_line() == "ValueError: no"
 
 
-def test_each_line_is_reported_when_it_is_written() -> None:
-    async def go() -> None:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python("import time; print('one'); time.sleep(600)", lines=lines)
-        assert await next_line(lines) == "one"
-        assert not child.ended
-        await child.stop(5)
-
-    asyncio.run(go())
+async def test_each_line_is_reported_when_it_is_written() -> None:
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    child = await python("import time; print('one'); time.sleep(600)", lines=lines)
+    assert await next_line(lines) == "one"
+    assert not child.ended
+    await child.stop(5)
 
 
 @pytest.mark.parametrize(
@@ -85,37 +76,28 @@ def test_each_line_is_reported_when_it_is_written() -> None:
     ],
     ids=["not UTF-8", "no newline", "a line of 3 MiB", "nothing"],
 )
-def test_odd_output_is_read_to_its_end(program: str, line: str) -> None:
-    async def go() -> None:
-        child = await python(program)
-        assert await child.wait() == 0
-        assert child.last_line() == line
-
-    asyncio.run(go())
+async def test_odd_output_is_read_to_its_end(program: str, line: str) -> None:
+    child = await python(program)
+    assert await child.wait() == 0
+    assert child.last_line() == line
 
 
 # Exits.
 
 
-def test_missing_program_is_an_error() -> None:
-    async def go() -> None:
-        before = psutil.Process().num_fds()
-        with pytest.raises(FileNotFoundError, match="no-such-program"):
-            await spawn("child", ["/no-such-program"], environ=ENVIRON)
-        await asyncio.sleep(0)  # asyncio closes descriptors in the loop's next turn
-        assert psutil.Process().num_fds() == before
-
-    asyncio.run(go())
+async def test_missing_program_is_an_error() -> None:
+    before = psutil.Process().num_fds()
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        await spawn("child", ["/no-such-program"], environ=ENVIRON)
+    await asyncio.sleep(0)  # asyncio closes descriptors in the loop's next turn
+    assert psutil.Process().num_fds() == before
 
 
-def test_exit_code_or_signal_is_returned() -> None:
-    async def go() -> None:
-        assert await (await python("raise SystemExit(3)")).wait() == 3
-        child = await python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-        assert await child.wait() == -signal.SIGKILL
-        assert child.ended
-
-    asyncio.run(go())
+async def test_exit_code_or_signal_is_returned() -> None:
+    assert await (await python("raise SystemExit(3)")).wait() == 3
+    child = await python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert await child.wait() == -signal.SIGKILL
+    assert child.ended
 
 
 @pytest.mark.parametrize(
@@ -136,38 +118,29 @@ POLITE = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); p
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(600)"
 
 
-def test_stopped_child_chooses_its_exit_code() -> None:
-    async def go() -> None:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(POLITE, lines=lines)
-        await next_line(lines)
-        await child.stop(30)
-        assert await child.wait() == 7
-
-    asyncio.run(go())
+async def test_stopped_child_chooses_its_exit_code() -> None:
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    child = await python(POLITE, lines=lines)
+    await next_line(lines)
+    await child.stop(30)
+    assert await child.wait() == 7
 
 
-def test_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
-    async def go() -> None:
-        lines: asyncio.Queue[str] = asyncio.Queue()
-        child = await python(STUBBORN, lines=lines)
-        await next_line(lines)
-        began = time.monotonic()
-        await child.stop(0.3)
-        assert 0.3 <= time.monotonic() - began < 5
-        assert await child.wait() == -signal.SIGKILL
-
-    asyncio.run(go())
+async def test_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
+    lines: asyncio.Queue[str] = asyncio.Queue()
+    child = await python(STUBBORN, lines=lines)
+    await next_line(lines)
+    began = time.monotonic()
+    await child.stop(0.3)
+    assert 0.3 <= time.monotonic() - began < 5
+    assert await child.wait() == -signal.SIGKILL
 
 
-def test_stopping_a_child_that_has_ended_is_harmless() -> None:
-    async def go() -> None:
-        child = await python("pass")
-        await child.wait()
-        await child.stop(5)
-        child.kill(signal.SIGTERM)
-
-    asyncio.run(go())
+async def test_stopping_a_child_that_has_ended_is_harmless() -> None:
+    child = await python("pass")
+    await child.wait()
+    await child.stop(5)
+    child.kill(signal.SIGTERM)
 
 
 WITH_GRANDCHILD = (

@@ -125,7 +125,7 @@ def test_repeated_chunks_of_a_pending_message_change_nothing() -> None:
     assembled = assembler.add(second)
     assert assembled is not None
     assert bytes(assembled.buffer) == b"abcdef"
-    assert (len(assembler), assembler.pending_bytes, assembler.dropped) == (0, 0, 0)
+    assert (len(assembler), assembler.pending_bytes, len(assembler.take_given_up())) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -165,7 +165,7 @@ def test_incomplete_messages_before_a_complete_one_of_the_worker_are_given_up() 
     for identity in kept + given_up:
         assembler.add(chunks(b"abcdef", identity, piece=3)[0])
     assert assembler.add(chunks(b"abc", sent_by(1, sequence=8), piece=3)[0]) is not None
-    assert (assembler.dropped, len(assembler)) == (2, 3)
+    assert (len(assembler.take_given_up()), len(assembler)) == (2, 3)
     for identity in kept[:2]:
         assert assembler.add(chunks(b"abcdef", identity, piece=3)[1]) is not None
 
@@ -174,7 +174,7 @@ def test_incomplete_message_of_an_earlier_incarnation_is_given_up() -> None:
     assembler = Assembler(max_message_bytes=100)
     assembler.add(chunks(b"abcdef", sent_by(1, incarnation=3, sequence=50), piece=3)[0])
     assert assembler.add(chunks(b"abc", sent_by(1, incarnation=4, sequence=0), piece=3)[0]) is not None
-    assert (assembler.dropped, len(assembler), assembler.pending_bytes) == (1, 0, 0)
+    assert (len(assembler.take_given_up()), len(assembler), assembler.pending_bytes) == (1, 0, 0)
 
 
 def test_oldest_incomplete_message_goes_when_there_are_too_many() -> None:
@@ -182,7 +182,7 @@ def test_oldest_incomplete_message_goes_when_there_are_too_many() -> None:
     cut = {worker: chunks(b"abcdef", sent_by(worker), piece=3) for worker in range(5)}
     for first, _ in cut.values():
         assembler.add(first)
-    assert (assembler.dropped, len(assembler)) == (2, 3)
+    assert (len(assembler.take_given_up()), len(assembler)) == (2, 3)
     assert [assembler.add(second) is not None for _, second in list(cut.values())[2:]] == [True] * 3
 
 
@@ -191,7 +191,7 @@ def test_oldest_incomplete_message_goes_when_pending_bytes_are_too_many() -> Non
     for worker in range(10):
         assembler.add(chunks(bytes(700), sent_by(worker), piece=350)[0])
         assert assembler.pending_bytes <= 2000
-    assert (assembler.dropped, len(assembler)) == (8, 2)
+    assert (len(assembler.take_given_up()), len(assembler)) == (8, 2)
     assert assembler.add(chunks(bytes(700), sent_by(9), piece=350)[1]) is not None
 
 
@@ -203,7 +203,7 @@ def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int
     size = -(-total_bytes // count)
     with pytest.raises(MessageCorrupt, match="6 bytes in 2 chunks, or"):
         assembler.add(forged(sent_by(), index=0, count=count, total_bytes=total_bytes, piece=bytes(size)))
-    assert (len(assembler), assembler.pending_bytes, assembler.dropped) == (0, 0, 1)
+    assert (len(assembler), assembler.pending_bytes, len(assembler.take_given_up())) == (0, 0, 1)
     assert assembler.add(second) is None  # nothing of the first attempt is left
     assert assembler.add(first) is not None
 

@@ -188,9 +188,7 @@ def test_meta_and_header_over_a_mebibyte_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.float8_e4m3fn)],
-    ids=["sparse", "float8"],
+    "tensor", [torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.float8_e4m3fn)], ids=["sparse", "float8"]
 )
 def test_tensor_that_has_no_plain_bytes_is_refused_by_name(tensor: torch.Tensor) -> None:
     with pytest.raises(TypeError, match="'next', 'reward'"):

@@ -1,4 +1,4 @@
-"""The fields of the cluster's objects that the command line shows.
+"""The objects of a job in the cluster, as far as Rollfleet explains them.
 
 All other fields are ignored: the cluster may be newer, or older, than this program.
 """
@@ -47,7 +47,7 @@ class JobSpecView(View):
 
 
 class JobView(View):
-    """A CollectorJob."""
+    """A CollectorJob in the cluster, with the status that the operator writes."""
 
     metadata: MetadataView
     spec: JobSpecView

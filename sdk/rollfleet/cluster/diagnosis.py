@@ -1,4 +1,4 @@
-"""The diagnosis of a job on a cluster, with advice: a pure function of the objects that kubectl shows."""
+"""The diagnosis of a job on a cluster, with advice: a pure function of its objects."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rollfleet.cli.kubectl_objects import EventView, JobView
+from rollfleet.cluster.views import EventView, JobView, one_line
 from rollfleet_api.status import Condition, ConditionType
 
 UNSEEN: Final = "Unseen"
@@ -24,7 +24,9 @@ ADVICE: Final = {
     "Invalid": "Correct the field that the message names; `rollfleet validate` shows the correction.",
     "LearnerCrashed": "See `rollfleet logs {job} --learner`. The learner restarts by itself.",
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
+    "LearnerGone": "Start the learner, and change the spec: each change tries again.",
     "NameTaken": "Delete or rename the object that the message names, or rename the job.",
+    "NatsFull": "Delete a job that the message names, or give NATS more space: docs/operations.md.",
     "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
     "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
     "OwnedElsewhere": "Rename the job, or give this installation its own signing key of NATS: see docs/security.md.",
@@ -65,6 +67,12 @@ class Diagnosis:
     message: str = ""
     advice: str = ""
     is_problem: bool = False
+
+    def __str__(self) -> str:
+        """Return all of it in one line, with the state first."""
+        reason = f" ({self.reason})" if self.reason else ""
+        explanation = ". ".join(one_line(text).rstrip(".") for text in (self.message, self.advice) if text)
+        return f"{self.state}{reason}" + (f": {explanation}" if explanation else "")
 
 
 def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:

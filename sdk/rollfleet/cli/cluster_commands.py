@@ -1,0 +1,194 @@
+"""The commands for jobs on a cluster, such as `rollfleet top` or `kubectl rollfleet top`: `rollfleet.Jobs` as text."""
+
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from rollfleet.cluster.jobs import Jobs
+    from rollfleet_api.job import CollectorJob
+
+app = typer.Typer()
+
+Job = Annotated[str, typer.Argument(help="Name of the job, or `namespace/name`.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option(help="Default: `KUBECONFIG`, or ~/.kube/config.", exists=True, dir_okay=False)
+]
+
+
+@app.command()
+def top(
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of jobs, or `namespace/name`. A single job is shown with its workers. Default: all jobs."
+        ),
+    ] = None,
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="Seconds between two updates.")] = 2.0,
+    context: Context = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show job status, live on a terminal (Ctrl-C to stop); print once when piped."""
+    from rollfleet.cli.top import overview, show
+
+    cluster, names = _jobs(context, namespace, kubeconfig), jobs or []
+
+    def read() -> "RenderableType":
+        if len(names) == 1:
+            described = cluster.describe(names[0])
+            return overview([described.job], described.pods, described.time)
+        found = [cluster.get(name) for name in names] or cluster.list(all_namespaces=all_namespaces)
+        return overview(found, None, datetime.now(UTC))
+
+    with suppress(KeyboardInterrupt):
+        show(_console(), read, every_s=every)
+
+
+@app.command()
+def doctor(context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
+    """Check this machine and the cluster, and say what to do. Exit with 1 if something is wrong."""
+    from rollfleet.cli.doctor import Verdict, findings
+
+    wrong = False
+    for finding in findings(lambda: _jobs(context, namespace, kubeconfig)):
+        typer.echo(str(finding))
+        wrong = wrong or finding.verdict is Verdict.WRONG
+    raise typer.Exit(int(wrong))
+
+
+@app.command()
+def describe(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
+    """Explain what is wrong with a job and how to fix it, then show its counters."""
+    _console().print(_jobs(context, namespace, kubeconfig).describe(job))
+
+
+@app.command(context_settings={"allow_interspersed_args": True})
+def submit(
+    job: Annotated[Path, typer.Argument(help="The job's YAML file.", exists=True, dir_okay=False)],
+    learner: Annotated[
+        Path | None,
+        typer.Option(
+            help="A Python script that runs as a pod of the job. It is sent, with the modules of yours that it and the "
+            "job import. Default: the job's own `learner`, or none.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments of the learner, after `--`.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the learner's log until the job ends.")] = False,
+    nats: Annotated[
+        str | None,
+        typer.Option(help="URL of a NATS server, instead of a cluster: publish the job there until it is complete."),
+    ] = None,
+    credentials: Annotated[
+        Path | None, typer.Option(help="A NATS credentials file, for --nats.", exists=True, dir_okay=False)
+    ] = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Submit a job to a cluster, or change it there, like `kubectl apply`; or publish it on a NATS server."""
+    from rollfleet_api.documents import read_job
+
+    known, sources = read_job(job), None
+    if nats:
+        if learner or follow or context or namespace or kubeconfig:
+            raise typer.BadParameter("--nats takes no cluster and no learner: start the learner yourself")
+        raise typer.Exit(_keep(known, nats, credentials))
+    from rollfleet.cli.submit import follow as show_log
+    from rollfleet.cli.submit import with_learner
+
+    if learner:
+        known, sources = with_learner(known, job.resolve().parent, learner, arguments or ())
+        typer.echo(f"sending {', '.join(sorted(sources.files))}", err=True)
+    jobs = _jobs(context, namespace, kubeconfig)
+    key = jobs.submit(known, sources=sources).key
+    typer.echo(f"{key} submitted", err=follow)
+    if follow:
+        raise typer.Exit(show_log(jobs, key, typer.echo, lambda state: typer.echo(state, err=True)))
+
+
+@app.command()
+def logs(
+    job: Job,
+    worker: Annotated[int | None, typer.Option(min=0, help="Show only this worker's log.")] = None,
+    learner: Annotated[bool, typer.Option("--learner", help="Show only the learner's log.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new lines until Ctrl-C.")] = False,
+    tail: Annotated[int, typer.Option(help="Number of last lines of each pod; -1 shows all.")] = -1,
+    context: Context = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show the logs of a job's workers and its learner."""
+    if learner and worker is not None:
+        raise typer.BadParameter("--learner and --worker exclude each other: give one of them")
+    jobs = _jobs(context, namespace, kubeconfig)
+    for line in jobs.logs(job, worker=worker, learner=learner, follow=follow, tail=None if tail < 0 else tail):
+        typer.echo(str(line))
+
+
+@app.command()
+def scale(
+    job: Job,
+    workers: Annotated[int, typer.Argument(min=1, help="New number of workers.")],
+    context: Context = None,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Change a job's number of workers. The learner keeps running."""
+    typer.echo(f"{_jobs(context, namespace, kubeconfig).scale(job, workers).key} scaled")
+
+
+@app.command()
+def suspend(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
+    """Stop a job's workers, and its learner if that is a pod, and free their resources."""
+    typer.echo(f"{_jobs(context, namespace, kubeconfig).suspend(job).key} suspended")
+
+
+@app.command()
+def resume(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
+    """Start a suspended job again."""
+    typer.echo(f"{_jobs(context, namespace, kubeconfig).resume(job).key} resumed")
+
+
+@app.command()
+def delete(job: Job, context: Context = None, namespace: Namespace = None, kubeconfig: Kubeconfig = None) -> None:
+    """Delete a job, its pods and its Secrets."""
+    _jobs(context, namespace, kubeconfig).delete(job)
+    typer.echo(f"{job} deleted")
+
+
+def _keep(job: "CollectorJob", nats: str, credentials: Path | None) -> int:
+    import asyncio
+
+    from rollfleet.cli.display import Display
+    from rollfleet.cli.publication import keep
+    from rollfleet.cli.stop_signal import until_signal
+    from rollfleet_api.address import Address
+
+    address = Address(url=nats, job=job.key, credentials=credentials)
+    return asyncio.run(until_signal(keep(job, address, Display(_console()))))
+
+
+def _jobs(context: str | None, namespace: str | None, kubeconfig: Path | None) -> "Jobs":
+    from rollfleet.cluster.jobs import Jobs
+
+    return Jobs(context=context, namespace=namespace, kubeconfig=kubeconfig)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    from rollfleet.cluster.description import WIDTH
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)

@@ -1,0 +1,96 @@
+"""The work behind `rollfleet submit` on a cluster: the learner as a pod of its job, its source, and its output."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollfleet.cli.error_lines import EXIT_FAILURE
+from rollfleet.cli.validate import importing_from
+from rollfleet.cluster.diagnosis import diagnose
+from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.sources import Sources
+from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.status import ConditionType
+from rollfleet_api.validation import parse_job
+
+
+def with_learner(
+    job: CollectorJob, folder: Path, learner: Path, arguments: Sequence[str] = ()
+) -> tuple[CollectorJob, Sources]:
+    """Return a job that runs a learner as a pod, and the modules that its pods need.
+
+    Args:
+        job: The job. Its own `learner.template` and `source` stay.
+        folder: The folder of the job's file, where the modules that it names may lie.
+        learner: The learner's file.
+        arguments: The learner's arguments.
+
+    Raises:
+        JobInvalid: The template runs another program.
+    """
+    data: dict[str, Any] = job.dump()
+    sources = Sources()
+    with importing_from(folder), importing_from(learner.resolve().parent):
+        for module in (learner.stem, *_modules(job)):
+            sources.keep(module)
+    source = data["spec"].setdefault("source", {"configMap": f"{job.metadata.name}-source"})
+    spec = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
+    containers = spec.setdefault("containers", [])
+    container: dict[str, Any] = containers[0] if containers else {"name": "learner", "workingDir": "/tmp"}
+    containers[:1] = [container]
+    command = container.setdefault("command", ["python", "-u", "-m", learner.stem])
+    if not any(learner.stem in str(part) for part in command):
+        runs = " ".join(map(str, command))
+        raise JobInvalid(f"spec.learner runs `{runs}`, not {learner.name}: remove that `command`, or --learner")
+    if arguments:
+        container["args"] = [*arguments]
+    if volumes := sources.folders(source["configMap"]):
+        for pod in (spec, data["spec"].setdefault("template", {}).setdefault("spec", {})):
+            pod["volumes"] = [*pod.get("volumes", []), *volumes]
+    return parse_job(data, origin="with the learner"), sources
+
+
+def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
+    """Show a learner's log until the job ends.
+
+    Args:
+        jobs: The jobs of the cluster.
+        job: The job.
+        show: Shows a line of the log.
+        explain: Shows the job's state, each time that it changes before the learner runs.
+
+    Returns:
+        The exit code: 0 if the job is complete, 1 if it failed.
+
+    Raises:
+        JobEnded: The job was deleted.
+    """
+    state, followed = "", set[str]()
+    while True:
+        for seen in jobs.watch(job):
+            if (now := f"{seen.key} is {diagnose(seen)}") != state:
+                state = now
+                explain(state)
+            if seen.held(ConditionType.COMPLETE):
+                return 0
+            if seen.held(ConditionType.FAILED):
+                return EXIT_FAILURE
+            pods = [pod for pod in jobs.describe(job).pods if pod.worker is None and pod.status.phase != "Pending"]
+            new = [pod for pod in pods if pod.metadata.name not in followed]
+            for pod in new:
+                followed.add(pod.metadata.name)
+                for line in jobs.api.logs(pod.metadata.namespace, pod.metadata.name, follow=True):
+                    show(line)
+            if new:
+                break  # the states of the meantime are past
+        else:
+            raise JobEnded(f"{job} was deleted")
+
+
+def _modules(job: CollectorJob) -> Iterator[str]:
+    """Yield the modules that a job names."""
+    env, policy = job.spec.env, job.spec.policy
+    for name in (env.entrypoint, env.id, policy.entrypoint, *(each.entrypoint for each in env.wrappers)):
+        if name and ":" in name:
+            yield name.partition(":")[0]

@@ -1,0 +1,11 @@
+"""Jobs on a Kubernetes cluster, from Python, by the official `kubernetes` client.
+
+- `api` makes the requests, `refusals` translates errors.
+- `jobs` is `rollfleet.Jobs`. `views`, `diagnosis` and `description` explain a job from its objects in the cluster.
+- `settings` is `rollfleet.Cluster`. `sources` and `definitions` collect the code that a job needs; `submission` is the
+  job of a collector.
+- `reach` and `tunnel` are the way to a job's NATS from outside of the cluster.
+
+This package must not import the collector or the command line. `kubernetes` is imported at the first request, not with
+this package.
+"""

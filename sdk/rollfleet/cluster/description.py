@@ -1,0 +1,174 @@
+"""A job explained: the state and its reason first, then counters, pods, conditions and events."""
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rollfleet.cluster.diagnosis import Diagnosis, diagnose, stale
+from rollfleet.cluster.views import EventView, JobView, PodView, age, one_line
+
+NEWEST_EVENTS: Final = 10
+_LEARNER_RESTARTS: Final = (
+    "starts again at an edit of learner, image, env, policy, source, catResults, trajFormat, precision or scheme; "
+    "follows all others"
+)
+WIDTH: Final = 2000
+"""Columns of text that is no terminal's, so that no line is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A job with its pods and events. `str()` is the text of `rollfleet describe`.
+
+    Attributes:
+        job: The job, with the status that the operator wrote.
+        pods: The pods of its workers and its learner.
+        events: Events about the job and its pods, the newest last.
+        time: When they were read, for ages.
+    """
+
+    job: JobView
+    pods: tuple[PodView, ...]
+    events: tuple[EventView, ...]
+    time: datetime
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """The job's state, its reason, and what to do."""
+        return diagnose(self.job, self.events)
+
+    def __str__(self) -> str:
+        """Return the text of `rollfleet describe`."""
+        console = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    def __rich__(self) -> Group:
+        """Return the same for a terminal."""
+        job, now = self.job, self.time
+        parts: list[RenderableType] = [*_reason(job, self.diagnosis), Text(), _counters(job, now)]
+        not_running = [pod for pod in newest_pods(self.pods) if pod.state not in ("Running", "Succeeded")]
+        if not_running:
+            title = Text("Pods that are not running", style="bold")
+            parts += [Text(), title, workers_table(not_running, self.pods, now)]
+        if job.status.conditions:
+            parts += [Text(), Text("Conditions", style="bold"), _conditions(job, now)]
+        if self.events:
+            parts += [Text(), Text("Events", style="bold"), _events(self.events, now)]
+        return Group(*parts)
+
+
+def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: datetime) -> Table:
+    """Build a table of pods.
+
+    Args:
+        shown: The pods with a row.
+        pods: All pods of the job; failed ones are counted as crashes.
+        now: The current time, for ages.
+    """
+    failed = Counter(pod.worker for pod in pods if pod.status.phase == "Failed")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("worker", justify="right", no_wrap=True)
+    for column in ("state", "node"):
+        table.add_column(column, no_wrap=True)
+    for column in ("crashes", "age"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("reason")
+    for pod in shown:
+        table.add_row(
+            "learner" if pod.worker is None else str(pod.worker),
+            Text(pod.state, style="" if pod.state in ("Running", "Succeeded") else "yellow"),
+            pod.spec.node_name or "-",
+            str(failed[pod.worker]),
+            age((now - pod.metadata.creation_timestamp).total_seconds()),
+            Text(one_line(pod.message)),
+        )
+    return table
+
+
+def newest_pods(pods: Iterable[PodView]) -> list[PodView]:
+    """Return the newest pod of each worker, by index, then the learner's newest."""
+    newest: dict[int | None, PodView] = {}
+    for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
+        newest[pod.worker] = pod
+    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.worker or 0))
+
+
+def amount_of_frames(job: JobView) -> str:
+    """Format the frames so far and the job's total."""
+    total = job.spec.collect.total_frames
+    return f"{job.status.frames:,}" + (f"/{total:,}" if total else "")
+
+
+def mean_return(job: JobView) -> str:
+    """Format the mean return of the last episodes."""
+    return "-" if job.status.mean_return is None else f"{job.status.mean_return:g}"
+
+
+def version(job: JobView) -> str:
+    """Format the published version and the oldest version that a worker acts on."""
+    published, applied = job.status.published_version, job.status.applied_version
+    return f"{'-' if published is None else published}/{'-' if applied is None else applied}"
+
+
+def lag(job: JobView) -> str:
+    """Format the lag of the slowest worker, in versions."""
+    published, applied = job.status.published_version, job.status.applied_version
+    return "-" if published is None or applied is None else str(max(published - applied, 0))
+
+
+def _reason(job: JobView, found: Diagnosis) -> Iterator[Text]:
+    style = "bold red" if found.is_problem else "bold"
+    reason = f" ({found.reason})" if found.reason else ""
+    yield Text(f"{job.key} is {found.state}{reason}", style=style)
+    yield from (Text(one_line(line)) for line in (found.message, found.advice, stale(job)) if line)
+
+
+def _counters(job: JobView, now: datetime) -> Table:
+    status, waits = job.status, job.status.waits
+    table = Table.grid(padding=(0, 3))
+    rows = {
+        "Mode": job.spec.mode,
+        "Workers": f"{status.workers.ready} of {status.workers.desired} ready, {status.restarts} restarts",
+        "GPUs": str(status.gpus),
+        "Frames": f"{amount_of_frames(job)}, {status.frames_per_second:,.0f}/s",
+        "Return": f"{mean_return(job)}, {status.episodes:,} episodes",
+        "Version": f"{version(job)}, lag {lag(job)}",
+        "Batches": f"{status.batches.delivered:,} delivered, {status.batches.dropped:,} dropped",
+        "Waits": f"learner {age(waits.learner_seconds)} for data; workers {age(waits.workers_for_learner_seconds)} "
+        f"for the learner, {age(waits.workers_for_weights_seconds)} for weights",
+        "Learner": _LEARNER_RESTARTS if job.spec.learner is not None else "",
+        "Last error": one_line(status.last_error or ""),
+        "Age": age((now - job.metadata.creation_timestamp).total_seconds()),
+    }
+    for name, value in rows.items():
+        if value:
+            table.add_row(Text(name, style="bold"), Text(value))
+    return table
+
+
+def _conditions(job: JobView, now: datetime) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for each in job.status.conditions:
+        changed = each.last_transition_time
+        since = age((now - datetime.fromisoformat(changed)).total_seconds()) if changed else ""
+        table.add_row(each.type, each.status, since, each.reason, Text(one_line(each.message)))
+    return table
+
+
+def _events(events: Sequence[EventView], now: datetime) -> Table:
+    table = Table.grid(padding=(0, 3))
+    for each in events[-NEWEST_EVENTS:]:
+        subject = f"{each.involved_object.kind.lower()}/{each.involved_object.name}"
+        style = "red" if each.type == "Warning" else ""
+        since = age((now - each.time).total_seconds())
+        table.add_row(since, Text(each.reason, style=style), Text(subject), Text(one_line(each.message)))
+    return table

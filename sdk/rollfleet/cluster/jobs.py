@@ -1,0 +1,340 @@
+"""`rollfleet.Jobs`: submit jobs to a cluster, watch, explain, change and delete them."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from rollfleet.arguments import seconds, shown, whole_number
+from rollfleet.cluster.api import ClusterApi, Manifest
+from rollfleet.cluster.diagnosis import diagnose
+from rollfleet.cluster.views import EventView, JobView, PodView, View
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
+from rollfleet_api.documents import read_job
+from rollfleet_api.fields import MAX_COUNT
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.kubernetes_names import JOB_LABEL
+from rollfleet_api.status import ConditionType
+from rollfleet_api.validation import JobErrors, parse_job
+
+if TYPE_CHECKING:
+    from rollfleet.cluster.description import Description
+    from rollfleet.cluster.sources import Sources
+
+V = TypeVar("V", bound=View)
+
+OWN_METADATA: Final = ("name", "labels", "annotations", "ownerReferences")
+"""The metadata that a user writes; all else is the API server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a pod's log.
+
+    Attributes:
+        worker: The worker's index. None: the learner.
+        text: The line, without its end.
+    """
+
+    worker: int | None
+    text: str
+
+    def __str__(self) -> str:
+        """Return the line with its process, as `rollfleet run` shows it."""
+        return f"[{'learner' if self.worker is None else f'worker {self.worker}'}] {self.text}"
+
+
+class Jobs:
+    """The jobs of a cluster, with the rights of a kubeconfig's user; in a pod, of its account.
+
+    A job is named `name`, in the namespace of these `Jobs`, or `namespace/name`. Each method raises `ClusterError` if
+    the cluster refuses or cannot be reached, and `JobNotFound` for a job that does not exist.
+
+    Args:
+        namespace: The namespace. None: that of the context or of the pod, else `default`.
+        context: The kubeconfig's context. None: the current one.
+        kubeconfig: The file. None: `KUBECONFIG`, or `~/.kube/config`.
+
+    Attributes:
+        api: The client, for other objects of the cluster.
+
+    Example:
+        >>> jobs = rollfleet.Jobs(namespace="team-a")  # doctest: +SKIP
+        >>> jobs.submit("job.yaml")  # doctest: +SKIP
+        >>> jobs.wait("cartpole", "Ready", timeout_s=600)  # doctest: +SKIP
+        >>> print(jobs.describe("cartpole"))  # doctest: +SKIP
+        team-a/cartpole is Running (Collecting)
+    """
+
+    def __init__(
+        self, *, namespace: str | None = None, context: str | None = None, kubeconfig: str | Path | None = None
+    ) -> None:
+        self.api = ClusterApi(context=context, namespace=namespace, kubeconfig=kubeconfig)
+
+    def submit(
+        self, job: CollectorJob | Mapping[str, Any] | str | Path, *, sources: "Sources | None" = None
+    ) -> JobView:
+        """Create a job, or change an existing one of its name to it, like `kubectl apply`.
+
+        Args:
+            job: The job, the content of its YAML, or the path of its file. Without `metadata.namespace` it goes to the
+                namespace of these `Jobs`.
+            sources: Modules for the ConfigMap that `spec.source` names. It is deleted with the job, unless you created
+                it. None: the ConfigMap is yours.
+
+        Raises:
+            JobInvalid: It is no valid job. The message names each mistake.
+        """
+        manifest = self._manifest(job)
+        if sources is None:
+            return _view(JobView, self.api.apply(manifest))
+        namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
+        files, before = sources.config_map(name, namespace), self.api.get("ConfigMap", namespace, name)
+        owners = before["metadata"].get("ownerReferences") if before else ()
+        if owners:
+            files["metadata"]["ownerReferences"] = owners
+        self.api.apply(files)  # before the job, whose pods wait for it
+        try:
+            created = _view(JobView, self.api.apply(manifest))
+        except BaseException:
+            if before is None:
+                self.api.delete("ConfigMap", namespace, name)
+            raise
+        if before is None:
+            owner = {"name": created.metadata.name, "uid": created.metadata.uid}
+            files["metadata"]["ownerReferences"] = [{"apiVersion": API_VERSION, "kind": KIND, **owner}]
+            self.api.apply(files)
+        return created
+
+    def get(self, job: str) -> JobView:
+        """Return a job with its status."""
+        namespace, name = self._parts(job)
+        found = self.api.get(KIND, namespace, name)
+        if found is None:
+            raise _not_found(namespace, name)
+        return _view(JobView, found)
+
+    def list(self, *, all_namespaces: bool = False) -> tuple[JobView, ...]:
+        """Return the jobs of the namespace, or of all namespaces."""
+        listed = self.api.list(KIND, None if all_namespaces else self.api.namespace)
+        return tuple(_view(JobView, each) for each in listed.items)
+
+    def watch(self, job: str, *, timeout_s: float | None = None) -> Iterator[JobView]:
+        """Yield a job as it is, and then after each change, until it is deleted.
+
+        Args:
+            job: The job.
+            timeout_s: End after this many seconds. None: watch until the job is deleted.
+        """
+        until = time.monotonic() + (MAX_COUNT if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        namespace, name = self._parts(job)
+        selector, last = f"metadata.name={name}", ""
+        while True:
+            listed = self.api.list(KIND, namespace, fields=selector)
+            if not listed.items and not last:
+                raise _not_found(namespace, name)
+            if not listed.items:
+                return
+            if (version := listed.items[0]["metadata"]["resourceVersion"]) != last:
+                last = version
+                yield _view(JobView, listed.items[0])
+            if (left_s := until - time.monotonic()) <= 0:
+                return
+            changes = self.api.watch(KIND, namespace, listed.resource_version, fields=selector, for_s=left_s)
+            try:
+                for change, found in changes:
+                    if change == "DELETED":
+                        return
+                    last = found["metadata"]["resourceVersion"]
+                    yield _view(JobView, found)
+            except ClusterError as error:
+                if error.reason != "Expired":
+                    raise
+
+    def wait(self, job: str, condition: str = "Complete", *, timeout_s: float | None = None) -> JobView:
+        """Wait until a condition of a job holds, and return the job.
+
+        Args:
+            job: The job.
+            condition: `Ready` (all workers run), `Complete`, `Failed`, `Suspended`, `Degraded` or `Progressing`.
+            timeout_s: The longest wait, in seconds. None: no limit.
+
+        Raises:
+            JobEnded: The job failed, is complete or was deleted instead.
+            JobInvalid: There is no such condition.
+            Timeout: The condition did not hold in time. The message has the job's state and its reason.
+        """
+        try:
+            wanted = ConditionType(condition)
+        except ValueError:
+            raise JobInvalid(f"condition: expected one of {', '.join(ConditionType)}, got {condition!r}") from None
+        for last in self.watch(job, timeout_s=timeout_s):
+            if last.held(wanted):
+                return last
+            if last.held(ConditionType.FAILED) or last.held(ConditionType.COMPLETE):
+                raise JobEnded(f"{last.key} does not become {condition}: it is {diagnose(last)}")
+        if self.api.get(KIND, *self._parts(job)) is None:
+            raise JobEnded(f"{job} was deleted before it was {condition}")
+        raise Timeout(f"{last.key} is not {condition} after {timeout_s:g} s: it is {diagnose(last)}")
+
+    def describe(self, job: str) -> "Description":
+        """Explain a job: its state, its reason and what to do, counters, pods and events. `str()` is the text."""
+        from rollfleet.cluster.description import Description
+
+        seen = self.get(job)
+        pods = self._pods(seen)
+        return Description(job=seen, pods=pods, events=self._events(seen, pods), time=datetime.now(UTC))
+
+    def events(self, job: str) -> tuple[EventView, ...]:
+        """Return the events about a job and its present pods, the newest last."""
+        seen = self.get(job)
+        return self._events(seen, self._pods(seen))
+
+    def logs(
+        self,
+        job: str,
+        *,
+        worker: int | None = None,
+        learner: bool = False,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the lines of a job's pods.
+
+        Args:
+            job: The job.
+            worker: Only this worker.
+            learner: Only the learner.
+            follow: Wait for new lines until the pods end.
+            tail: The number of last lines of each pod. None: all.
+
+        Raises:
+            JobInvalid: Both `worker` and `learner` are given.
+        """
+        if learner and worker is not None:
+            raise JobInvalid("`learner` and `worker` exclude each other: give one of them")
+        seen = self.get(job)
+        pods = [
+            pod
+            for pod in self._pods(seen)
+            if pod.status.phase != "Pending" and (pod.worker is None or not learner) and worker in (None, pod.worker)
+        ]
+        if not pods:
+            subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
+            raise ClusterError(f"{subject} has no pod that has started: {seen.key} is {diagnose(seen)}", 0, "NoPod")
+
+        def lines(pod: PodView) -> Iterator[LogLine]:
+            for text in self.api.logs(seen.metadata.namespace, pod.metadata.name, follow=follow, tail=tail):
+                yield LogLine(pod.worker, text)
+
+        return _merged([lines(pod) for pod in pods]) if follow else (line for pod in pods for line in lines(pod))
+
+    def scale(self, job: str, workers: int) -> JobView:
+        """Change a job's number of workers. The learner keeps running."""
+        return self.edit(job, {"workers": whole_number(workers, "workers", least=1)})
+
+    def suspend(self, job: str) -> JobView:
+        """Stop a job's workers, and its learner if that is a pod, and free their resources."""
+        return self.edit(job, {"suspend": True})
+
+    def resume(self, job: str) -> JobView:
+        """Start a suspended job again."""
+        return self.edit(job, {"suspend": False})
+
+    def edit(self, job: str, spec: Mapping[str, Any]) -> JobView:
+        """Change fields of a job's spec.
+
+        Args:
+            job: The job.
+            spec: The fields, in the words of the YAML, such as `{"collect": {"totalFrames": 1000}}`. All others stay;
+                None removes a field.
+        """
+        namespace, name = self._parts(job)
+        self.get(job)
+        return _view(JobView, self.api.patch(KIND, namespace, name, {"spec": dict(spec)}))
+
+    def delete(self, job: str) -> None:
+        """Delete a job, its pods and its Secrets."""
+        namespace, name = self._parts(job)
+        self.get(job)
+        self.api.delete(KIND, namespace, name)
+
+    def _parts(self, job: str) -> tuple[str, str]:
+        if not isinstance(job, str) or not re.fullmatch(r"([^/]+/)?[^/]+", job):
+            raise JobInvalid(f"job: expected `name` or `namespace/name`, got {shown(job)}")
+        namespace, _, name = job.rpartition("/")
+        return namespace or self.api.namespace, name
+
+    def _manifest(self, job: CollectorJob | Mapping[str, Any] | str | Path) -> Manifest:
+        try:
+            if isinstance(job, str | Path):
+                job = read_job(Path(job))
+            elif not isinstance(job, CollectorJob):
+                job = parse_job(job)
+        except JobErrors as errors:
+            raise JobInvalid(str(errors)) from errors
+        written: Any = job.dump()
+        given = job.metadata.namespace if "namespace" in job.metadata.model_fields_set else self.api.namespace
+        metadata = {key: value for key, value in written["metadata"].items() if key in OWN_METADATA}
+        head = {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata | {"namespace": given}}
+        return {**head, "spec": written["spec"]}
+
+    def _pods(self, job: JobView) -> tuple[PodView, ...]:
+        listed = self.api.list("Pod", job.metadata.namespace, labels=f"{JOB_LABEL}={job.metadata.name}")
+        return tuple(_view(PodView, each) for each in listed.items)
+
+    def _events(self, job: JobView, pods: Sequence[PodView]) -> tuple[EventView, ...]:
+        subjects = {job.metadata.uid, *(pod.metadata.uid for pod in pods)}
+        listed = self.api.list("Event", job.metadata.namespace).items
+        found = [_view(EventView, each) for each in listed if each["involvedObject"].get("uid") in subjects]
+        return tuple(sorted(found, key=lambda event: event.time))
+
+
+def _not_found(namespace: str, name: str) -> JobNotFound:
+    return JobNotFound(f"the cluster has no job {namespace}/{name}; `rollfleet top` shows those that it has")
+
+
+def _view(model: type[V], found: Manifest) -> V:
+    try:
+        return model.model_validate(found, by_alias=True, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"{model.__name__}: {where}: {first['msg']}; is this rollfleet older than the one on the cluster?"
+        raise ClusterError(message, 0, "Unreadable") from None
+
+
+def _merged(sources: Sequence[Iterator[LogLine]]) -> Iterator[LogLine]:
+    """Yield the lines of several sources as they come. A thread for each reads until it ends."""
+    if len(sources) == 1:
+        yield from sources[0]
+        return
+    lines: SimpleQueue[LogLine | Exception | None] = SimpleQueue()
+
+    def read(source: Iterator[LogLine]) -> None:
+        try:
+            for line in source:
+                lines.put(line)
+        except ClusterError as error:
+            lines.put(error)
+        else:
+            lines.put(None)
+
+    for source in sources:
+        threading.Thread(target=read, args=(source,), daemon=True).start()
+    ended = 0
+    while ended < len(sources):
+        line = lines.get()
+        if isinstance(line, Exception):
+            raise line
+        if line is None:
+            ended += 1
+        else:
+            yield line

@@ -1,0 +1,155 @@
+"""The way from a machine outside of the cluster to a job's NATS: the learner's Secret, and a tunnel if it needs one."""
+
+import base64
+import logging
+import os
+import re
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.tunnel import Tunnel
+from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, URL_FILE, Address
+from rollfleet_api.job import KIND
+from rollfleet_api.kubernetes_names import credentials_secret
+from rollfleet_api.permissions import Role
+
+log = logging.getLogger(__name__)
+
+NATS_PORT: Final = 4222
+MAX_SERVERS: Final = 5
+"""The most servers of the chart's NATS: pods `<service>-0` to `<service>-4`."""
+
+RENEW_S: Final = 30.0
+_DIRECT_S: Final = 2.0
+_LOOK_S: Final = 0.5
+_SERVICE: Final = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)(\.svc(\..+)?)?")
+
+
+class Reach:
+    """The address of a job as its learner, for this process, until it is closed.
+
+    Credentials are files in a folder that only this user can read. A thread renews them from the Secret.
+
+    Args:
+        api: A client of the cluster, with the rights of the user.
+        namespace: The job's namespace.
+        job: The job's name.
+        timeout_s: How long to wait for the Secret, which the operator creates.
+        renew_s: Seconds between looks at the Secret.
+
+    Attributes:
+        address: The address. Its URL is the Secret's if that answers from here, else a tunnel's.
+
+    Raises:
+        JobNotFound: The cluster has no such job.
+        ClusterError: A right is missing, or the operator has not created the Secret in time.
+        ConnectionFailed: NATS neither answers from here nor is the chart's own.
+
+    Example:
+        >>> reach = Reach(ClusterApi(), "team-a", "cartpole", timeout_s=60)  # doctest: +SKIP
+        >>> link = Link(reach.address, role=Role.LEARNER)  # doctest: +SKIP
+        >>> reach.close()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, api: ClusterApi, namespace: str, job: str, *, timeout_s: float, renew_s: float = RENEW_S
+    ) -> None:
+        self._api, self._namespace, self._job = api, namespace, job
+        self._tunnel: Tunnel | None = None
+        self._closed = threading.Event()
+        secret = self._wait_for_secret(timeout_s)
+        self._folder = Path(tempfile.mkdtemp(prefix="rollfleet-"))
+        try:
+            self._write(secret)
+            self.address = self._address(_file(secret, URL_FILE).decode().strip())
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._renew, args=(renew_s,), name="rollfleet-credentials", daemon=True).start()
+
+    def close(self) -> None:
+        """Close the tunnel, and delete the credentials. Closing twice is harmless."""
+        self._closed.set()
+        if self._tunnel:
+            self._tunnel.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _wait_for_secret(self, timeout_s: float) -> Mapping[str, Any]:
+        name, until = credentials_secret(self._job, Role.LEARNER), time.monotonic() + timeout_s
+        while (secret := self._api.get("Secret", self._namespace, name)) is None:
+            if self._api.get(KIND, self._namespace, self._job) is None:
+                raise JobNotFound(f"the cluster has no job {self._namespace}/{self._job}; submit it, or check its name")
+            if time.monotonic() >= until:
+                raise ClusterError(
+                    f"the operator has not created Secret {self._namespace}/{name} within {timeout_s:g} s; see what "
+                    f"it reports with `rollfleet.Jobs().describe({self._job!r})`",
+                    0,
+                    "NotReady",
+                )
+            time.sleep(_LOOK_S)
+        return secret
+
+    def _address(self, url: str) -> Address:
+        credentials, ca = (
+            path if (path := self._folder / name).exists() else None for name in (CREDENTIALS_FILE, CA_FILE)
+        )
+        address = Address(url=url, job=f"{self._namespace}/{self._job}", credentials=credentials, ca=ca)
+        if any(_answers(each) for each in url.split(",")):
+            return address
+        first = urlsplit(url.split(",")[0])
+        service = _SERVICE.fullmatch(first.hostname or "")
+        if service is None:
+            raise ConnectionFailed(
+                f"NATS at {first.hostname} does not answer from here, and it is no Service of the cluster: pass "
+                f"`address=` with a URL that does"
+            )
+        pods = [f"{service[1]}-{index}" for index in range(MAX_SERVERS)]
+        self._tunnel = Tunnel(self._api, service[2], pods, first.port or NATS_PORT)
+        user = f"{first.netloc.rpartition('@')[0]}@" if "@" in first.netloc else ""
+        local = f"{first.scheme}://{user}127.0.0.1:{self._tunnel.port}"
+        return replace(address, url=local, server_name=first.hostname)
+
+    def _write(self, secret: Mapping[str, Any]) -> None:
+        for name in (CREDENTIALS_FILE, CA_FILE):
+            data, file = _file(secret, name), self._folder / name
+            if data and not (file.exists() and file.read_bytes() == data):
+                new = file.with_suffix(".new")
+                new.touch(mode=0o600)
+                new.write_bytes(data)
+                os.replace(new, file)  # a reader sees the old one or the new one
+
+    def _renew(self, every_s: float) -> None:
+        name = credentials_secret(self._job, Role.LEARNER)
+        while not self._closed.wait(every_s):
+            try:
+                secret = self._api.get("Secret", self._namespace, name)
+            except ClusterError as error:  # the connection lasts without the API server
+                log.debug("reading Secret %s/%s: %s", self._namespace, name, error)
+                continue
+            with suppress(OSError):  # closed meanwhile
+                self._write(secret or {})
+
+
+def _file(secret: Mapping[str, Any], name: str) -> bytes:
+    return base64.b64decode((secret.get("data") or {}).get(name, ""))
+
+
+def _answers(url: str) -> bool:
+    """Return whether a server accepts connections from this machine."""
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or NATS_PORT), timeout=_DIRECT_S).close()
+    except OSError:
+        return False
+    return True

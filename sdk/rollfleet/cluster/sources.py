@@ -1,0 +1,224 @@
+"""Names of functions and classes for a job, and the source of the modules that define them.
+
+A job names code, and never has pickled objects. Modules of the user's own travel as text in a ConfigMap, which workers
+have on their import path. Installed modules do not: the image has them.
+"""
+
+import ast
+import importlib.util
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import ModuleSpec
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from rollfleet.arguments import shown
+from rollfleet.cluster.definitions import definitions
+from rollfleet.errors import JobInvalid
+
+MAIN: Final = "main_program"
+"""The name of the program's own module on a worker, where `__main__` is the worker's program."""
+
+MAX_BYTES: Final = 1 << 20
+"""The most bytes that the API server takes in one ConfigMap."""
+
+_OURS: Final = ("rollfleet", "rollfleet_api", "rollfleet_operator")
+_INSTALLED: Final = tuple(
+    Path(path).resolve()
+    for path in (
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A callable as a job names it.
+
+    Attributes:
+        entrypoint: `module:callable`.
+        kwargs: Its keyword arguments.
+    """
+
+    entrypoint: str
+    kwargs: dict[str, Any]
+
+
+class Sources:
+    """The modules that a job needs besides those of its image.
+
+    Example:
+        >>> from collections import OrderedDict
+        >>> sources = Sources()
+        >>> sources.name(OrderedDict, "env").entrypoint
+        'collections:OrderedDict'
+        >>> sources.files
+        {}
+
+    Attributes:
+        files: The text of each module, by its path below the import folder.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self._wanted: set[str] = set()  # of the program's own names
+
+    def name(self, value: Any, keyword: str) -> Named:
+        """Return the name of a function or a class, or of a `functools.partial` with keywords. Keep its module.
+
+        Args:
+            value: The function or class.
+            keyword: The keyword of the call that has it, for messages.
+
+        Raises:
+            JobInvalid: A worker could not import it. The message shows what to write.
+        """
+        if isinstance(value, partial):
+            if value.args:
+                raise JobInvalid(f"`{keyword}`: a partial for a cluster has keywords only; write them as `name=value`")
+            inner = self.name(value.func, keyword)
+            return Named(entrypoint=inner.entrypoint, kwargs=inner.kwargs | value.keywords)
+        module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+        if qualname.endswith("<lambda>") or "<locals>" in qualname:
+            kind = "a lambda" if qualname.endswith("<lambda>") else "a local function or class"
+            raise JobInvalid(
+                f"`{keyword}` is {kind}, which no worker can import; write it at the top of a module:\n"
+                f"    def make(**kwargs):\n"
+                f"        return ...  # then `{keyword}=make`"
+            )
+        if not isinstance(module, str) or not qualname or not _is_found(value, module, qualname):
+            raise JobInvalid(
+                f"`{keyword}`: workers import code by its name, and {shown(value)} has none; pass a function or a "
+                f"class, or its 'module:callable'"
+            )
+        return Named(entrypoint=f"{self._keep(module, qualname)}:{qualname}", kwargs={})
+
+    def keep(self, module: str) -> None:
+        """Keep a module that a job names, and the modules of the user's own that it imports; an installed one: none."""
+        spec = _own(module)
+        if spec is None:
+            return
+        path = _path(spec)
+        if path in self.files:
+            return
+        assert spec.origin is not None
+        self._add(path, Path(spec.origin).read_text(encoding="utf-8"), package=_package(spec))
+        parent = module.rpartition(".")[0]
+        if parent:
+            self.keep(parent)
+
+    def config_map(self, name: str, namespace: str) -> dict[str, Any]:
+        """Return a ConfigMap with the files.
+
+        Raises:
+            JobInvalid: They are larger than a ConfigMap. The message lists the largest.
+        """
+        sizes = {path: len(text.encode()) for path, text in self.files.items()}
+        if sum(sizes.values()) > MAX_BYTES:
+            largest = sorted(sizes, key=lambda path: -sizes[path])[:5]
+            listed = ", ".join(f"{path} ({sizes[path] >> 10} KiB)" for path in largest)
+            raise JobInvalid(
+                f"your modules have {sum(sizes.values()) >> 10} KiB, but a ConfigMap has at most {MAX_BYTES >> 10}: "
+                f"{listed}; build an image with them, and write `Cluster(image=...)`"
+            )
+        metadata = {"name": name, "namespace": namespace}
+        data = {_key(path): text for path, text in self.files.items()}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+    def folders(self, config_map: str) -> list[dict[str, Any]]:
+        """Return the volumes of a pod template that put the files of packages into folders; empty: there are none.
+
+        The operator mounts the volume `source` with the keys of the ConfigMap, and a key has no folder.
+        """
+        if not any("/" in path for path in self.files):
+            return []
+        items = [{"key": _key(path), "path": path} for path in self.files]
+        return [{"name": "source", "configMap": {"name": config_map, "items": items}}]
+
+    def _keep(self, module: str, qualname: str) -> str:
+        """Keep the module of a name. Return the module's name on a worker."""
+        if module != "__main__":
+            self.keep(module)
+            return module
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)  # of `python -m`
+        name = MAIN if spec is None else str(spec.name)
+        path = f"{MAIN}.py" if spec is None else _path(spec)
+        self._wanted.add(qualname.partition(".")[0])
+        self._add(path, definitions(_cells(main), self._wanted), package=_package(spec) if spec else "")
+        if spec and spec.parent:
+            self.keep(spec.parent)
+        return name
+
+    def _add(self, path: str, text: str, *, package: str) -> None:
+        self.files[path] = text
+        for module in _imported(text, package):
+            self.keep(module)
+
+
+def _is_found(value: Any, module: str, qualname: str) -> bool:
+    try:
+        found = attrgetter(qualname)(sys.modules[module])
+    except (AttributeError, KeyError):
+        return False
+    return bool(found == value)
+
+
+def _own(module: str) -> ModuleSpec | None:
+    """Return the spec of a module of the user's own; None: it is installed, built in, or not found here."""
+    if module.partition(".")[0] in _OURS:
+        return None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):  # no such module, or no such package
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    file = Path(spec.origin).resolve()
+    return None if any(file.is_relative_to(folder) for folder in _INSTALLED) else spec
+
+
+def _path(spec: ModuleSpec) -> str:
+    folder = spec.name.replace(".", "/")
+    return f"{folder}/__init__.py" if spec.submodule_search_locations is not None else f"{folder}.py"
+
+
+def _key(path: str) -> str:
+    return path.replace("/", ".")
+
+
+def _package(spec: ModuleSpec) -> str:
+    return spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
+
+
+def _imported(text: str, package: str) -> Iterator[str]:
+    """Yield the names of all modules that a module may import."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _cells(main: Any) -> list[str]:
+    """Return the source of the program: its file, or a notebook's cells.
+
+    Raises:
+        JobInvalid: Python's prompt keeps no source.
+    """
+    if file := getattr(main, "__file__", None):
+        return [Path(file).read_text(encoding="utf-8")]
+    cells = getattr(main, "In", None)  # of IPython: the cells that have run
+    if isinstance(cells, list):
+        return cells
+    raise JobInvalid("Python's prompt keeps no source: write your functions and classes into a file, and import it")

@@ -1,0 +1,177 @@
+"""A job that this program submits, waits for, scales and deletes: the workers of a collector on a cluster."""
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.diagnosis import UNSEEN, Diagnosis, diagnose
+from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.settings import Cluster
+from rollfleet.cluster.sources import Sources
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
+from rollfleet_api.job import KIND, CollectorJob
+from rollfleet_api.status import ConditionType
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 20.0
+"""How long a problem that waiting rarely mends may last before the start is given up."""
+
+_RARELY_MENDED: Final = frozenset(
+    (
+        "ContainerRefused",
+        "Forbidden",
+        "ImagePullFailed",
+        "Invalid",
+        "LimitExceeded",
+        "PodSecurityViolation",
+        "PodsRefused",
+        "QuotaExceeded",
+        "TemplateInvalid",
+    )
+)
+_LOOK_S: Final = 5.0
+_IN_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+class Submission:
+    """A new job on a cluster, with the source of its code. Its workers are this program's: see `Elastic`.
+
+    Args:
+        job: The job; its namespace is set here.
+        sources: The modules that it needs.
+        place: The place on the cluster.
+
+    Attributes:
+        jobs: The jobs of the namespace.
+        job: The job, with its namespace.
+
+    Raises:
+        ClusterError: The cluster refuses it, or cannot be reached.
+        JobInvalid: The modules are larger than a ConfigMap.
+
+    Example:
+        >>> submission = Submission(job, sources, Cluster(namespace="team-a"))  # doctest: +SKIP
+        >>> submission.wait()  # doctest: +SKIP
+        >>> submission.add_workers(2)  # doctest: +SKIP
+        [4, 5]
+        >>> submission.end()  # doctest: +SKIP
+    """
+
+    def __init__(self, job: CollectorJob, sources: Sources, place: Cluster) -> None:
+        self.jobs, self._place = Jobs(namespace=place.namespace, context=place.context), place
+        api = self.jobs.api
+        metadata = {**job.dump()["metadata"], "namespace": api.namespace, "ownerReferences": _owners(api)}  # type: ignore[dict-item]
+        namespaced = job.metadata.model_copy(update={"namespace": api.namespace})
+        self.job = job.model_copy(update={"metadata": namespaced})
+        source = job.spec.source.config_map if job.spec.source else ""
+        if source:
+            self._show(f"sending {', '.join(sorted(sources.files))}")
+            api.create(sources.config_map(source, api.namespace))
+        try:
+            created = api.create({**job.dump(), "metadata": metadata})["metadata"]
+        except BaseException:
+            if source:
+                api.delete("ConfigMap", api.namespace, source)
+            raise
+        if source:
+            owner = {"apiVersion": job.api_version, "kind": KIND, "name": created["name"], "uid": created["uid"]}
+            api.patch("ConfigMap", api.namespace, source, {"metadata": {"ownerReferences": [owner]}})
+
+    def wait(self) -> None:
+        """Wait until all workers are ready. A line on stderr shows how many are, and why others are not.
+
+        Raises:
+            ClusterError: They are not ready in time, or have a problem that waiting rarely mends.
+            JobEnded: The job failed, or was deleted.
+        """
+        began_s, problem_s, problem = time.monotonic(), time.monotonic(), ""
+        while True:
+            view = self.jobs.get(self.job.key)
+            found, now_s = diagnose(view), time.monotonic()
+            if found.reason != problem:
+                problem, problem_s = found.reason, now_s
+            counted = f"{view.status.workers.ready} of {self.job.spec.workers} workers are ready"
+            if view.held(ConditionType.READY):
+                self._show(counted, last=True)
+                return
+            why = str(found) if found.is_problem else found.message
+            if found.reason != UNSEEN or now_s - problem_s > _LOOK_S:  # at first no operator has seen it
+                self._show(f"{counted}: {why}")
+            if view.held(ConditionType.FAILED):
+                raise JobEnded(f"{view.key} has failed: {found}")
+            if found.reason in _RARELY_MENDED and now_s - problem_s > PATIENCE_S:
+                raise self._not_started(found)
+            left_s = began_s + self._place.timeout_s - now_s
+            if left_s <= 0:
+                raise self._not_started(found)
+            self._wait_for_change(view.metadata.uid, min(left_s, _LOOK_S))
+
+    def add_workers(self, count: int) -> list[int]:
+        """See `Elastic`."""
+        present = self.jobs.get(self.job.key).spec.workers
+        self.jobs.scale(self.job.key, present + count)
+        return list(range(present, present + count))
+
+    def remove_workers(self, workers: Collection[int]) -> None:
+        """See `Elastic`. A job loses its highest indices.
+
+        Raises:
+            JobInvalid: These are others.
+        """
+        present = self.jobs.get(self.job.key).spec.workers
+        highest = list(range(present - len(set(workers)), present))
+        if sorted(set(workers)) != highest:
+            raise JobInvalid(f"a job on a cluster loses its highest indices; write `remove_workers({highest})`")
+        self.jobs.scale(self.job.key, highest[0])
+
+    def end(self) -> None:
+        """Delete the job, unless it is kept. Never raises: a job that is left is logged."""
+        if self._place.keep:
+            return
+        try:
+            self.jobs.delete(self.job.key)
+        except JobNotFound:
+            return
+        except ClusterError as error:
+            log.warning("%s is left on the cluster: %s; delete it later: `rollfleet delete`", self.job.key, error)
+
+    def _wait_for_change(self, uid: str, timeout_s: float) -> None:
+        views = self.jobs.watch(self.job.key, timeout_s=timeout_s)
+        seen = next(views, None)
+        if seen is None or seen.metadata.uid != uid:
+            raise JobEnded(f"{self.job.key} was deleted before its workers were ready")
+        next(views, None)
+
+    def _not_started(self, found: Diagnosis) -> ClusterError:
+        return ClusterError(f"the workers of {self.job.key} do not start: {found}", 0, found.reason or "NotReady")
+
+    def _show(self, text: str, *, last: bool = False) -> None:
+        if not self._place.progress:
+            return
+        line = f"rollfleet: {self.job.metadata.name}: {text}"
+        if sys.stderr.isatty():
+            print(f"\r\x1b[2K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
+        elif line != getattr(self, "_shown", None):
+            self._shown = line
+            print(line, file=sys.stderr, flush=True)
+
+
+def _owners(api: ClusterApi) -> list[dict[str, Any]]:
+    """Return this pod as the owner of the job: it is deleted with the pod. Empty: this is no pod of the namespace."""
+    if "KUBERNETES_SERVICE_HOST" not in os.environ or not _IN_POD.exists() or _IN_POD.read_text() != api.namespace:
+        return []
+    try:
+        pod = api.get("Pod", api.namespace, socket.gethostname())
+    except ClusterError as error:  # its account may not read pods: `learnerTimeoutSeconds` remains
+        log.debug("reading this pod: %s", error)
+        return []
+    if pod is None:
+        return []
+    return [{"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}]

@@ -1,0 +1,125 @@
+"""A port of this machine that leads to a port of a pod, through the API server."""
+
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import Any, Final
+
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.refusals import tunnel_refused
+from rollfleet.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES: Final = 1 << 18
+_DATA: Final = b"\0"
+"""The channel of a port's data. Channel 1 has its error. Each message begins with its channel."""
+
+
+class Tunnel:
+    """A listening socket on the loopback interface. Each connection to it gets a new stream to a pod.
+
+    A stream that breaks closes its connection: the client connects again, and gets another stream.
+
+    Args:
+        api: The client of the cluster.
+        namespace: The namespace of the pods.
+        pods: The pods; any of them will do. The first one that answers is taken.
+        port: The port in the pods.
+
+    Attributes:
+        port: The port of this machine.
+
+    Raises:
+        ClusterError: No pod can be reached, or the user may not forward its port.
+
+    Example:
+        >>> tunnel = Tunnel(ClusterApi(), "rollfleet", ["rollfleet-nats-0"], 4222)  # doctest: +SKIP
+        >>> socket.create_connection(("127.0.0.1", tunnel.port))  # doctest: +SKIP
+        >>> tunnel.close()  # doctest: +SKIP
+    """
+
+    def __init__(self, api: ClusterApi, namespace: str, pods: Sequence[str], port: int) -> None:
+        self._api, self._namespace, self._pods, self._port = api, namespace, pods, port
+        self._open().shutdown()  # raises before anything listens
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, name="rollfleet-tunnel", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more. Connections end with their clients. Closing twice is harmless."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._carry, args=(client,), name="rollfleet-tunnel", daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with closing(client):
+            try:
+                stream = self._open()
+            except ClusterError as error:
+                log.debug("no stream to %s/%s: %s", self._namespace, self._pods, error)
+                return
+            back = threading.Thread(target=_receive, args=(stream, client), name="rollfleet-tunnel", daemon=True)
+            back.start()
+            with _broken():
+                while data := client.recv(_CHUNK_BYTES):
+                    stream.send_binary(_DATA + data)
+            with _broken():
+                stream.abort()  # wakes the other thread
+            back.join()
+            stream.shutdown()
+
+    def _open(self) -> Any:
+        """Return a WebSocket to the first pod that answers."""
+        from kubernetes.stream.ws_client import create_websocket, get_websocket_url
+        from websocket import WebSocketException
+
+        configuration = self._api.client.configuration
+        for pod in self._pods:
+            url = f"{configuration.host}/api/v1/namespaces/{self._namespace}/pods/{pod}/portforward"
+            token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+            try:
+                return create_websocket(
+                    configuration,
+                    get_websocket_url(url, [("ports", str(self._port))]),
+                    {"authorization": token} if token else None,
+                )
+            except (WebSocketException, OSError) as error:
+                refused = tunnel_refused(error, self._namespace, pod)
+                if pod == self._pods[-1] or refused.reason == "Forbidden":
+                    raise refused from error
+        raise AssertionError("a tunnel needs a pod")
+
+
+def _receive(stream: Any, client: socket.socket) -> None:
+    """Write what comes from the pod to the client, until one of them ends."""
+    begun: set[bytes] = set()
+    with _broken():
+        while data := stream.recv():
+            channel = data[:1]
+            if channel not in begun:  # its first message is the number of the port
+                begun.add(channel)
+            elif channel == _DATA:
+                client.sendall(memoryview(data)[1:])
+            else:
+                log.debug("the pod closed its port: %s", data[1:])
+                break
+    with _broken():
+        client.shutdown(socket.SHUT_RDWR)  # wakes the other thread
+
+
+def _broken() -> "suppress":
+    """Ignore that one side is gone: the other one is then closed."""
+    from websocket import WebSocketException
+
+    return suppress(OSError, WebSocketException)

@@ -1,0 +1,263 @@
+"""Makes a CollectorJob for a cluster from the arguments of `rollfleet.Collector`, and runs it."""
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
+from inspect import Parameter, signature
+from typing import Any, Final
+
+import gymnasium
+import torch
+from torch import nn
+
+from rollfleet.arguments import plain, shown
+from rollfleet.cluster.settings import Cluster
+from rollfleet.cluster.sources import Named, Sources
+from rollfleet.cluster.submission import Submission
+from rollfleet.errors import JobInvalid, PolicyInvalid
+from rollfleet.learner.keywords import Keywords
+from rollfleet.learner.spec_fields import SPEC_FIELDS
+from rollfleet.nats.opening import open_through
+from rollfleet.nats.state import read_job
+from rollfleet.nats.transport import NatsTransport
+from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.schemes import WeightScheme
+from rollfleet.transports.hooks import HOOKS
+from rollfleet.transports.learner_side import Transport
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import LearnerStatus
+from rollfleet_api.metadata import MAX_NAME_LENGTH
+from rollfleet_api.validation import parse_job
+
+TTL_S: Final = 300
+"""The time for which the job of a program that was killed remains, after its end."""
+
+_STAND_INS: Final = "rollfleet.learner.stand_ins"
+_SPACES: Final = ("observation_space", "action_space")
+
+
+def on_cluster(
+    job: CollectorJob, env: Any, policy: Any, keywords: Keywords, place: Cluster
+) -> tuple[CollectorJob, Sources]:
+    """Return a job whose workers run in pods, and the source that they need. Its namespace is not set.
+
+    Args:
+        job: The job of the same arguments for processes of this machine.
+        env: The environment, as `rollfleet.Collector` takes it.
+        policy: The policy, or None.
+        keywords: The other arguments.
+        place: The place on the cluster.
+
+    Raises:
+        JobInvalid: Workers could not import a value, or there is no field for it. The message shows what to write.
+    """
+    sources = Sources()
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True) | place.spec()
+    own = {key: value for key, value in spec["env"].items() if key not in ("id", "entrypoint", "kwargs")}
+    spec["env"] = own | _env(env, keywords["env_kwargs"], job.spec.workers, sources)
+    spec["policy"] = _policy(policy, keywords["policy_factory"], sources)
+    for part in ("env", "policy"):
+        device = keywords[f"{part}_device"]
+        if isinstance(device, list | tuple):
+            raise JobInvalid(f"`{part}_device`: all pods of a job are alike; write one device for all workers")
+        if device is not None:
+            spec[part]["device"] = str(device)
+    for name in HOOKS:
+        if callable(hook := keywords[name]):
+            named = sources.name(hook, name)
+            if named.kwargs:
+                raise JobInvalid(f"`{name}`: a job names a function; write one without arguments of its own")
+            spec["collect"][SPEC_FIELDS[name].path[-1]] = named.entrypoint
+    scheme = keywords["weight_scheme"]
+    if scheme is not None:
+        spec["weights"] = spec.get("weights", {}) | _scheme(scheme, sources)
+    failure: dict[str, Any] = {"learnerTimeoutSeconds": place.learner_timeout_s} if place.learner_timeout_s else {}
+    if "max_restarts_per_worker" in keywords.given:
+        failure["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
+    spec["failure"] = spec.get("failure", {}) | failure
+    if not place.keep:
+        spec["ttlSecondsAfterFinished"] = TTL_S
+    name = place.name or _new_name(env)
+    if sources.files:
+        spec["source"] = {"configMap": f"{name}-source"}
+        pod = dict(spec["template"].get("spec") or {})
+        volumes = [*sources.folders(spec["source"]["configMap"]), *pod.get("volumes", [])]
+        if volumes:
+            spec["template"]["spec"] = pod | {"volumes": volumes}
+    metadata = {"name": name, "labels": dict(place.labels)}
+    return parse_job({"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata, "spec": spec}), sources
+
+
+def start_on_cluster(
+    job: CollectorJob, sources: Sources, place: Cluster, *, device: torch.device | None, no_cuda_sync: bool
+) -> tuple[Transport, CollectorJob]:
+    """Submit a job, wait for its workers and become its learner. Closing the transport ends the job.
+
+    Args:
+        job: The job.
+        sources: The modules that it needs.
+        place: The place on the cluster.
+        device: The device of batches; None: CPU memory.
+        no_cuda_sync: Do not wait for copies to `device`.
+
+    Returns:
+        The transport, and the job as it was published.
+
+    Raises:
+        ClusterError: The cluster refuses the job, its workers do not start, or it cannot be reached.
+        JobEnded: The job failed.
+    """
+    with ExitStack() as undone:
+        submission = Submission(job, sources, place)
+        undone.callback(submission.end)
+        link = open_through(submission.jobs.api, *submission.job.key.split("/"), timeout_s=place.timeout_s)
+        undone.callback(link.close)
+        known = link.call(read_job(link, timeout_s=place.timeout_s))
+        transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)
+        undone.callback(transport.close)
+        transport.report(_waiting(transport.resumed.session))  # the operator sees a learner while pods start
+        submission.wait()
+        link.after_close(submission.end)
+        undone.pop_all()
+    return transport, known
+
+
+def _waiting(session: int) -> LearnerStatus:
+    return LearnerStatus(
+        session=session,
+        version=0,
+        applied_version=0,
+        frames=0,
+        batches=0,
+        dropped=0,
+        mean_return=None,
+        lag=0,
+        time_s=0.0,
+    )
+
+
+def _env(env: Any, env_kwargs: Any, workers: int, sources: Sources) -> dict[str, Any]:
+    if not isinstance(env, list | tuple) and not isinstance(env_kwargs, list | tuple):
+        return _one_env(env, env_kwargs, sources)
+    envs = env if isinstance(env, list | tuple) else [env] * workers
+    kwargs = env_kwargs if isinstance(env_kwargs, list | tuple) else [env_kwargs] * workers
+    entries = [_one_env(each, given, sources) for each, given in zip(envs, kwargs, strict=True)]
+    return {"entrypoint": f"{_STAND_INS}:env_of_worker", "kwargs": {"entries": entries}}
+
+
+def _one_env(env: Any, env_kwargs: Mapping[str, Any] | None, sources: Sources) -> dict[str, Any]:
+    if isinstance(env, str):
+        _check_registration(env)
+        if ":" in env:
+            sources.keep(env.partition(":")[0])
+        found: dict[str, Any] = {"id": env}
+        kwargs = dict(env_kwargs or {})
+    else:
+        named = sources.name(env, "env")
+        found, kwargs = {"entrypoint": named.entrypoint}, named.kwargs | dict(env_kwargs or {})
+    return found | ({"kwargs": _plain(kwargs, "env_kwargs")} if kwargs else {})
+
+
+def _check_registration(env_id: str) -> None:
+    """Check that workers know an id: those of installed packages, and of the module that it names."""
+    known = gymnasium.registry.get(env_id)
+    entry = known.entry_point if known else None
+    module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+    sources = Sources()
+    if module == "__main__":
+        own = True
+    else:
+        sources.keep(module)
+        own = bool(sources.files)
+    if own:
+        raise JobInvalid(
+            f"env: {env_id!r} is registered by a module of yours, which workers do not import; write "
+            f"`env='my_module:{env_id}'` with the module that registers it, or pass its class as `env`"
+        )
+
+
+def _policy(policy: Any, factory: Any, sources: Sources) -> dict[str, Any]:
+    if isinstance(factory, list | tuple):
+        entries = [_written(_factory(each, sources)) for each in factory]
+        return {"entrypoint": f"{_STAND_INS}:policy_of_worker", "kwargs": {"entries": entries}}
+    if factory is not None:
+        return _written(_factory(factory, sources))
+    if policy is None or isinstance(policy, RandomPolicy):
+        return {"random": {}}
+    if isinstance(policy, nn.Module):
+        return _written(_module(policy, sources))
+    named = sources.name(policy, "policy")
+    if named.kwargs:
+        raise PolicyInvalid("`policy` is a partial, which workers cannot import; write it as a function of a module")
+    return {"entrypoint": f"{_STAND_INS}:named", "kwargs": {"name": named.entrypoint}}
+
+
+def _factory(factory: Any, sources: Sources) -> Named:
+    if isinstance(factory, str):
+        sources.keep(factory.partition(":")[0])
+        return Named(entrypoint=factory, kwargs={})
+    return sources.name(factory, "policy_factory")
+
+
+def _module(policy: nn.Module, sources: Sources) -> Named:
+    """Name the class of a policy, with the constructor's arguments: its attributes of the same names."""
+    kind = type(policy)
+    kwargs = {}
+    for name, parameter in signature(kind).parameters.items():
+        if name in _SPACES:
+            continue
+        try:
+            if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+                raise AttributeError(name)
+            kwargs[name] = _plain(getattr(policy, name), name)
+        except (AttributeError, JobInvalid):
+            raise PolicyInvalid(
+                f"workers build the policy themselves, and {kind.__name__} keeps no `{name}` to build it with; write "
+                f"at the top of a module, and pass it beside `policy`:\n"
+                f"    def make_policy(observation_space, action_space):\n"
+                f"        return {kind.__name__}(...)  # then `policy_factory=make_policy`"
+            ) from None
+    return Named(entrypoint=sources.name(kind, "policy").entrypoint, kwargs=kwargs)
+
+
+def _scheme(scheme: WeightScheme, sources: Sources) -> dict[str, Any]:
+    kind, precision = type(scheme), getattr(scheme, "precision", None)
+    try:
+        same = bool(kind(precision) == scheme)  # type: ignore[call-arg]
+    except TypeError:
+        same = False
+    if not same:
+        raise JobInvalid(
+            f"`weight_scheme`: a job calls its scheme with the precision alone; make {kind.__name__} a dataclass with "
+            f"the one field `precision`"
+        )
+    return {"scheme": sources.name(kind, "weight_scheme").entrypoint, "precision": str(precision)}
+
+
+def _written(named: Named) -> dict[str, Any]:
+    kwargs = {"kwargs": _plain(named.kwargs, "policy_factory")} if named.kwargs else {}
+    return {"entrypoint": named.entrypoint, **kwargs}
+
+
+def _plain(value: Any, keyword: str) -> Any:
+    """Return a value as JSON has it.
+
+    Raises:
+        JobInvalid: JSON cannot hold it.
+    """
+    try:
+        return json.loads(json.dumps(value, default=plain, allow_nan=False))
+    except (TypeError, ValueError):
+        raise JobInvalid(
+            f"`{keyword}`: a job holds numbers, texts, lists and mappings, not {shown(value)}; write a function of a "
+            f"module that makes it on the worker"
+        ) from None
+
+
+def _new_name(env: Any) -> str:
+    first = env[0] if isinstance(env, list | tuple) else env
+    text = first if isinstance(first, str) else getattr(first, "__name__", "collector")
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "collector"
+    return f"{slug[: MAX_NAME_LENGTH - 7].rstrip('-')}-{secrets.token_hex(3)}"

@@ -1,0 +1,78 @@
+"""docs/slurm.md, followed step by step, without Slurm: the test starts the tasks of the array."""
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+
+WORKERS = 3
+JOB = {
+    "apiVersion": "rollfleet.dev/v1alpha1",
+    "kind": "CollectorJob",
+    "metadata": {"name": "cartpole"},
+    "spec": {
+        "workers": WORKERS,
+        "mode": "Sync",
+        "env": {"id": "CartPole-v1"},
+        "policy": {"random": {}},
+        "collect": {"framesPerBatch": 96, "totalFrames": 960},
+    },
+}
+LEARNER = """
+import rollfleet
+
+with rollfleet.connect() as collector:
+    workers = {int(id) >> 47 for batch in collector for id in batch["collector", "traj_ids"].flatten()}
+    print(collector.frames, "frames of workers", sorted(workers))
+"""
+PATIENCE_S = 180
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_the_page_can_be_followed(repository: Path, server: "Server", tmp_path: Path) -> None:
+    page = (repository / "docs/slurm.md").read_text()
+    steps = [dedent(step) for step in re.findall(r"^ *```(?:sh|bash)\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
+    submit, worker, learner = (step.replace("nats://learner.example:4222", server.url()) for step in steps)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
+    (tmp_path / "learner.py").write_text(LEARNER)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLFLEET_")}
+    environ = kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+
+    with ExitStack() as stack:
+
+        def start(script: str, **variables: str) -> "subprocess.Popen[str]":
+            program = subprocess.Popen(
+                ["bash", "-c", script],
+                cwd=tmp_path,
+                env=environ | variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            stack.callback(program.wait)
+            stack.callback(program.kill)
+            return program
+
+        programs = [start(f"exec {submit}")]
+        programs += [start(worker, SLURM_ARRAY_TASK_ID=str(index)) for index in range(WORKERS)]
+        output = start(learner).communicate(timeout=PATIENCE_S)[0]
+        assert output.splitlines()[-1:] == ["960 frames of workers [0, 1, 2]"], output
+        outputs = [program.communicate(timeout=PATIENCE_S)[0] for program in programs]
+        assert [program.returncode for program in programs] == [0] * len(programs), outputs
+    shown = outputs[0]
+    assert f"default/cartpole is published on nats://{server.host_port} until its learner has completed it" in shown
+    assert f"workers, 0 to 2: rollfleet worker --nats nats://{server.host_port} --job default/cartpole" in shown
+    assert "cartpole: 960 frames" in shown
+    admin = server.link()
+    assert not [each for each in admin.call(admin.js.streams_info()) if "cartpole" in str(each.config.name)]

@@ -1,0 +1,134 @@
+"""The commands for a cluster, on a real API server; they need no kubectl."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sdk.cluster.namespace import Namespace
+from typer.testing import CliRunner, Result
+
+from rollfleet import Jobs
+from rollfleet.cli.main import app
+
+JOB: dict[str, Any] = {
+    "apiVersion": "rollfleet.dev/v1alpha1",
+    "kind": "CollectorJob",
+    "metadata": {"name": "cartpole"},
+    "spec": {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}},
+}
+NOW = "2026-11-21T12:00:00Z"
+Rollfleet = Callable[..., Result]
+
+
+@pytest.fixture
+def rollfleet(kubeconfig: Path, namespace: Namespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rollfleet:
+    """Run a command in the test's namespace, with an empty PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def run(*arguments: str, namespace: str = namespace.name) -> Result:
+        where = (f"--kubeconfig={kubeconfig}", "--context=x", f"--namespace={namespace}")
+        return CliRunner().invoke(app, [*arguments, *where])
+
+    return run
+
+
+def rows(result: Result) -> list[list[str]]:
+    assert result.exit_code == 0, result.output
+    return [line.split() for line in result.output.splitlines()[1:]]
+
+
+def test_top_shows_the_jobs_of_a_namespace_or_of_all(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    jobs.submit(JOB | {"metadata": {"name": "ant"}})
+    namespace.report(phase="Running", workers={"desired": 2, "ready": 1}, frames=128, framesPerSecond=64)
+    ant = [f"{namespace.name}/ant", "Unknown", "0/0", "0", "0"]
+    cartpole = [f"{namespace.name}/cartpole", "Running", "1/2", "128", "64"]
+
+    def shown(*arguments: str, **where: str) -> list[list[str]]:
+        return [row[:5] for row in rows(rollfleet("top", *arguments, **where))]
+
+    assert shown() == [ant, cartpole]
+    assert cartpole in shown("--all-namespaces", namespace="default")
+    assert shown(f"{namespace.name}/ant", "cartpole") == [ant, cartpole]
+
+
+def test_top_shows_the_workers_of_the_given_job(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(phase="Running", workers={"desired": 3, "ready": 1})
+    container = {"name": "worker", "image": "worker:1", "imageID": "", "ready": False, "restartCount": 0}
+    namespace.pod(0)
+    namespace.pod(
+        1, phase="Pending", containerStatuses=[container | {"state": {"waiting": {"reason": "ErrImagePull"}}}]
+    )
+    namespace.pod(7, job="ant")
+    shown = rows(rollfleet("top", "cartpole"))
+    assert [row[:3] for row in shown[3:5]] == [["0", "Running", "node-0"], ["1", "ErrImagePull", "node-1"]]
+    assert shown[5:] == [["1", "workers", "have", "no", "pod"]]
+
+
+def test_describe_prints_the_description(rollfleet: Rollfleet, jobs: Jobs) -> None:
+    jobs.submit(JOB)
+    described = str(jobs.describe("cartpole")).splitlines()
+    shown = [line.rstrip() for line in rollfleet("describe", "cartpole").output.splitlines()]
+    assert [line for line in shown if "Age" not in line] == [line for line in described if "Age" not in line]
+
+
+def test_scale_suspend_resume_and_delete_change_the_job(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
+    key = f"{namespace.name}/{jobs.submit(JOB).metadata.name}"
+    assert rollfleet("scale", key, "5", namespace="default").output == f"{key} scaled\n"
+    assert jobs.get("cartpole").spec.workers == 5
+    assert rollfleet("suspend", "cartpole").output == f"{key} suspended\n"
+    assert rollfleet("resume", "cartpole").output == f"{key} resumed\n"
+    assert jobs.get("cartpole").metadata.generation == 4
+    assert rollfleet("delete", "cartpole").exit_code == 0
+    assert jobs.list() == ()
+
+
+def test_a_refusal_is_one_line(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(phase="Complete")
+    refused = rollfleet("suspend", "cartpole")
+    assert refused.exit_code == 1
+    assert "the job is complete" in refused.output
+    for command in ("describe", "top", "logs", "suspend", "delete"):
+        missing = rollfleet(command, "nobody")
+        assert missing.exit_code == 1
+        assert missing.output.startswith(f"the cluster has no job {namespace.name}/nobody")
+        assert missing.output.count("\n") == 1
+
+
+def test_logs_of_a_job_without_pods_say_why_there_are_none(
+    rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace
+) -> None:
+    jobs.submit(JOB)
+    suspended = {"type": "Suspended", "status": "True", "reason": "Suspended", "lastTransitionTime": NOW}
+    namespace.report(phase="Suspended", conditions=[suspended | {"message": "`spec.suspend` is true"}])
+    result = rollfleet("logs", "cartpole", "--worker=3")
+    assert result.exit_code == 1
+    assert "worker 3 has no pod that has started" in result.output
+    assert "`spec.suspend` is true" in result.output
+
+
+def test_a_machine_without_a_kubeconfig_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = CliRunner().invoke(app, ["top"])
+    assert result.exit_code == 1
+    assert "set KUBECONFIG" in result.output
+
+
+def test_kubectl_runs_the_command_as_its_plugin(kubeconfig: Path, jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    folder = Path(sys.executable).parent
+    plugin = [str(folder / "kubectl-rollfleet")]
+    if kubectl := shutil.which("kubectl"):
+        plugin = [kubectl, "rollfleet"]
+    where = [f"--namespace={namespace.name}", f"--kubeconfig={kubeconfig}"]
+    done = subprocess.run(
+        [*plugin, "top", *where], capture_output=True, text=True, env={"PATH": f"{folder}:/usr/bin:/bin"}
+    )
+    assert f"{namespace.name}/cartpole" in done.stdout, done.stderr

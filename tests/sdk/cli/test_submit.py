@@ -1,0 +1,166 @@
+"""`rollfleet submit` on a real API server: the learner's source, its pod, and its log."""
+
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+import yaml
+from tests.sdk.cluster.log_server import serving
+from tests.sdk.cluster.namespace import Namespace
+from typer.testing import CliRunner, Result
+
+from rollfleet import Jobs
+from rollfleet.cli.main import app
+from rollfleet.cli.starters import STARTERS
+from rollfleet.cli.submit import follow
+from rollfleet.cluster.api import ClusterApi
+
+Submit = Callable[..., Result]
+JOB: dict[str, Any] = {
+    "apiVersion": "rollfleet.dev/v1alpha1",
+    "kind": "CollectorJob",
+    "metadata": {"name": "cartpole"},
+    "spec": {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}},
+}
+
+
+@pytest.fixture
+def submit(kubeconfig: Path, namespace: Namespace, tmp_path: Path) -> Submit:
+    """Write job.yaml, with this spec, and submit it to the test's namespace."""
+
+    def run(*arguments: str, **spec: Any) -> Result:
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB | {"spec": JOB["spec"] | spec}))
+        where = (f"--kubeconfig={kubeconfig}", f"--namespace={namespace.name}")
+        return CliRunner().invoke(app, ["submit", *where, str(tmp_path / "job.yaml"), *arguments])
+
+    return run
+
+
+@pytest.fixture
+def learner(tmp_path: Path) -> str:
+    """A learner with a module of its own; there is an environment, too."""
+    (tmp_path / "losses.py").write_text("LOSS = 1\n")
+    (tmp_path / "my_envs.py").write_text("def make(): ...\n")
+    (tmp_path / "train.py").write_text("import torch\nimport losses\n")
+    return str(tmp_path / "train.py")
+
+
+def found(api: ClusterApi, kind: str, name: str) -> Any:
+    return api.get(kind, api.namespace, name)
+
+
+def test_a_job_goes_to_the_namespace_of_the_command(submit: Submit, jobs: Jobs, namespace: Namespace) -> None:
+    assert submit().output == f"{namespace.name}/cartpole submitted\n"
+    assert jobs.get("cartpole").spec.learner is None
+    assert submit(workers=3).exit_code == 0
+    assert jobs.get("cartpole").spec.workers == 3
+
+
+def test_the_learner_and_its_modules_are_sent_and_deleted_with_the_job(
+    submit: Submit, jobs: Jobs, learner: str
+) -> None:
+    env = {"entrypoint": "my_envs:make"}
+    result = submit("--learner", learner, "--", "--lr", "0.1", env=env)
+    assert result.exit_code == 0, result.output
+    assert "sending losses.py, my_envs.py, train.py" in result.stderr
+    job = found(jobs.api, "CollectorJob", "cartpole")
+    files = found(jobs.api, "ConfigMap", "cartpole-source")
+    assert set(files["data"]) == {"train.py", "losses.py", "my_envs.py"}
+    assert files["data"]["train.py"] == Path(learner).read_text()
+    assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert job["spec"]["source"] == {"configMap": "cartpole-source"}
+    (container,) = job["spec"]["learner"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-u", "-m", "train"]
+    assert container["args"] == ["--lr", "0.1"]
+
+
+def test_a_changed_learner_is_sent_again_and_stays_the_jobs(submit: Submit, jobs: Jobs, learner: str) -> None:
+    submit("--learner", learner)
+    owners = found(jobs.api, "ConfigMap", "cartpole-source")["metadata"]["ownerReferences"]
+    Path(learner).write_text("print('changed')\n")
+    assert submit("--learner", learner).exit_code == 0
+    files = found(jobs.api, "ConfigMap", "cartpole-source")
+    assert files["data"] == {"train.py": "print('changed')\n"}
+    assert files["metadata"]["ownerReferences"] == owners
+
+
+def test_a_config_map_of_the_users_stays_when_the_job_is_deleted(submit: Submit, jobs: Jobs, learner: str) -> None:
+    name = {"name": "my-code", "namespace": jobs.api.namespace}
+    jobs.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"other.py": ""}})
+    assert submit("--learner", learner, source={"configMap": "my-code"}).exit_code == 0
+    files = found(jobs.api, "ConfigMap", "my-code")
+    assert set(files["data"]) == {"other.py", "train.py", "losses.py"}
+    assert "ownerReferences" not in files["metadata"]
+
+
+def test_the_jobs_own_learner_template_stays(submit: Submit, jobs: Jobs, learner: str) -> None:
+    command = ["python", "/var/run/rollfleet-source/train.py"]
+    container = {"name": "ppo", "command": command, "resources": {"limits": {"cpu": "1"}}}
+    template = {"spec": {"containers": [container], "nodeSelector": {"disk": "fast"}}}
+    assert submit("--learner", learner, learner={"template": template}).exit_code == 0
+    assert found(jobs.api, "CollectorJob", "cartpole")["spec"]["learner"]["template"] == template
+    container["command"] = ["python", "other.py"]
+    refused = submit("--learner", learner, learner={"template": template})
+    assert refused.exit_code == 1
+    assert "spec.learner runs `python other.py`, not train.py" in refused.output
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_starter_is_submitted_with_all_of_its_code(
+    starter: str, kubeconfig: Path, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["init", "--example", starter]).exit_code == 0
+    where = [f"--kubeconfig={kubeconfig}", f"--namespace={jobs.api.namespace}"]
+    result = CliRunner().invoke(app, ["submit", "job.yaml", "--learner", "learner.py", *where])
+    assert result.exit_code == 0, result.output
+    files = found(jobs.api, "ConfigMap", f"{starter}-code")
+    assert set(files["data"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
+
+
+def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespace: Namespace, learner: str) -> None:
+    submit()
+    namespace.report(phase="Complete")
+    refused = submit("--learner", learner)
+    assert refused.exit_code == 1
+    assert "the job is complete" in refused.output
+    assert found(jobs.api, "ConfigMap", "cartpole-source") is None
+
+
+def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, namespace: Namespace) -> None:
+    logs: dict[str, Queue[str | None]] = {}
+    shown, states = list[str](), list[str]()
+
+    def start_learner(line: str) -> None:
+        pod = namespace.pod(None)
+        logs[pod] = Queue()
+        logs[pod].put(line)
+        logs[pod].put(None)
+        namespace.report(phase="Running", frames=len(logs))
+
+    def show(line: str) -> None:
+        shown.append(line)
+        if line == "before a crash":
+            start_learner("after it")
+        else:
+            complete = {"type": "Complete", "status": "True", "reason": "TotalFrames", "message": "that is all"}
+            namespace.report(phase="Complete", conditions=[complete | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+
+    jobs.submit(JOB)
+    with serving(logs) as port:
+        namespace.node("node-learner", port)
+        start_learner("before a crash")
+        assert follow(jobs, "cartpole", show, states.append) == 0
+    assert shown == ["before a crash", "after it"]
+    assert states[-1] == f"{namespace.name}/cartpole is Complete (TotalFrames): that is all"
+
+
+def test_follow_of_a_job_that_fails_says_why(submit: Submit, namespace: Namespace) -> None:
+    submit()
+    failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "the learner crashed too often"}
+    namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+    result = submit("--follow")
+    assert result.exit_code == 1
+    assert "is Failed (LearnerFailed): the learner crashed too often" in result.stderr

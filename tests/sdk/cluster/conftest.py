@@ -1,0 +1,59 @@
+"""A client of a real API server, and a cluster that runs jobs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.control.api_server.lab import RunningOperator, quick
+from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.sdk.cluster.kubelet import Kubelet
+from tests.sdk.cluster.namespace import Namespace
+
+from rollfleet.cluster.api import ClusterApi
+from rollfleet_operator.nats.server_port import NatsOnServer
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+
+@pytest.fixture
+def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
+    """A client with all rights, in the test's namespace."""
+    return ClusterApi(kubeconfig=kubeconfig, namespace=namespace.name)
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[NatsInJwtMode]:
+    """The cluster's NATS."""
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    server = NatsInJwtMode(folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def operator(api_server: "ApiServer", nats_server: NatsInJwtMode, namespace: Namespace) -> Iterator[RunningOperator]:
+    """An operator on a real NATS, for the test's namespace."""
+    nats: Any = NatsOnServer(nats_server.settings)  # most tests have one in memory
+    running = RunningOperator(api_server, nats, quick(namespaces=(namespace.name,)))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def kubelet(
+    api: ClusterApi,
+    operator: RunningOperator,
+    kubeconfig: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Kubelet]:
+    """A cluster that runs the workers of the test's namespace; the kubeconfig of this process names it."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    folder = tmp_path / "pods"
+    folder.mkdir()
+    kubelet = Kubelet(api.client, api.namespace, folder)
+    yield kubelet
+    kubelet.stop()

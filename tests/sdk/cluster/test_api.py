@@ -1,0 +1,177 @@
+"""Requests to a real API server, and its refusals as one line with what to write."""
+
+import base64
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from kubernetes.config import incluster_config
+from tests.sdk.cluster.namespace import Namespace
+
+from rollfleet.cluster import api as requests
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.errors import ClusterError
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+OTHER_TOKEN = "of-user-other"  # the server's user without rights
+
+
+def config_map(namespace: str, name: str = "files", **data: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}, "data": data}
+
+
+def test_an_object_is_created_read_changed_listed_and_deleted(api: ClusterApi) -> None:
+    assert api.get("ConfigMap", api.namespace, "files") is None
+    created = api.create(config_map(api.namespace, a="1"))
+    assert created["metadata"]["uid"]
+    assert api.patch("ConfigMap", api.namespace, "files", {"data": {"b": "2"}})["data"] == {"a": "1", "b": "2"}
+    assert api.apply(config_map(api.namespace, a="3"))["data"] == {"a": "3", "b": "2"}
+    listed = api.list("ConfigMap", api.namespace, fields="metadata.name=files").items
+    assert [each["metadata"]["name"] for each in listed] == ["files"]
+    assert api.delete("ConfigMap", api.namespace, "files") is True
+    assert api.delete("ConfigMap", api.namespace, "files") is False
+    assert api.version().startswith("v1.")
+
+
+def test_a_watch_yields_the_changes_after_a_list(api: ClusterApi) -> None:
+    before = api.list("ConfigMap", api.namespace).resource_version
+    api.create(config_map(api.namespace))
+    changes = api.watch("ConfigMap", api.namespace, before, fields="metadata.name=files")
+    assert next(changes)[0] == "ADDED"
+    api.patch("ConfigMap", api.namespace, "files", {"data": {"b": "2"}})
+    kind, found = next(changes)
+    assert (kind, found["data"]) == ("MODIFIED", {"b": "2"})
+    api.delete("ConfigMap", api.namespace, "files")
+    assert next(changes)[0] == "DELETED"
+    changes.close()  # type: ignore[attr-defined]
+
+
+def test_a_conflict_says_to_repeat_the_change(api: ClusterApi) -> None:
+    old = api.create(config_map(api.namespace))["metadata"]["resourceVersion"]
+    api.patch("ConfigMap", api.namespace, "files", {"data": {"a": "1"}})
+    with pytest.raises(ClusterError, match="repeat the change") as refused:
+        api.patch("ConfigMap", api.namespace, "files", {"metadata": {"resourceVersion": old}, "data": {"a": "2"}})
+    assert refused.value.reason == "Conflict"
+    with pytest.raises(ClusterError, match='"files" already exists; write another name'):
+        api.create(config_map(api.namespace))
+
+
+def test_a_missing_right_is_named_with_the_role_that_gives_it(api_server: "ApiServer", namespace: Namespace) -> None:
+    api = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=namespace.name)
+    with pytest.raises(ClusterError) as refused:
+        api.get("Secret", api.namespace, "cartpole-learner-nats")
+    assert str(refused.value) == (
+        f"you may not get Secret {namespace.name}/cartpole-learner-nats: "
+        "ask the cluster's administrators for the ClusterRole rollfleet-user"
+    )
+    with pytest.raises(ClusterError, match="you may not list CollectorJobs in all namespaces"):
+        api.list("CollectorJob", None)
+    with pytest.raises(ClusterError, match="you may not get Pod/log"):
+        list(api.logs(api.namespace, "cartpole-0"))
+
+
+def test_a_quota_is_reported_in_the_api_servers_words(api: ClusterApi, namespace: Namespace) -> None:
+    namespace.limit({"count/configmaps": "0"})
+
+    def create() -> None:
+        for index in range(1000):  # until the API server's admission has seen the quota
+            api.create(config_map(api.namespace, f"files-{index}"))
+
+    with pytest.raises(ClusterError, match=r"exceeded quota: limit.*; request less") as refused:
+        create()
+    assert refused.value.reason == "Forbidden"
+
+
+def test_a_missing_namespace_is_named(api: ClusterApi) -> None:
+    with pytest.raises(ClusterError, match="the cluster has no namespace nowhere: write another"):
+        api.create(config_map("nowhere"))
+
+
+def test_a_cluster_without_the_definition_says_how_to_install_it(
+    api: ClusterApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(requests._PATHS, "CollectorJob", "apis/nobody.example/v1|collectorjobs")
+    with pytest.raises(ClusterError, match="helm install rollfleet"):
+        api.list("CollectorJob", None)
+
+
+def test_a_cluster_that_does_not_answer_is_named(api_server: "ApiServer", tmp_path: Path) -> None:
+    config = yaml.safe_load(api_server.kubeconfig().read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    with pytest.raises(ClusterError) as refused:
+        ClusterApi(kubeconfig=file).list("Pod", None)
+    assert str(refused.value).startswith("the cluster at https://127.0.0.1:1 cannot be reached: ")
+    assert "refused" in str(refused.value)
+    assert "object at" not in str(refused.value)
+    config["clusters"][0]["cluster"] = {"server": api_server.url}  # without its authority
+    file.write_text(yaml.safe_dump(config))
+    with pytest.raises(ClusterError, match="certificate"):
+        ClusterApi(kubeconfig=file).list("Pod", None)
+
+
+def test_wrong_credentials_say_to_log_in_again(api_server: "ApiServer") -> None:
+    with pytest.raises(ClusterError, match="log in again"):
+        ClusterApi(kubeconfig=api_server.kubeconfig("of-nobody")).list("Pod", None)
+
+
+def test_a_machine_without_a_cluster_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: "ApiServer"
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ClusterError, match="set KUBECONFIG"):
+        ClusterApi()
+    (tmp_path / "broken").write_text("a: [")
+    with pytest.raises(ClusterError, match="broken cannot be used") as refused:
+        ClusterApi(kubeconfig=tmp_path / "broken")
+    assert "\n" not in str(refused.value)
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["/nowhere", str(api_server.kubeconfig())]))
+    assert ClusterApi().namespace == "default"
+    with pytest.raises(ClusterError, match="no context 'y'; write one of x"):
+        ClusterApi(context="y")
+
+
+def test_a_pod_uses_its_account_and_its_namespace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, api_server: "ApiServer", namespace: Namespace
+) -> None:
+    config = yaml.safe_load(api_server.kubeconfig().read_text())
+    (tmp_path / "token").write_text(config["users"][0]["user"]["token"])
+    (tmp_path / "namespace").write_text(namespace.name)
+    (tmp_path / "ca.crt").write_bytes(base64.b64decode(config["clusters"][0]["cluster"]["certificate-authority-data"]))
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
+    host, port = api_server.url.removeprefix("https://").split(":")
+    for name, value in (("HOME", tmp_path), ("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    api = ClusterApi()
+    assert api.namespace == namespace.name
+    assert api.list("Pod", api.namespace).items == []
+
+
+def test_an_answer_that_is_cut_is_an_error_of_the_connection(tmp_path: Path, api_server: "ApiServer") -> None:
+    config = yaml.safe_load(api_server.kubeconfig().read_text())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            client = server.accept()[0]
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
+        file = tmp_path / "config"
+        file.write_text(yaml.safe_dump(config))
+        with pytest.raises(ClusterError, match="cannot be reached"):
+            ClusterApi(kubeconfig=file).list("Pod", None)
+        thread.join()

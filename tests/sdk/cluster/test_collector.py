@@ -1,0 +1,122 @@
+"""`rollfleet.Collector(..., cluster=)`: on a real API server, operator and NATS, with workers as processes."""
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+import torch
+from tests.waiting import wait_until
+
+import rollfleet
+from rollfleet import Cluster, Jobs
+from rollfleet.cluster import submission
+from rollfleet.errors import ClusterError, JobInvalid
+from rollfleet_api.job import KIND
+from rollfleet_api.status import ConditionType
+
+if TYPE_CHECKING:
+    from tests.sdk.cluster.kubelet import Kubelet
+
+    from rollfleet.cluster.api import ClusterApi
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def make_env(limit: int = 20) -> gymnasium.Env[Any, Any]:
+    return gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1").unwrapped, limit)
+
+
+def actor_critic() -> rollfleet.ActorCritic:
+    torch.manual_seed(0)
+    env = gymnasium.make("CartPole-v1")
+    return rollfleet.ActorCritic(env.observation_space, env.action_space)
+
+
+def test_a_collector_on_a_cluster_yields_the_batches_of_processes_bit_for_bit(
+    kubelet: "Kubelet", api: "ClusterApi"
+) -> None:
+    """An environment of this module, weights that change, more workers in mid-run; nothing stays."""
+
+    def run(**place: Any) -> list[Any]:
+        policy, batches = actor_critic(), []
+        keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "total_frames": 256, "seed": 3}
+        with rollfleet.Collector(
+            make_env, policy, workers=2, env_kwargs={"limit": 9}, **keywords, **place
+        ) as collector:
+            for batch in collector:
+                batches.append(batch)
+                with torch.no_grad():
+                    for parameter in policy.parameters():
+                        parameter.mul_(1.1)
+        return batches
+
+    expected = run()
+    found = run(cluster=Cluster(namespace=api.namespace, timeout_s=120))
+    assert len(expected) == len(found) == 4
+    for one, other in zip(expected, found, strict=True):
+        assert set(one.keys(True, True)) == set(other.keys(True, True))
+        for key, value in one.items(True, True):
+            assert torch.equal(value, other[key]), key
+    assert api.get(KIND, api.namespace, "make-env") is None
+    assert not api.list(KIND, api.namespace).items
+
+
+def test_workers_are_added_and_the_highest_removed_and_an_error_leaves_nothing(
+    kubelet: "Kubelet", api: "ClusterApi", capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Cluster(namespace=api.namespace, name="mine", timeout_s=120)
+    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 24, "workers": 1, "cluster": place}
+
+    def scale(collector: rollfleet.Collector) -> None:
+        assert next(collector).shape == (2, 12)
+        assert collector.add_workers(1) == [1]
+        assert next(each for each in collector if each.shape == (4, 6)) is not None
+        with pytest.raises(JobInvalid, match=r"loses its highest indices; write `remove_workers\(\[1\]\)`"):
+            collector.remove_workers(0)
+        collector.remove_workers([1])
+        assert next(each for each in collector if each.shape == (2, 12)) is not None
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), rollfleet.Collector("CartPole-v1", actor_critic(), **keywords) as collector:
+        scale(collector)
+    assert "1 of 1 workers are ready" in capsys.readouterr().err
+    assert not api.list(KIND, api.namespace).items
+
+
+def test_an_image_that_cannot_be_pulled_is_one_error_and_the_job_goes(
+    kubelet: "Kubelet", api: "ClusterApi", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "PATIENCE_S", 0.0)
+    kubelet.missing_images.add("none:1")
+    with pytest.raises(
+        ClusterError, match=r"do not start: Pending \(ImagePullFailed\): worker 0 has no image: .*none:1"
+    ):
+        rollfleet.Collector(
+            "CartPole-v1", frames_per_batch=8, workers=1, cluster=Cluster(namespace=api.namespace, image="none:1")
+        )
+    assert not api.list(KIND, api.namespace).items
+
+
+PROGRAM = """
+import sys
+import rollfleet
+
+place = rollfleet.Cluster(namespace=sys.argv[1], name="mine", learner_timeout_s=5)
+collector = rollfleet.Collector("CartPole-v1", frames_per_batch=8, workers=1, cluster=place)
+for batch in collector:
+    print(collector.frames, flush=True)
+"""
+
+
+def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(
+    kubelet: "Kubelet", api: "ClusterApi"
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, api.namespace], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"8\n"
+        program.kill()
+    view = Jobs(namespace=api.namespace).wait("mine", "Failed", timeout_s=60)
+    assert view.held(ConditionType.FAILED).reason == "LearnerGone"  # type: ignore[union-attr]
+    wait_until(lambda: not kubelet.workers)

@@ -1,0 +1,56 @@
+"""The text of `rollfleet describe`."""
+
+from tests.sdk.cluster.objects import NOW, RUNNING, condition, crash, event, job, pod, text, waiting
+
+from rollfleet.cluster.description import Description, newest_pods, workers_table
+from rollfleet.cluster.diagnosis import ADVICE, stale
+
+
+def test_a_description_begins_with_the_reason_and_advice() -> None:
+    degraded = condition("Degraded", reason="ImagePullFailed", message="worker 1 has no image: not found")
+    pods = (pod(0, phase="Running"), waiting(1, "ErrImagePull", "not found"))
+    events = (event("Early", "sooner", age_s=50), event("Late", "later", age_s=5))
+    changed = job(generation=2, **{**RUNNING, "conditions": [degraded]})
+    described = Description(job=changed, pods=pods, events=events, time=NOW)
+    lines = text(described)
+    assert str(described).splitlines() == lines
+    assert lines[:4] == [
+        "lab/cartpole is Running (ImagePullFailed)",
+        "worker 1 has no image: not found",
+        ADVICE["ImagePullFailed"],
+        stale(changed),
+    ]
+    shown = "\n".join(lines)
+    assert "1 of 2 ready" in shown
+    assert "12,800/100,000" in shown
+    assert shown.index("Workers") < shown.index("Pods that are not running") < shown.index("Conditions")
+    assert shown.index("Conditions") < shown.index("sooner") < shown.index("later")
+    assert "ErrImagePull" in shown
+    assert len([line for line in lines if "node-1" in line]) == 1  # the running pod is not listed
+
+
+def test_each_worker_is_shown_by_its_newest_pod_and_its_number_of_crashes() -> None:
+    pods = [
+        crash(1, 1, "Traceback\nImportError: no module\n", age_s=300),
+        crash(1, 137, "", age_s=200),
+        pod(1, phase="Running"),
+        pod(None, phase="Running"),
+        pod(0, phase="Running", age_s=7300),
+    ]
+    rows = [line.split() for line in text(workers_table(newest_pods(pods), pods, NOW))[1:]]
+    assert rows == [
+        ["0", "Running", "node-1", "0", "2h"],
+        ["1", "Running", "node-1", "2", "60s"],
+        ["learner", "Running", "node-1", "0", "60s"],
+    ]
+
+
+def test_return_waits_and_what_restarts_the_learner_are_shown() -> None:
+    waits = {"learnerSeconds": 5, "workersForLearnerSeconds": 240, "workersForWeightsSeconds": 0}
+    running = job(**RUNNING, meanReturn=-142.5, episodes=1200, waits=waits)
+    with_learner = running.model_copy(update={"spec": running.spec.model_copy(update={"learner": {}})})
+    shown = "\n".join(text(Description(job=with_learner, pods=(), events=(), time=NOW)))
+    assert "-142.5, 1,200 episodes" in shown
+    assert "learner 5s for data; workers 4m for the learner, 0s for weights" in shown
+    assert "starts again at an edit of learner, image" in shown
+    assert "starts again" not in "\n".join(text(Description(job=running, pods=(), events=(), time=NOW)))

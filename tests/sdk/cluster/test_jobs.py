@@ -1,0 +1,192 @@
+"""`rollfleet.Jobs` on a real API server; the test plays the operator and the kubelet."""
+
+import threading
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+import yaml
+from tests.sdk.cluster.log_server import serving
+from tests.sdk.cluster.namespace import Namespace
+
+from rollfleet import CollectorJob, Jobs
+from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
+
+NOW = "2026-11-21T12:00:00Z"
+SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+JOB: dict[str, Any] = {
+    "apiVersion": "rollfleet.dev/v1alpha1",
+    "kind": "CollectorJob",
+    "metadata": {"name": "cartpole"},
+    "spec": SPEC,
+}
+
+
+def condition(kind: str, reason: str = "", message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": NOW}
+
+
+def test_a_job_is_submitted_from_a_model_a_dict_or_a_file(
+    jobs: Jobs, namespace: Namespace, kubeconfig: Path, tmp_path: Path
+) -> None:
+    assert jobs.submit(JOB).key == f"{namespace.name}/cartpole"
+    job = CollectorJob.model_validate(JOB | {"metadata": {"name": "ant", "labels": {"team": "a"}}})
+    assert jobs.submit(job).metadata.labels == {"team": "a"}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(JOB | {"metadata": {"name": "pong", "namespace": namespace.name}}))
+    assert Jobs(kubeconfig=kubeconfig).submit(str(file)).metadata.generation == 1
+    assert sorted(each.metadata.name for each in jobs.list()) == ["ant", "cartpole", "pong"]
+    assert f"{namespace.name}/ant" in [each.key for each in jobs.list(all_namespaces=True)]
+
+
+def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
+    jobs.submit(JOB | {"spec": SPEC | {"workers": 4, "source": {"configMap": "code"}}})
+    again = jobs.submit(JOB | {"spec": SPEC | {"workers": 3}})
+    assert (again.spec.workers, again.metadata.generation) == (3, 2)
+    found: Any = jobs.api.get("CollectorJob", jobs.api.namespace, "cartpole")
+    assert "source" not in found["spec"]
+
+
+def test_mistakes_are_found_before_anything_is_sent(jobs: Jobs, tmp_path: Path) -> None:
+    with pytest.raises(JobInvalid, match="workers"):
+        jobs.submit(JOB | {"spec": SPEC | {"workers": 0}})
+    with pytest.raises(JobInvalid, match="no such file"):
+        jobs.submit(tmp_path / "missing.yaml")
+    assert jobs.list() == ()
+
+
+def test_what_the_api_server_refuses_comes_through_word_for_word(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(phase="Complete")
+    with pytest.raises(ClusterError, match="the job is complete and cannot be changed; delete and recreate it"):
+        jobs.scale("cartpole", 3)
+
+
+def test_scale_suspend_resume_edit_and_delete_change_the_job(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    assert jobs.scale(f"{namespace.name}/cartpole", 5).spec.workers == 5
+    found: Any = jobs.api.get("CollectorJob", namespace.name, "cartpole")
+    assert found["spec"]["workers"] == 5
+    assert (jobs.suspend("cartpole").metadata.generation, jobs.resume("cartpole").metadata.generation) == (3, 4)
+    assert jobs.edit("cartpole", {"collect": {"totalFrames": 640}}).spec.collect.total_frames == 640
+    with pytest.raises(ClusterError, match=r'unknown field "spec\.collect\.totlFrames"'):
+        jobs.edit("cartpole", {"collect": {"totlFrames": 640}})
+    with pytest.raises(JobInvalid, match="workers: must be at least 1"):
+        jobs.scale("cartpole", 0)
+    jobs.delete("cartpole")
+    for call in (jobs.get, jobs.describe, jobs.suspend, jobs.delete, jobs.events, jobs.wait):
+        with pytest.raises(JobNotFound, match=f"no job {namespace.name}/cartpole"):
+            call("cartpole")
+
+
+def test_the_status_is_the_operators_model(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(phase="Running", workers={"desired": 2, "ready": 1}, frames=128, fieldOfTomorrow=1)
+    status = jobs.get("cartpole").status
+    assert (status.phase, status.workers.ready, status.frames) == ("Running", 1, 128)
+
+
+def test_a_watch_yields_each_state_until_the_job_is_deleted(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    states = jobs.watch("cartpole")
+    assert next(states).status.phase is None
+    namespace.report(phase="Running", frames=1)
+    assert next(states).status.frames == 1
+    jobs.delete("cartpole")
+    assert list(states) == []
+
+
+def test_wait_returns_the_job_once_its_condition_holds(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    timer = threading.Timer(0.1, lambda: namespace.report(phase="Running", conditions=[condition("Ready")]))
+    timer.start()
+    assert jobs.wait("cartpole", "Ready", timeout_s=30).status.phase == "Running"
+    timer.join()
+
+
+def test_wait_says_why_a_condition_does_not_hold(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(phase="Pending", conditions=[condition("Degraded", "ImagePullFailed", "worker 0 has no image")])
+    with pytest.raises(Timeout, match=r"is not Ready after 0\.5 s: it is Pending \(ImagePullFailed\): worker 0 has no"):
+        jobs.wait("cartpole", "Ready", timeout_s=0.5)
+    namespace.report(phase="Failed", conditions=[condition("Failed", "TooManyRestarts", "worker 4 ended with code 1")])
+    with pytest.raises(JobEnded, match=r"cartpole does not become Complete: it is Failed \(TooManyRestarts\)"):
+        jobs.wait("cartpole")
+    with pytest.raises(JobInvalid, match="condition: expected one of Ready, "):
+        jobs.wait("cartpole", "ready")
+
+
+def test_wait_ends_when_the_job_is_deleted(jobs: Jobs) -> None:
+    jobs.submit(JOB)
+    timer = threading.Timer(0.1, lambda: jobs.delete("cartpole"))
+    timer.start()
+    with pytest.raises(JobEnded, match="was deleted"):
+        jobs.wait("cartpole", timeout_s=30)
+    timer.join()
+
+
+def test_a_description_has_the_jobs_own_events_and_the_reason_first(jobs: Jobs, namespace: Namespace) -> None:
+    uid = jobs.submit(JOB).metadata.uid
+    namespace.report(phase="Pending", conditions=[condition("Degraded", "ImagePullFailed", "worker 0 has no image")])
+    namespace.pod(0, phase="Pending")
+    namespace.event(uid, "of this job", time=NOW)
+    namespace.event("of-an-earlier-job", "of another", time=NOW)
+    described = jobs.describe("cartpole")
+    assert (described.diagnosis.reason, described.diagnosis.is_problem) == ("ImagePullFailed", True)
+    assert [each.message for each in described.events] == ["of this job"]
+    assert [each.worker for each in described.pods] == [0]
+    lines = str(described).splitlines()
+    assert lines[:2] == [f"{namespace.name}/cartpole is Pending (ImagePullFailed)", "worker 0 has no image"]
+    assert [each.message for each in jobs.events("cartpole")] == ["of this job"]
+
+
+def test_logs_are_those_of_the_chosen_pods(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    pods = [namespace.pod(index) for index in (0, 1, None)]
+    lines: dict[str, Queue[str | None]] = {pod: Queue() for pod in pods}
+    with serving(lines) as port:
+        for name in ("node-0", "node-1", "node-learner"):
+            namespace.node(name, port)
+
+        def say(*texts: str | None) -> None:
+            for queue in lines.values():
+                for text in texts:
+                    queue.put(text)
+
+        say("one", "two", None)
+        assert [str(each) for each in jobs.logs("cartpole", worker=1)] == ["[worker 1] one", "[worker 1] two"]
+        assert [str(each) for each in jobs.logs("cartpole", learner=True)] == ["[learner] one", "[learner] two"]
+        assert [each.worker for each in jobs.logs("cartpole", worker=0)] == [0, 0]
+        followed = jobs.logs("cartpole", follow=True)
+        say("now")
+        assert sorted(str(next(followed)) for _ in pods) == ["[learner] now", "[worker 0] now", "[worker 1] now"]
+        say("later", None)
+        assert len(list(followed)) == 3
+
+
+def test_logs_of_pods_that_have_not_started_say_why(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    namespace.report(phase="Suspended", conditions=[condition("Suspended", "Suspended", "`spec.suspend` is true")])
+    namespace.pod(0, phase="Pending")
+    for which, subject in (({"worker": 3}, "worker 3"), ({"learner": True}, "the learner"), ({}, "the job")):
+        with pytest.raises(ClusterError, match=rf"{subject} has no pod that has started: .*Suspended.*`spec\.suspend`"):
+            list(jobs.logs("cartpole", **which))
+    with pytest.raises(JobInvalid, match="exclude each other"):
+        list(jobs.logs("cartpole", worker=0, learner=True))
+
+
+@pytest.mark.parametrize("name", ["", "a/b/c", "/cartpole", 5, None])
+def test_a_name_that_is_none_is_an_error(jobs: Jobs, name: Any) -> None:
+    with pytest.raises(JobInvalid, match=r"job: expected `name` or `namespace/name`, got "):
+        jobs.get(name)
+
+
+def test_a_name_with_special_characters_is_no_job(jobs: Jobs) -> None:
+    with pytest.raises(JobNotFound):
+        jobs.get("cart?pole")
+
+
+def test_a_watch_of_no_time_yields_the_present_state(jobs: Jobs) -> None:
+    jobs.submit(JOB)
+    assert [each.metadata.name for each in jobs.watch("cartpole", timeout_s=0)] == ["cartpole"]

@@ -1,0 +1,135 @@
+"""`rollfleet.connect` outside of the cluster: a Secret of a real API server, and a tunnel to a real NATS."""
+
+import base64
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.job_server import WorkerThread
+from tests.sdk.cluster.forwarding_node import ForwardingNode
+from tests.waiting import wait_until
+
+import rollfleet
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.reach import Reach
+from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
+from rollfleet_api.address import URL
+from rollfleet_api.job import KIND
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+    from tests.job_server import Server
+
+OTHER_TOKEN = "of-user-other"  # the server's user without rights
+SECRET = "test-learner-nats"
+WriteSecret = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def write_secret(api: ClusterApi) -> Iterator[WriteSecret]:
+    """Writes the learner's Secret of the job `default/test`, as the operator does."""
+
+    def write(**files: str) -> dict[str, Any]:
+        data = {name.replace("_", "."): base64.b64encode(text.encode()).decode() for name, text in files.items()}
+        metadata = {"name": SECRET, "namespace": "default"}
+        return api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+
+    yield write
+    api.delete("Secret", "default", SECRET)
+
+
+@pytest.fixture
+def outside(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has a kubeconfig, and no address of NATS."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.delenv(URL, raising=False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("outside")
+def test_a_learner_outside_of_the_cluster_collects_through_the_api_server_and_over_cuts(
+    api: ClusterApi, server: "Server", write_secret: WriteSecret, tmp_path: Path
+) -> None:
+    job = server.provision(workers=1, policy={"random": {}})
+    node = ForwardingNode(api.client, tmp_path, int(server.host_port.rpartition(":")[2]))
+    node.add_pod(api.namespace, "rollfleet-nats-0")
+    user = server.url(Role.LEARNER).rpartition("@")[0]
+    write_secret(url=f"{user}@rollfleet-nats.{api.namespace}.svc:4222")
+    worker = WorkerThread(server, job, 0)
+    try:
+        with rollfleet.connect("default/test", timeout_s=30) as collector:
+            streams = node.streams
+            for cut in range(2):
+                assert len(list(islice(collector, 3))) == 3
+                if not cut:
+                    node.cut()
+            assert node.streams > streams, "the tunnel was opened again"
+            assert collector.frames == 6 * 64
+            assert collector.stats().missed == 0
+        worker.join()
+    finally:
+        node.stop()
+
+
+@pytest.mark.usefixtures("outside")
+def test_an_address_that_answers_from_here_needs_no_tunnel(server: "Server", write_secret: WriteSecret) -> None:
+    job = server.provision(workers=1, policy={"random": {}})
+    write_secret(url=server.url(Role.LEARNER))
+    worker = WorkerThread(server, job, 0)
+    with rollfleet.connect("default/test", timeout_s=30) as collector:
+        assert next(collector).numel() == 64
+    worker.join()
+
+
+def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(
+    api: ClusterApi, server: "Server", write_secret: WriteSecret
+) -> None:
+    write_secret(url=server.url(), user_creds="first", ca_crt="authority")
+    reach = Reach(api, "default", "test", timeout_s=5, renew_s=0.05)
+    credentials, ca = reach.address.credentials, reach.address.ca
+    assert credentials is not None
+    assert ca is not None
+    assert (credentials.read_text(), ca.read_text()) == ("first", "authority")
+    assert (credentials.stat().st_mode & 0o077, credentials.parent.stat().st_mode & 0o077) == (0, 0)
+    write_secret(url=server.url(), user_creds="second", ca_crt="authority")
+    wait_until(lambda: credentials.read_text() == "second")
+    reach.close()
+    reach.close()
+    assert not credentials.parent.exists()
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_job_that_does_not_exist_and_one_without_an_operator_are_named(api: ClusterApi) -> None:
+    with pytest.raises(JobNotFound, match=f"the cluster has no job {api.namespace}/test"):
+        rollfleet.connect(f"{api.namespace}/test")
+    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
+    metadata = {"name": "test", "namespace": api.namespace}
+    api.create({"apiVersion": "rollfleet.dev/v1alpha1", "kind": KIND, "metadata": metadata, "spec": spec})
+    with pytest.raises(ClusterError, match=f"the operator has not created Secret {api.namespace}/test-learner-nats"):
+        rollfleet.connect(f"{api.namespace}/test", timeout_s=0)
+
+
+def test_a_missing_right_is_named(
+    api_server: "ApiServer", write_secret: WriteSecret, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_secret(url="nats://localhost")
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig(OTHER_TOKEN)))
+    with pytest.raises(ClusterError, match=r"you may not get Secret default/test-learner-nats: ask .* rollfleet-user"):
+        rollfleet.connect("default/test")
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_nats_that_is_neither_here_nor_in_the_cluster_needs_an_address(write_secret: WriteSecret) -> None:
+    write_secret(url="nats://nats.invalid.:4222")
+    with pytest.raises(ConnectionFailed, match=r"does not answer from here, and it is no Service .* pass `address=`"):
+        rollfleet.connect("default/test", timeout_s=5)
+
+
+def test_without_a_kubeconfig_the_missing_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv(URL, raising=False)
+    with pytest.raises(ConnectionFailed, match=f"no NATS server given: pass its URL, set {URL}.*; no cluster is named"):
+        rollfleet.connect("default/test")

@@ -1,0 +1,120 @@
+"""A submission on a real API server, where the test plays the operator."""
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet import Cluster
+from rollfleet.cluster import submission
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.sources import Sources
+from rollfleet.cluster.submission import Submission
+from rollfleet.errors import ClusterError, JobEnded
+from rollfleet.testing import small_job
+from rollfleet_api.job import KIND, CollectorJob
+from rollfleet_api.metadata import Metadata
+
+if TYPE_CHECKING:
+    from tests.sdk.cluster.namespace import Namespace
+
+
+@pytest.fixture(autouse=True)
+def cluster(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig of this process names the API server."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+
+
+def job(**spec: Any) -> CollectorJob:
+    return small_job(**spec).model_copy(update={"metadata": Metadata(name="mine")})
+
+
+def sources() -> Sources:
+    found = Sources()
+    found.files["envs.py"] = "SIZE = 1"
+    return found
+
+
+def submit(namespace: str, **place: Any) -> Submission:
+    return Submission(job(source={"configMap": "mine-source"}), sources(), Cluster(namespace=namespace, **place))
+
+
+def test_the_source_belongs_to_the_job_and_the_job_is_deleted_at_the_end(api: ClusterApi) -> None:
+    submitted = submit(api.namespace)
+    assert submitted.job.key == f"{api.namespace}/mine"
+    created, source = api.get(KIND, api.namespace, "mine"), api.get("ConfigMap", api.namespace, "mine-source")
+    assert created is not None
+    assert source is not None
+    assert source["data"] == {"envs.py": "SIZE = 1"}
+    assert [each["uid"] for each in source["metadata"]["ownerReferences"]] == [created["metadata"]["uid"]]
+    submitted.end()
+    submitted.end()
+    assert api.get(KIND, api.namespace, "mine") is None
+
+
+def test_a_kept_job_stays(api: ClusterApi) -> None:
+    submit(api.namespace, keep=True).end()
+    assert api.get(KIND, api.namespace, "mine") is not None
+
+
+def test_a_name_that_is_taken_is_an_error_that_leaves_no_source(api: ClusterApi) -> None:
+    api.create(api_job(api.namespace))
+    with pytest.raises(ClusterError, match='"mine" already exists; write another name, or delete it first'):
+        submit(api.namespace)
+    assert api.get("ConfigMap", api.namespace, "mine-source") is None
+
+
+def api_job(namespace: str) -> dict[str, Any]:
+    return {**job().dump(), "metadata": {"name": "mine", "namespace": namespace}}
+
+
+def test_a_field_that_an_older_operator_does_not_know_is_an_error(api: ClusterApi) -> None:
+    written = api_job(api.namespace)
+    written["spec"]["fromTheFuture"] = 1
+    with pytest.raises(ClusterError, match=r"unknown field .*fromTheFuture.*; correct it, or upgrade the chart"):
+        api.create(written)
+
+
+def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
+    api: ClusterApi,
+    namespace: "Namespace",
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(submission, "PATIENCE_S", -1.0)
+    submitted = submit(api.namespace)
+    message = "pods are refused: exceeded quota: limit"
+    condition = {"type": "Degraded", "status": "True", "reason": "QuotaExceeded", "message": message}
+    namespace.report("mine", phase="Pending", conditions=[condition])
+    with pytest.raises(ClusterError, match=r"mine do not start: Pending \(QuotaExceeded\): pods are refused: .*quota"):
+        submitted.wait()
+    assert "0 of 1 workers are ready: Pending (QuotaExceeded)" in capsys.readouterr().err
+
+
+def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: "Namespace") -> None:
+    submitted = submit(api.namespace, progress=False)
+    failed = {"type": "Failed", "status": "True", "reason": "WorkerHopeless", "message": "worker 0: no module farm"}
+    namespace.report("mine", phase="Failed", conditions=[failed])
+    with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerHopeless.*: worker 0: no module farm"):
+        submitted.wait()
+
+
+def test_a_start_that_takes_too_long_ends_with_what_is_known(api: ClusterApi) -> None:
+    submitted = submit(api.namespace, timeout_s=0)
+    with pytest.raises(ClusterError, match=r"do not start: .*no operator has processed this job"):
+        submitted.wait()
+
+
+def test_in_a_pod_the_job_belongs_to_the_pod(
+    api: ClusterApi, namespace: "Namespace", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "namespace").write_text(api.namespace)
+    monkeypatch.setattr(submission, "_IN_POD", tmp_path / "namespace")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    pod = namespace.pod(None)
+    monkeypatch.setattr(socket, "gethostname", lambda: pod)
+    submit(api.namespace)
+    created = api.get(KIND, api.namespace, "mine")
+    assert created is not None
+    assert [(each["kind"], each["name"]) for each in created["metadata"]["ownerReferences"]] == [("Pod", pod)]

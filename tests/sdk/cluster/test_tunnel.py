@@ -1,0 +1,93 @@
+"""A tunnel through a real API server to a server behind a kubelet."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sdk.cluster.forwarding_node import ForwardingNode
+
+from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.tunnel import Tunnel
+from rollfleet.errors import ClusterError
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+OTHER_TOKEN = "of-user-other"  # the server's user without rights
+LARGE = bytes(range(256)) * (1 << 13)
+
+
+@pytest.fixture
+def node(api: ClusterApi, tmp_path: Path) -> Iterator[ForwardingNode]:
+    """A node whose pods answer each connection with the same bytes, as an echo."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def echo(client: socket.socket) -> None:
+        with client:
+            while data := client.recv(1 << 16):
+                client.sendall(data)
+
+    def accept() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=echo, args=(client,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    node = ForwardingNode(api.client, tmp_path, listener.getsockname()[1])
+    yield node
+    node.stop()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def exchange(port: int, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        sender = threading.Thread(target=client.sendall, args=(data,))
+        sender.start()
+        found = b""
+        while len(found) < len(data) and (more := client.recv(1 << 20)):
+            found += more
+        sender.join()
+        return found
+
+
+def test_bytes_pass_through_both_ways_and_a_broken_stream_is_opened_again(
+    api: ClusterApi, node: ForwardingNode
+) -> None:
+    node.add_pod(api.namespace, "nats-0")
+    tunnel = Tunnel(api, api.namespace, ["nats-0"], 4222)
+    try:
+        assert exchange(tunnel.port, LARGE) == LARGE
+        with socket.create_connection(("127.0.0.1", tunnel.port), timeout=30) as client:
+            client.sendall(b"a")
+            assert client.recv(1) == b"a"
+            node.cut()
+            assert client.recv(1) == b"", "the client hears of the cut"
+        assert exchange(tunnel.port, b"again") == b"again"
+    finally:
+        tunnel.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", tunnel.port), timeout=5)
+
+
+def test_the_first_pod_that_answers_is_taken(api: ClusterApi, node: ForwardingNode) -> None:
+    node.add_pod(api.namespace, "nats-1")
+    tunnel = Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
+    assert exchange(tunnel.port, b"x") == b"x"
+    tunnel.close()
+
+
+def test_a_missing_pod_and_a_missing_right_are_named(api_server: "ApiServer", api: ClusterApi) -> None:
+    with pytest.raises(
+        ClusterError, match=f"no port of Pod {api.namespace}/nats-1 can be forwarded: Handshake status 404"
+    ):
+        Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
+    other = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=api.namespace)
+    with pytest.raises(ClusterError, match=f"you may not forward a port of Pod {api.namespace}/nats-0: ask .* Role"):
+        Tunnel(other, api.namespace, ["nats-0", "nats-1"], 4222)

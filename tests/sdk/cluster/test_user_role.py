@@ -1,0 +1,93 @@
+"""The chart's ClusterRole `rollfleet-user` has all rights that `rollfleet.Jobs` needs, in one namespace."""
+
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.control.chart.helm import ABSENT, Helm, Rendered, find
+from tests.control.kubernetes import OTHER, OTHER_TOKEN
+from tests.sdk.cluster.log_server import serving
+from tests.sdk.cluster.namespace import Namespace
+from tests.waiting import wait_until
+
+from rollfleet import Jobs
+from rollfleet.cluster.refusals import TUNNEL_ROLE, USER_ROLE
+from rollfleet.cluster.sources import Sources
+from rollfleet.errors import ClusterError
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+@pytest.fixture
+def rendered(repository: Path) -> Rendered:
+    """The chart with its defaults, of a release `rollfleet`."""
+    if (program := find("helm")) is None:
+        pytest.skip(ABSENT)
+    return Helm(program, repository / "charts/rollfleet").render()
+
+
+@pytest.fixture
+def users_jobs(api_server: "ApiServer", rendered: Rendered, namespace: Namespace) -> Jobs:
+    """The jobs of a namespace for a user with that role there, and no other."""
+    # A Role of the same rules: a ClusterRole would outlive the test's namespace.
+    metadata = {"name": USER_ROLE, "namespace": namespace.name}
+    rules = rendered.of("ClusterRole")[USER_ROLE]["rules"]
+    namespace.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules})
+    reference = {"apiGroup": RBAC, "kind": "Role", "name": USER_ROLE}
+    subjects = [{"apiGroup": RBAC, "kind": "User", "name": OTHER}]
+    binding = {"apiVersion": f"{RBAC}/v1", "kind": "RoleBinding", "metadata": metadata}
+    namespace.create(binding | {"roleRef": reference, "subjects": subjects})
+    jobs = Jobs(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=namespace.name)
+
+    def allowed() -> bool:
+        with suppress(ClusterError):
+            return jobs.list() == ()
+        return False
+
+    wait_until(allowed)  # the API server learns of a role a little later
+    return jobs
+
+
+def test_a_user_with_the_role_may_do_all_that_jobs_does(users_jobs: Jobs, namespace: Namespace) -> None:
+    jobs = users_jobs
+    spec: dict[str, Any] = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    job = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "metadata": {"name": "cartpole"}}
+    jobs.submit(job | {"spec": spec | {"source": {"configMap": "code"}}}, sources=Sources())
+    assert [each.key for each in jobs.list()] == [f"{namespace.name}/cartpole"]
+    assert next(jobs.watch("cartpole")).key == f"{namespace.name}/cartpole"
+    assert jobs.describe("cartpole").diagnosis.state == "Unknown"
+    assert jobs.events("cartpole") == ()
+    assert jobs.scale("cartpole", 3).spec.workers == 3
+    pod = namespace.pod(0)
+    logs: dict[str, Queue[str | None]] = {pod: Queue()}
+    logs[pod].put(None)
+    with serving(logs) as port:
+        namespace.node("node-0", port)
+        assert list(jobs.logs("cartpole")) == []
+    assert jobs.api.get("Secret", namespace.name, "cartpole-learner-nats") is None
+    jobs.delete("cartpole")
+    assert jobs.api.delete("ConfigMap", namespace.name, "code") is True
+
+
+def test_the_role_shows_no_list_of_secrets_and_no_other_namespace(users_jobs: Jobs, namespace: Namespace) -> None:
+    with pytest.raises(ClusterError, match="you may not list Secrets"):
+        users_jobs.api.list("Secret", namespace.name)
+    with pytest.raises(ClusterError, match="you may not list CollectorJobs in all namespaces"):
+        users_jobs.list(all_namespaces=True)
+
+
+def test_the_tunnels_role_reaches_the_pods_of_nats_alone(rendered: Rendered) -> None:
+    (rule,) = rendered.of("Role")[TUNNEL_ROLE]["rules"]
+    (nats,) = rendered.of("StatefulSet").values()
+    assert rule["resources"] == ["pods/portforward"]
+    assert rule["resourceNames"] == [f"{nats['metadata']['name']}-{index}" for index in range(nats["spec"]["replicas"])]
+
+
+def test_the_role_is_there_once_in_a_cluster_like_the_definition(repository: Path, rendered: Rendered) -> None:
+    helm = Helm(str(find("helm")), repository / "charts/rollfleet")
+    assert USER_ROLE not in helm.render(crds__enabled=False).of("ClusterRole")

@@ -1,0 +1,55 @@
+"""Edits of a job reach the learner that runs: real workers, a real nats-server."""
+
+from typing import Any
+
+from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.waiting import wait_until
+
+from rollfleet import Collector
+
+FRAMES = 16
+SPEC: dict[str, Any] = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": FRAMES}}
+
+
+def known(collector: Collector, **spec: Any) -> None:
+    """Wait until the learner has heard of this edit."""
+    wait_until(lambda: all(getattr(collector.job.spec, field) == value for field, value in spec.items()))
+
+
+def test_loop_ends_at_total_frames_that_are_set_while_it_runs(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    worker = start_worker(job := server.provision(**SPEC), 0)
+    collector = connect(actor_critic())
+    for _ in range(3):
+        next(collector)
+    edited = server.provision(**SPEC | {"collect": {"framesPerBatch": FRAMES, "totalFrames": 5 * FRAMES}})
+    known(collector, collect=edited.spec.collect)
+    assert job.spec.collect.total_frames == 0
+    assert [batch.numel() for batch in collector] == [FRAMES] * 2
+    assert (collector.frames, collector.total_frames) == (5 * FRAMES, 5 * FRAMES)
+    worker.join()
+
+
+def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    start_worker(server.provision(**SPEC), 0)
+    with connect(actor_critic()) as collector:
+        for _ in range(3):
+            next(collector)
+        assert collector.version == 3
+        edited = server.provision(**SPEC | {"weights": {"interval": 4, "maxLag": 1}})
+        known(collector, weights=edited.spec.weights)
+        versions = [collector.version for _ in zip(range(8), collector, strict=False)]
+        assert versions == [3, 3, 3, 4, 4, 4, 4, 5]
+        while collector._gatherer.admission.max_lag != 1:
+            next(collector)
+
+
+def test_time_until_a_worker_counts_as_stuck_may_change(server: Server, connect: Connect) -> None:
+    server.provision(**SPEC)
+    collector = connect()
+    edited = server.provision(**SPEC | {"failure": {"suspectAfterSeconds": 60}})
+    known(collector, failure=edited.spec.failure)
+    assert collector._transport._heartbeats.roster.suspect_after_s == 60  # type: ignore[attr-defined]

@@ -1,0 +1,177 @@
+"""`info_keys`: infos of the environments in a batch, however their episodes end and wherever they step."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import make_env
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.collection import CollectSpec
+from rollfleet_api.job import EnvSpec, Vectorization
+
+FRAMES = 4  # of an episode
+KEYS = ("place", "level", "success", "never")
+
+
+class Reporting(gymnasium.Env[Any, Any]):
+    """Observes its steps so far, over all episodes; reports them, a number that floats cannot hold, and its success."""
+
+    observation_space: Any = Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = Discrete(2)
+
+    def __init__(self, **infos: Any) -> None:
+        self._steps, self._infos = 0, infos
+
+    def _info(self) -> dict[str, Any]:
+        return {"place": np.array([self._steps, -self._steps], np.int32), "level": 2**40 + self._steps, "text": "x"}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.array([float(self._steps)]), self._info()
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        done = self._steps % FRAMES == 0
+        info = self._info() | ({"success": self._steps % (2 * FRAMES) == 0} if done else {}) | self._infos
+        return np.array([float(self._steps)]), 1.0, done, False, info
+
+
+def spec(vectorization: Vectorization, **more: Any) -> EnvSpec:
+    return EnvSpec(entrypoint="tests:reporting", num_envs=3, vectorization=vectorization, **more)
+
+
+MAKERS = [Reporting] * 3
+ENVS: dict[str, Callable[[], Any]] = {
+    "sync": lambda: make_env(spec(Vectorization.SYNC), Reporting),
+    "async": lambda: make_env(spec(Vectorization.ASYNC, processes=2), Reporting),
+    "tensors": lambda: make_env(spec(Vectorization.SYNC), Reporting, device=torch.device("cpu")),
+    "SyncVectorEnv, next step": lambda: SyncVectorEnv(MAKERS),
+    "SyncVectorEnv, same step": lambda: SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.SAME_STEP),
+    "SyncVectorEnv, disabled": lambda: SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.DISABLED),
+    "AsyncVectorEnv, next step": lambda: AsyncVectorEnv(MAKERS),
+    "AsyncVectorEnv, same step": lambda: AsyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.SAME_STEP),
+}
+
+
+@pytest.fixture
+def roll() -> Iterator[Callable[..., Rollout]]:
+    """Makes rollouts of a vector of environments that record the infos under `KEYS`."""
+    with ExitStack() as stack:
+
+        def roll(env: Any, info_keys: tuple[str, ...] = KEYS, **collect: Any) -> Rollout:
+            options = CollectSpec(frames_per_batch=10 * env.num_envs, info_keys=info_keys, **collect)
+            seeds, ids = Seeds.derive(0, 0, 0, env.num_envs), TrajectoryIds(0, 0)
+            policy = RandomPolicy(env.single_action_space)
+            rollout = Rollout(env, policy, steps=10, seeds=seeds, trajectories=ids, collect=options)
+            stack.callback(rollout.close)
+            return rollout
+
+        yield roll
+
+
+def check(batch: Any) -> None:
+    """Check each frame's infos by its next observation."""
+    mask = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
+    following, infos = batch["next", "observation"][mask].squeeze(-1), batch["next", "info"]
+    assert set(infos.keys()) == set(KEYS)
+    assert all(infos[key].dtype is torch.float64 for key in KEYS)
+    assert torch.equal(infos["place"][mask], torch.stack([following, -following], dim=-1))
+    assert torch.equal(infos["level"][mask], following + 2**40)
+    success: Tensor = infos["success"][mask]
+    assert torch.equal(success.isnan(), ~batch["next", "done"][mask].squeeze(-1))
+    assert torch.equal(success[following % FRAMES == 0] == 1, following[following % FRAMES == 0] % (2 * FRAMES) == 0)
+    assert infos["never"][mask].isnan().all()
+    assert not any(infos[key][~mask].any() for key in KEYS)
+
+
+@pytest.mark.parametrize("vector", ENVS)
+def test_each_frame_has_the_infos_of_its_step(roll: Callable[..., Rollout], vector: str) -> None:
+    rollout = roll(ENVS[vector]())
+    for version in range(3):
+        batch = to_batch(rollout.collect(version=version))
+        assert batch["next", "done"].any()
+        check(batch)
+
+
+@pytest.mark.parametrize(
+    ("vector", "options"),
+    [
+        ("sync", {"trajs_per_batch": 4}),
+        ("SyncVectorEnv, same step", {"trajs_per_batch": 4}),
+        ("SyncVectorEnv, next step", {"trajs_per_batch": 4}),
+        ("sync", {"reset_when_done": False}),
+        ("sync", {"reset_at_each_iter": True}),
+        ("async", {"reset_when_done": False}),
+    ],
+    ids=str,
+)
+def test_padding_has_no_infos(roll: Callable[..., Rollout], vector: str, options: dict[str, Any]) -> None:
+    rollout = roll(ENVS[vector](), **options)
+    for version in range(2):
+        check(to_batch(rollout.collect(version=version)))
+
+
+def test_infos_of_environments_with_spaces_of_several_leaves(roll: Callable[..., Rollout]) -> None:
+    class Tree(gymnasium.ObservationWrapper[Any, Any, Any]):
+        observation_space: Any = Dict(at=Reporting.observation_space)
+
+        def observation(self, observation: Any) -> Any:
+            return {"at": observation}
+
+    batch = to_batch(roll(make_env(spec(Vectorization.SYNC), lambda: Tree(Reporting()))).collect(version=0))
+    assert torch.equal(batch["next", "info", "place"][..., :1], batch["next", "at"])
+
+
+def test_environments_may_report_tensors_and_numbers_of_several_kinds(roll: Callable[..., Rollout]) -> None:
+    kinds = iter([1, 0.5, torch.tensor(0.25)])
+    env = make_env(spec(Vectorization.SYNC), lambda: Reporting(success=next(kinds)))
+    infos = to_batch(roll(env).collect(version=0))["next", "info"]
+    assert infos["success"][:, 0].tolist() == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.ASYNC])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"success": "yes"}, r"the info 'success' as .*'yes'.*; expected numbers, or arrays of numbers of one shape"),
+        ({"success": {"r": 1.0}}, r"the info 'success' as .*'r': 1.0.*; expected numbers"),
+        ({"success": None}, r"the info 'success' as None; expected numbers"),
+        ({"never": [1, 2]}, r"'never' of shape \[2\]; expected one number: for an array, return it from `reset` too"),
+        ({"place": 1}, r"'place' of shape \[\]; expected \[2\], the shape in the first reset's info"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_one_error(
+    roll: Callable[..., Rollout], vectorization: Vectorization, wrong: dict[str, Any], message: str
+) -> None:
+    rollout = roll(make_env(spec(vectorization), lambda: Reporting(**wrong)))
+    with pytest.raises(EnvironmentInvalid, match=message) as caught:
+        rollout.collect(version=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_observation_named_info_is_refused(roll: Callable[..., Rollout]) -> None:
+    class Named(Reporting):
+        observation_space = Dict(info=Reporting.observation_space)
+
+    with pytest.raises(EnvironmentInvalid, match="observations named 'info'"):
+        roll(make_env(spec(Vectorization.SYNC), Named))
+
+
+@pytest.mark.parametrize("vector", ["sync", "async"])
+def test_infos_that_were_not_asked_for_stay_in_the_environments(roll: Callable[..., Rollout], vector: str) -> None:
+    env = ENVS[vector]()
+    assert not any(key[:2] == ("next", "info") for key in roll(env, info_keys=()).collect(version=0).steps)
+    assert env.step(np.zeros(3, np.int64))[-1] == {}
