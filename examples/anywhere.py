@@ -53,7 +53,7 @@ def main(frames: int, workers: int, namespace: str | None) -> None:
     env = make_env(200)
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
-    cluster = rollfleet.Cluster(namespace=namespace, cpu=1, memory="1Gi") if namespace else None
+    cluster = rollfleet.Cluster(namespace=namespace, cpu="500m", memory="1Gi") if namespace else None
     with rollfleet.Collector(
         make_env,
         policy,
