@@ -119,14 +119,15 @@ async def test_small_job_fits_in_either_storage(
     await nats.close()
 
 
-@pytest.mark.parametrize("interval", ["always", "30s"])
+@pytest.mark.parametrize("interval", ["always", "2m"])
 def test_nats_takes_the_interval_of_its_disk_and_further_options(helm: "Helm", tmp_path: Path, interval: str) -> None:
     options = {"max_subscriptions": 1000, "lame_duck_duration": "40s", "connect_error_reports": 10}
     server = Nats(helm.render(nats__jetstream__syncInterval=interval, nats__config=options), tmp_path)
     server.process.terminate()
     server.process.wait(10)
     written = (tmp_path / "nats.conf").read_text()
-    assert f"sync_interval: {interval}\n" in written
+    assert f'sync_interval: "{interval}"\n' in written
+    assert "should be converted" not in (tmp_path / "log").read_text(), "NATS reads 2m as two million"
     assert "max_subscriptions: 1000\n" in written
 
 
