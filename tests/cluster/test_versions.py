@@ -11,7 +11,7 @@ from tests.cluster.lab import Release
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 Install = Callable[[str], None]
 
@@ -54,7 +54,7 @@ def test_a_job_outlives_another_version_of_the_operator_which_takes_its_edits(
     lab.wait_for_frames("counting", more_than=frames + 50 * 512)
     assert pods_of(lab) > pods
     assert lab.condition("counting", "Degraded")["status"] == "False"
-    assert lab.status("counting")["batches"]["dropped"] == 0
+    assert lab.missed() == 0
 
 
 def operators(release: Release) -> set[str]:
