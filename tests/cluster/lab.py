@@ -1,8 +1,8 @@
 """A cluster with Rollfleet installed, as the tests of a whole cluster use it."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import time
 import uuid
