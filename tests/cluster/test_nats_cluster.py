@@ -42,10 +42,12 @@ OF_NATS = "--selector=app.kubernetes.io/component=nats"
 def release(release: "Release") -> Iterator["Release"]:
     """The chart with three NATS servers, for the tests of this module."""
     release.uninstall()
-    release.helm("upgrade", *VALUES)
-    yield release
-    release.uninstall()
-    release.install()
+    try:
+        release.helm("upgrade", *VALUES)
+        yield release
+    finally:  # the chart does not make one server of three
+        release.uninstall()
+        release.install()
 
 
 @pytest.fixture
