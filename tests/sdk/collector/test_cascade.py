@@ -44,7 +44,6 @@ class Nested(gymnasium.Env[Any, Any]):
             "CartPole-v1",
             self.policy,
             workers=2,
-            start_method="fork",
             num_envs=1,
             frames_per_batch=4,
             weights_interval=weights_interval,
