@@ -66,6 +66,7 @@ class Submission:
 
     def __init__(self, job: CollectorJob, sources: Sources, place: Cluster) -> None:
         self.jobs, self._place = Jobs(namespace=place.namespace, context=place.context), place
+        self._shown = ""
         api = self.jobs.api
         metadata = {**job.dump()["metadata"], "namespace": api.namespace, "ownerReferences": _owners(api)}  # type: ignore[dict-item]
         namespaced = job.metadata.model_copy(update={"namespace": api.namespace})
@@ -158,7 +159,7 @@ class Submission:
         line = f"rollfleet: {self.job.metadata.name}: {text}"
         if sys.stderr.isatty():
             print(f"\r\x1b[2K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
-        elif line != getattr(self, "_shown", None):
+        elif line != self._shown:
             self._shown = line
             print(line, file=sys.stderr, flush=True)
 
