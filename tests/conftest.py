@@ -13,6 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
+    from tests.control.wire.jwt_nats import NatsInJwtMode
     from tests.job_server import Server
 
 # No deadline: a slow example on a busy machine proves nothing. In CI the search is the same each time, so that a
@@ -62,6 +63,18 @@ def api_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ApiServer]
         pytest.skip(ABSENT)
     server = ApiServer(tmp_path_factory.mktemp("api-server"))
     serve_definition(server)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> "Iterator[NatsInJwtMode]":
+    """A running nats-server that an operator gives its accounts; stopped after the test."""
+    from tests.control.wire.jwt_nats import NatsInJwtMode
+
+    folder = tmp_path / "nats"
+    folder.mkdir()
+    server = NatsInJwtMode(folder)
     yield server
     server.stop()
 

@@ -107,7 +107,7 @@ def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
 
 
 def _suspendable(run: Manifest, *, stopped: bool, queued: bool) -> Manifest:
-    """Suspend or resume a run, unless Kueue does, and note it, so that what others suspend can be told apart."""
+    """Suspend or resume a run that Kueue does not control. An annotation records it, and so reveals other clients'."""
     metadata, suspend = run["metadata"], {} if queued else {"suspend": stopped}
     annotations = {**metadata.get("annotations", {}), names.SUSPEND: str(stopped).lower()}
     return {**run, "metadata": {**metadata, "annotations": annotations}, "spec": run["spec"] | suspend}

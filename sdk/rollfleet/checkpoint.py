@@ -129,7 +129,7 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
         The file, and its `job`, `collector` and `parts`.
 
     Raises:
-        RollfleetError: There is none, or it cannot be read.
+        RollfleetError: The folder has no checkpoint, or the file cannot be read.
     """
     if path.is_dir():
         files = _files(path)

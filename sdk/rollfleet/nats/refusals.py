@@ -53,7 +53,7 @@ class Refusals:
             client: The connection's client.
             flush: `Link.flush` of the connection.
             subjects: The job's subjects.
-            credentials: The content of the credentials file; empty: there is none.
+            credentials: The content of the credentials file; empty if there is no file.
 
         Raises:
             ConnectionFailed: They are for another job. The message names both.

@@ -14,16 +14,6 @@ from rollfleet_operator.nats.trust import SEED_FILE
 
 
 @pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsInJwtMode]:
-    """A running nats-server; stopped after the test."""
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = NatsInJwtMode(folder)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 async def site(nats_server: NatsInJwtMode, tmp_path: Path) -> AsyncIterator[Site]:
     """The server and the operator's NATS to it."""
     site = Site(nats_server, tmp_path)

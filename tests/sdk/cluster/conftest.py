@@ -24,16 +24,6 @@ def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
 
 
 @pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsInJwtMode]:
-    """The cluster's NATS."""
-    folder = tmp_path / "nats"
-    folder.mkdir()
-    server = NatsInJwtMode(folder)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def operator(api_server: "ApiServer", nats_server: NatsInJwtMode, namespace: Namespace) -> Iterator[RunningOperator]:
     """An operator on a real NATS, for the test's namespace."""
     nats: Any = NatsOnServer(nats_server.settings)  # most tests have one in memory
