@@ -11,6 +11,12 @@ JOBS ?= 3
 
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses $(JOBS) --dist loadscope
+# What a release publishes; the chart's images are at $(REGISTRY), if it is set.
+RELEASE := build/release
+REGISTRY ?=
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Versions that may not break each other: 0.1.*, 1.*
+SERIES := $(shell echo $(VERSION) | sed -E 's/^(0\.[0-9]+|[0-9]+)\..*/\1/')
 PIP := $(BIN)/python -P -m pip --disable-pip-version-check
 # The folders that hold Python: mypy refuses an empty one.
 CODE := $(shell for each in sdk operator tests examples benchmarks; do \
@@ -18,10 +24,11 @@ CODE := $(shell for each in sdk operator tests examples benchmarks; do \
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow chaos e2e lint style layers types format bench crd clean
+.PHONY: release-check distribution chart krew site interfaces workflows
 .DELETE_ON_ERROR:
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-10s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s%s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(VENV)/.installed-all ## Install everything that the targets below need into $(VENV)
 
@@ -69,6 +76,35 @@ crd: $(VENV)/.installed-all ## Generate the CRD (crds/ and the chart's copy) and
 	cp crds/collectorjob.yaml charts/rollfleet/files/collectorjob.yaml
 	$(BIN)/python -P -m rollfleet_api.fields_page docs/fields.md
 
+release-check: distribution chart krew site interfaces workflows ## Build what a release publishes into build/release, and check it
+
+distribution: $(VENV)/.installed-release
+	mkdir -p $(RELEASE)
+	rm -f $(RELEASE)/rollfleet-*.whl $(RELEASE)/rollfleet-*.tar.gz
+	$(BIN)/python -P -m hatchling build -d $(RELEASE)
+	$(BIN)/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --output-file $(RELEASE)/rollfleet.cdx.json
+
+chart:
+	@PATH="$$PATH:$$KUBEBUILDER_ASSETS" REGISTRY=$(REGISTRY) charts/package $(RELEASE)
+
+krew:
+	krew/package $(VERSION) $(RELEASE)
+
+site: $(VENV)/.installed-release
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+interfaces: $(VENV)/.installed-release
+	@release=$$(git describe --tags --abbrev=0 --match 'v$(SERIES).*' HEAD^ 2>/dev/null) || { \
+	  echo "There is no release $(SERIES).* to compare the public names with."; exit 0; }; \
+	$(BIN)/griffe check rollfleet --search sdk --extensions docs/public_modules.py --against $$release
+
+workflows:
+	@PATH="$(CURDIR)/build/bin:$$PATH"; \
+	command -v actionlint >/dev/null || \
+	  GOBIN=$(CURDIR)/build/bin go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 || { \
+	  echo "Without actionlint, or Go to build it, the workflows are not checked." >&2; exit 0; }; \
+	actionlint
+
 clean: ## Remove caches, build outputs, and .venv
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -103,6 +139,10 @@ $(VENV)/.installed-all: pyproject.toml constraints.txt | $(VENV)/.made
 	@echo "Installing into $(VENV): some minutes the first time, torch is large"
 	$(PIP) install --quiet --editable '.[local,mujoco,envpool,operator,dev]' --constraint constraints.txt
 	@touch $(VENV)/.installed-local $@
+
+$(VENV)/.installed-release: $(VENV)/.installed-all
+	$(PIP) install --quiet --editable '.[release]' --constraint constraints.txt
+	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-all
 	$(PIP) install --quiet --editable '.[bench]' --constraint constraints.txt

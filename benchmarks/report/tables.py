@@ -179,7 +179,7 @@ def case_table(case: Mapping[str, Any]) -> str:
     for name, each in own.items():
         cells = [_spread(each[figure]) if each.get(figure) else "" for figure in figures]
         if "error" in each:
-            cells[0] = "could not run: " + each["error"].splitlines()[-1].replace("|", "/")
+            cells[0] = f"could not run: `{each['error'].splitlines()[-1].replace('|', '/')}`"
         rows.append(f"| {NAMES[name]} | {' | '.join(cells)} |")
     return "\n".join(rows)
 

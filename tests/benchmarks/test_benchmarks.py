@@ -70,6 +70,16 @@ def test_large_batches_are_measured_beside_plain_clients_with_and_without_jetstr
     assert all(float(figure.replace(",", "")) > 0 for figure in (row[1], row[2], row[4]))
 
 
+@pytest.mark.slow
+def test_lag_is_within_its_limit_and_each_limit_has_a_curve(repository: Path, tmp_path: Path) -> None:
+    done = run(repository, "lag_curve.py", "--quick", "--picture", str(tmp_path / "lag.png"))
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["0", "32"]
+    assert all(float(row[1]) <= int(row[0]) for row in rows)
+    assert (tmp_path / "lag.png").stat().st_size > 0
+
+
 def made_up() -> dict[str, Any]:
     """Results of a few contenders, with costs that tell a model: 10 µs a step, 5 µs an environment."""
 
@@ -113,7 +123,7 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     assert "6.00 | ≥ 5 | met" in against_sb3
     (against_torchrl,) = re.findall(r"\| cartpole-1 .* SerialEnv .*", benchmarks)
     assert "**not met**" in against_torchrl
-    assert "could not run: no such thing" in benchmarks
+    assert "could not run: `no such thing`" in benchmarks
     assert "| idle, idle CPU % | NATS, async | 1.50 | ≤ 1 | **not met** |" in benchmarks
     assert "| idle, learner idle CPU % | NATS, async | 0.20 | ≤ 1 | met |" in benchmarks
     assert "A worker's step costs 10 µs and 5.0 µs for each environment." in scaling
