@@ -35,15 +35,16 @@ def advantages(batch: TensorDict, value: Tensor, next_value: Tensor) -> Tensor:
 
 def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    # The rest is padding: a worker that leaves in the middle of a batch sends fewer frames than the others.
+    frames = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
     with torch.no_grad():
-        value = policy.value(batch["observation"])[..., 0]
-        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0])
-    target = (advantage + value).flatten()
-    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).flatten()
-    observation, action = batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1)
-    old_log_prob = batch["action_log_prob"].flatten()
+        value = policy.value(batch["observation"])[..., 0] * frames
+        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0] * frames)
+    target, advantage = (advantage + value)[frames], advantage[frames]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    observation, action, old_log_prob = (batch[key][frames] for key in ("observation", "action", "action_log_prob"))
     for _ in range(EPOCHS):
-        for index in torch.randperm(len(target)).view(-1, MINIBATCH_FRAMES):
+        for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
             log_prob, entropy, new_value = policy.evaluate(observation[index], action[index])
             ratio = (log_prob - old_log_prob[index]).exp()
             gain = torch.min(ratio * advantage[index], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[index])

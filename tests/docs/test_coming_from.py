@@ -66,7 +66,7 @@ def test_every_keyword_is_on_the_page_for_users_of_torchrl(repository: Path) -> 
     text = page(repository, "coming-from-torchrl.md")
     # TorchRL has no counterpart of these.
     elsewhere = {"acknowledge", "precision", "max_batches_ahead", "backend"}
-    elsewhere |= {"max_restarts_per_worker", "suspect_after_s", "cluster"}
+    elsewhere |= {"max_restarts_per_worker", "suspect_after_s", "cluster", "evaluation"}
     missing = [name for name in inspect.signature(Collector).parameters if not re.search(rf"\b{name}\b", text)]
     assert set(missing) <= elsewhere, missing
 

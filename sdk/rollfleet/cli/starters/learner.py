@@ -5,6 +5,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -29,15 +30,16 @@ def advantages(batch: TensorDict, value: Tensor, next_value: Tensor) -> Tensor:
     return result
 
 
-def train(policy: rollfleet.ActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
+def train(policy: Any, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
     """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    # The rest is padding: a worker that leaves in the middle of a batch sends fewer frames than the others.
+    frames = batch.get(("collector", "mask"), torch.ones(batch.shape, dtype=torch.bool))
     with torch.no_grad():
-        value = policy.value(batch["observation"])[..., 0]
-        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0])
-    target = (advantage + value).flatten()
-    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).flatten()
-    observation, action = batch["observation"].flatten(0, 1), batch["action"].flatten(0, 1)
-    old_log_prob = batch["action_log_prob"].flatten()
+        value = policy.value(batch["observation"])[..., 0] * frames
+        advantage = advantages(batch, value, policy.value(batch["next", "observation"])[..., 0] * frames)
+    target, advantage = (advantage + value)[frames], advantage[frames]
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    observation, action, old_log_prob = (batch[key][frames] for key in ("observation", "action", "action_log_prob"))
     for _ in range(EPOCHS):
         for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
             log_prob, _entropy, new_value = policy.evaluate(observation[index], action[index])
@@ -58,8 +60,9 @@ def main(folder: Path) -> None:
         rollfleet.connect() as collector,
         rollfleet.LearningCurve(folder, title=f"PPO, {collector.job.key}") as curve,
     ):
-        env = rollfleet.make_env(collector.job.spec.env)
-        policy = rollfleet.ActorCritic(env.single_observation_space, env.single_action_space)
+        spec = collector.job.spec
+        env = rollfleet.make_env(spec.env)
+        policy: Any = rollfleet.make_policy(spec.policy, env.single_observation_space, env.single_action_space)
         env.close()
         optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
         collector.update_policy_weights_(policy)  # workers wait for the first weights

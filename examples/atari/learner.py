@@ -1,0 +1,87 @@
+"""PPO on Atari's Pong from stacked images, with a convolutional policy.
+
+`rollfleet run examples/atari/job.yaml --learner examples/atari/learner.py`
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from atari_policy import ConvolutionalActorCritic, make
+from tensordict import TensorDict
+from torch import Tensor
+
+import rollfleet
+
+GAMMA, LAMBDA = 0.99, 0.95
+LEARNING_RATE, EPOCHS, MINIBATCH_FRAMES = 5e-4, 4, 256
+CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, MAX_GRADIENT_NORM = 0.1, 0.01, 0.5, 0.5
+SOLVED_RETURN = 18.0  # of 21 points
+
+
+def advantages(batch: TensorDict, next_value: Tensor) -> Tensor:
+    """Compute generalised advantage estimates, float32 `[envs, T]`; only terminated frames are not bootstrapped."""
+    reward, done, terminated = (batch["next", key][..., 0] for key in ("reward", "done", "terminated"))
+    delta = reward + GAMMA * next_value * ~terminated - batch["state_value"][..., 0]
+    keep, result, following = GAMMA * LAMBDA * ~done, torch.empty_like(delta), torch.zeros_like(delta[:, 0])
+    for t in reversed(range(delta.shape[1])):
+        following = result[:, t] = delta[:, t] + keep[:, t] * following
+    return result
+
+
+def train(policy: ConvolutionalActorCritic, optimizer: torch.optim.Optimizer, batch: TensorDict) -> None:
+    """Make one PPO update on one batch, TensorDict `[envs, T]`."""
+    with torch.no_grad():
+        _, next_value = policy.evaluate(batch["next", "observation"].flatten(0, 1))
+    advantage = advantages(batch, next_value.view(batch.shape))
+    target = (advantage + batch["state_value"][..., 0]).flatten()
+    observation, action = batch["observation"].flatten(0, 1), batch["action"].flatten()
+    advantage, old_log_prob = advantage.flatten(), batch["action_log_prob"].flatten()
+    for _ in range(EPOCHS):
+        for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
+            distribution, value = policy.evaluate(observation[index])
+            ratio = (distribution.log_prob(action[index]) - old_log_prob[index]).exp()
+            normal = (advantage[index] - advantage[index].mean()) / (advantage[index].std() + 1e-8)
+            gain = torch.min(ratio * normal, ratio.clamp(1 - CLIP, 1 + CLIP) * normal)
+            loss = VALUE_WEIGHT * (value - target[index]).square().mean() - gain.mean()
+            optimizer.zero_grad()
+            (loss - ENTROPY_WEIGHT * distribution.entropy().mean()).backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), MAX_GRADIENT_NORM)
+            optimizer.step()
+
+
+def main(folder: Path, seed: int) -> None:
+    """Train until Pong is solved, or the job's frames are used up."""
+    torch.manual_seed(seed)
+    began = time.monotonic()
+    with (
+        rollfleet.connect() as collector,
+        rollfleet.LearningCurve(folder, title="PPO on Pong") as curve,
+    ):
+        env = rollfleet.make_env(collector.job.spec.env)
+        policy = make(env.single_observation_space, env.single_action_space)
+        env.close()
+        optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE, eps=1e-5)
+        collector.update_policy_weights_(policy)  # workers wait for the first weights
+        for batch in collector:
+            optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.1, 1 - collector.frames / collector.total_frames)
+            train(policy, optimizer, batch)
+            collector.update_policy_weights_(policy)
+            curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
+            if collector.batches % 10 == 0:
+                print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:6.1f}")
+            if len(collector.episode_returns) == 100 and (collector.mean_return or 0) >= SOLVED_RETURN:
+                break
+        took = time.monotonic() - began
+        print(f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames and {took:.0f} s")
+    torch.save(policy.state_dict(), folder / "policy.pt")
+    print(f"learning curve: {curve.save()}; trained policy: {folder / 'policy.pt'}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/atari"))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    main(arguments.output, arguments.seed)

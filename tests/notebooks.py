@@ -1,0 +1,17 @@
+"""Notebooks of the documentation, run by nbmake."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+def shown_by(notebook: Path, folder: Path) -> str:
+    """Run a copy of a notebook in a folder. Return the texts that its cells have shown."""
+    copy = Path(shutil.copy(notebook, folder))
+    command = [sys.executable, "-m", "pytest", "--nbmake", "--overwrite", "-p", "no:asyncio", copy.name]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    outputs = [each for cell in json.loads(copy.read_text())["cells"] for each in cell.get("outputs", ())]
+    return "".join("".join(each.get("text") or each.get("data", {}).get("text/plain", "")) for each in outputs)
