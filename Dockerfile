@@ -20,7 +20,7 @@ RUN python -m venv --without-pip /opt/rollfleet \
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY pyproject.toml constraints.txt ./
 # Rollfleet itself is installed as an empty shell: its name, version and commands.
-RUN mkdir -p sdk/rollfleet_api sdk/rollfleet operator/rollfleet_operator && touch LICENSE README.md
+RUN mkdir -p sdk/rollfleet_api sdk/rollfleet_ui sdk/rollfleet operator/rollfleet_operator && touch LICENSE README.md
 
 FROM build AS build-operator
 ARG PIP_ARGUMENTS=""
@@ -63,6 +63,7 @@ ENTRYPOINT ["nats-server"]
 FROM final AS operator
 COPY --from=build-operator /opt/rollfleet /opt/rollfleet
 COPY --from=code /src/sdk/rollfleet_api /opt/rollfleet/src/rollfleet_api
+COPY --from=code /src/sdk/rollfleet_ui /opt/rollfleet/src/rollfleet_ui
 COPY --from=code /src/operator/rollfleet_operator /opt/rollfleet/src/rollfleet_operator
 # -P: do not import from the working directory.
 ENTRYPOINT ["python", "-P", "-m", "rollfleet_operator"]
@@ -71,5 +72,6 @@ ENTRYPOINT ["python", "-P", "-m", "rollfleet_operator"]
 FROM final AS worker
 COPY --from=build-worker /opt/rollfleet /opt/rollfleet
 COPY --from=code /src/sdk/rollfleet_api /opt/rollfleet/src/rollfleet_api
+COPY --from=code /src/sdk/rollfleet_ui /opt/rollfleet/src/rollfleet_ui
 COPY --from=code /src/sdk/rollfleet /opt/rollfleet/src/rollfleet
 ENTRYPOINT ["rollfleet"]

@@ -1,5 +1,6 @@
 """A learner outside of the cluster, with the rights of `rollfleet-user` and `rollfleet-tunnel` alone."""
 
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from tests.cluster.lab import run
+from tests.notebooks import shown_by
 
 from rollfleet import Cluster, Jobs, connect
 from rollfleet.errors import ClusterError
@@ -54,6 +56,17 @@ def test_one_program_trains_on_the_cluster_and_leaves_nothing(lab: "Lab", reposi
     assert done.returncode == 0, done.stderr
     assert "2,048 frames" in done.stdout
     assert "2 of 2 workers are ready" in done.stderr
+    wait_for(lambda: not Jobs().list(), timeout_s=60)
+
+
+@pytest.mark.slow
+def test_the_notebook_trains_on_the_cluster_and_explains_its_job(
+    lab: "Lab", repository: Path, as_user: Path, tmp_path: Path
+) -> None:
+    shown = shown_by(repository / "docs/notebooks/cluster.ipynb", tmp_path)
+    assert "2 of 2 workers are ready" in shown
+    assert " 10,240 frames  mean return" in shown
+    assert re.search(r"^Complete \d+$", shown, re.MULTILINE), shown
     wait_for(lambda: not Jobs().list(), timeout_s=60)
 
 

@@ -62,7 +62,7 @@ def job_accounts(job: CollectorJob, keys: Keys, *, now_s: int, installation: str
                 **_account(keys, subjects, Role.WORKER, uid, installation),
                 **_revocations(job, now_s),
                 # Twice, because the server counts a lost connection until it notices the loss.
-                "limits": _limits(connections=2 * job.spec.workers + SPARE_CONNECTIONS, imports=True),
+                "limits": _limits(connections=2 * _workers(job) + SPARE_CONNECTIONS, imports=True),
                 "imports": [
                     *(_import(each, "service", home, workers.public) for each in services),
                     # Under its own name, JetStream would answer for the workers' account, which has no JetStream.
@@ -71,6 +71,21 @@ def job_accounts(job: CollectorJob, keys: Keys, *, now_s: int, installation: str
                 ],
             },
         ),
+    )
+
+
+def page_account(keys: Keys, installation: str, *, now_s: int) -> Token:
+    """Return the account in which an installation stores the pages of its jobs."""
+    storage: Claims = {"mem_storage": 0, "disk_storage": _UNLIMITED, "streams": 1, "consumer": SPARE_CONSUMERS}
+    return Token(
+        name="pages of jobs",
+        subject=keys.pages(installation).public,
+        issued_s=now_s,
+        nats={
+            "type": "account",
+            "tags": [f"{INSTALLATION_TAG}:{installation}"],
+            "limits": storage | _limits(connections=SPARE_CONNECTIONS),
+        },
     )
 
 
@@ -90,12 +105,20 @@ def installation_of(account: Token) -> str:
     return tagged(account).get(INSTALLATION_TAG, "")
 
 
+def _workers(job: CollectorJob) -> int:
+    return job.spec.workers + (job.spec.evaluation.workers if job.spec.evaluation else 0)
+
+
 def _across(subjects: Subjects) -> tuple[list[str], list[str]]:
     """Return the subjects that workers send to the other account, and those that they receive: all but their inbox."""
-    allowed = permissions(subjects, Role.WORKER)
-    inbox = f"{inbox_prefix(subjects, Role.WORKER)}.>"
-    sent = [subject for subject in allowed.publish if subject not in (subjects.exists, subjects.state_info)]
-    return sent, [subject for subject in allowed.subscribe if subject != inbox]
+    roles = (Role.WORKER, Role.EVALUATION)
+    sent = dict.fromkeys(subject for role in roles for subject in permissions(subjects, role).publish)
+    received = dict.fromkeys(subject for role in roles for subject in permissions(subjects, role).subscribe)
+    inboxes = [f"{inbox_prefix(subjects, role)}.>" for role in roles]
+    return (
+        [subject for subject in sent if subject not in (subjects.exists, subjects.state_info)],
+        [subject for subject in received if subject not in inboxes],
+    )
 
 
 def _account(keys: Keys, subjects: Subjects, role: Role, uid: str, installation: str) -> Claims:

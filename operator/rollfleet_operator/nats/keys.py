@@ -29,18 +29,27 @@ class Keys:
         """Return the key of the system account (of an installation's own NATS)."""
         return self._account("system")
 
+    def pages(self, installation: str) -> Signer:
+        """Return the key of the account in which an installation stores the pages of its jobs."""
+        return self._account("pages", installation)
+
     def account(self, subjects: Subjects, role: Role) -> Signer:
         """Return the key of a role's account; the learner's is that of the job's streams.
 
         It depends only on the job's name, so that the account can be deleted after the job.
         """
-        return self._account("account", subjects.namespace, subjects.job, role)
+        return self._account("account", subjects.namespace, subjects.job, _owner(role))
 
     def issuer(self, subjects: Subjects, role: Role, uid: str) -> Signer:
         """Return the key that signs users of the account; a later job of the same name (another UID) has another."""
-        return self._account("issuer", subjects.namespace, subjects.job, role, uid)
+        return self._account("issuer", subjects.namespace, subjects.job, _owner(role), uid)
 
     def _account(self, *parts: str) -> Signer:
         # No part contains a zero byte: names are DNS labels, and UIDs come from Kubernetes.
         words = b"\0".join([_PURPOSE, *(part.encode() for part in parts)])
         return Signer.of(Kind.ACCOUNT, hmac.digest(self.operator.secret, words, hashlib.sha256))
+
+
+def _owner(role: Role) -> Role:
+    """Return the role that an account is named after: evaluation workers share the workers' account."""
+    return Role.WORKER if role is Role.EVALUATION else role

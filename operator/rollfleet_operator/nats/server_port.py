@@ -16,6 +16,7 @@ from rollfleet_operator.nats.account_registry import AccountRegistry
 from rollfleet_operator.nats.accounts import installation_of, job_accounts, job_of, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
+from rollfleet_operator.nats.page_store import PageStore
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.tokens import SEED_BYTES, Token, read_credentials
 from rollfleet_operator.nats.users import role_credentials
@@ -41,12 +42,14 @@ class NatsOnServer:
         self._system = Connection(settings.server, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
         self._connections = JobConnections(settings.server, self._keys)
+        self._pages = PageStore(self._registry, settings.server, self._keys, settings.installation)
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
     def endpoint(self) -> Endpoint:
         """The address of NATS for pods."""
-        return Endpoint(url=self._settings.server.url, ca=self._settings.server.ca)
+        settings = self._settings
+        return Endpoint(url=settings.server.url, ca=settings.server.ca, public_url=settings.public_url)
 
     @property
     def dropped_messages(self) -> int:
@@ -113,8 +116,19 @@ class NatsOnServer:
                 await self._held(subjects)
             return await (await self._connections.of(subjects)).listener.heartbeats(job)
 
+    async def pages(self) -> dict[JobKey, bytes]:
+        """Return the saved pages of jobs; see `NatsPort`."""
+        async with _time_limit(None):
+            return await self._pages.load()
+
+    async def save_page(self, key: JobKey, page: bytes) -> None:
+        """Save the page of a job; see `NatsPort`."""
+        async with _time_limit(None):
+            await self._pages.save(key, page)
+
     async def close(self) -> None:
         """Disconnect."""
+        await self._pages.close()
         await self._connections.close()
         await self._system.close()
 
@@ -146,7 +160,7 @@ class NatsOnServer:
         return held
 
     async def _remove(self, subjects: Subjects) -> None:
-        accounts = [self._keys.account(subjects, role).public for role in Role]
+        accounts = [self._keys.account(subjects, role).public for role in (Role.WORKER, Role.LEARNER)]
         held = [account for account in accounts if await self._registry.held(account)]
         if (home := self._keys.account(subjects, Role.LEARNER).public) in held:
             # NATS deletes an account, but not its data on disk.

@@ -15,6 +15,7 @@ from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
 from rollfleet_operator.nats.users import Validity
 
 KEYS: Final = "ROLLFLEET_NATS_KEYS"
+PUBLIC_URL: Final = "ROLLFLEET_NATS_PUBLIC_URL"
 STATE_BYTES: Final = "ROLLFLEET_NATS_STATE_BYTES"
 LIFE_S: Final = "ROLLFLEET_NATS_CREDENTIALS_SECONDS"
 INSTALLATION: Final = "ROLLFLEET_INSTALLATION"
@@ -37,6 +38,7 @@ class NatsSettings:
         validity: The validity of credentials.
         installation: The id of this installation, which tells its jobs from those of others with the same keys; empty:
             no other has them.
+        public_url: The address for learners outside of the cluster; empty: none is known.
     """
 
     server: Server
@@ -45,6 +47,7 @@ class NatsSettings:
     limits: AccountLimits = field(default_factory=AccountLimits)
     validity: Validity = field(default_factory=Validity)
     installation: str = ""
+    public_url: str = ""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Self:
@@ -69,6 +72,7 @@ class NatsSettings:
                 limits=AccountLimits(state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi")),
                 validity=Validity(life_s=int(environ.get(LIFE_S) or Validity().life_s)),
                 installation=Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
+                public_url=environ.get(PUBLIC_URL, ""),
             )
         except (OSError, TokenInvalid, ValueError) as error:
             raise NatsSettingsInvalid(f"the settings for NATS are invalid: {error}") from error

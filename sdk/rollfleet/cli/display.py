@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rollfleet.cli.watch import JobWatch
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import LearnerStatus
 
 REFRESH_S = 0.25
 PLAIN_EVERY_S = 5.0
@@ -73,8 +74,9 @@ def _summary(job: CollectorJob, watch: JobWatch) -> str:
         return f"{name}: no batch yet; workers: {states}"
     return (
         f"{name}: {learner.frames:,} frames ({watch.frames_per_second():,.0f}/s), {learner.batches:,} batches, "
-        f"mean return {_number(learner.mean_return)}, version {learner.version}, lag {learner.lag}, "
-        f"dropped {learner.dropped}; workers: {states}" + "".join(f"; {each}" for each in watch.problems().values())
+        f"mean return {_number(learner.mean_return)}{_evaluation(learner)}, version {learner.version}, "
+        f"lag {learner.lag}, dropped {learner.dropped}; workers: {states}"
+        + "".join(f"; {each}" for each in watch.problems().values())
     )
 
 
@@ -87,7 +89,7 @@ def _table(job: CollectorJob, watch: JobWatch) -> Group:
         f"{learner.frames if learner else 0:,}{goal} frames",
         f"{watch.frames_per_second():,.0f} frames/s",
         f"{learner.batches if learner else 0:,} batches",
-        f"mean return {_number(learner.mean_return if learner else None)}",
+        f"mean return {_number(learner.mean_return if learner else None)}{_evaluation(learner)}",
         f"version {learner.version if learner else 0}",
         f"lag {learner.lag if learner else 0}",
         f"dropped {learner.dropped if learner else 0}",
@@ -106,6 +108,11 @@ def _table(job: CollectorJob, watch: JobWatch) -> Group:
             str(status.incarnation + 1),
         )
     return Group(head, table, *(Text(problem, style="red") for problem in watch.problems().values()))
+
+
+def _evaluation(learner: LearnerStatus | None) -> str:
+    found = learner.evaluation if learner else None
+    return f", evaluated {_number(found.mean_return)} at version {found.version}" if found else ""
 
 
 def _number(value: float | None) -> str:

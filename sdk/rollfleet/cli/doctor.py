@@ -13,9 +13,9 @@ from typing import Any, Final
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.errors import ClusterError, NatsServerMissing
 from rollfleet.nats.embedded_server import find_nats_server
+from rollfleet_api.kubernetes_names import OPERATORS
 
 OLDEST_PYTHON: Final = (3, 11)
-OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component=operator"
 
 
 class Verdict(StrEnum):

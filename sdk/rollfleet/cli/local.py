@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
@@ -28,6 +28,9 @@ from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_HOPELESS, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
+
+if TYPE_CHECKING:
+    from rollfleet.cli.live_run import LiveRun
 
 EXIT_SUCCESS = 0
 
@@ -49,6 +52,7 @@ class LocalRun:
         learner: A Python script that calls `rollfleet.connect()`, and its arguments. Empty: batches are only counted.
         nats_url: The URL of a NATS server with JetStream. None: start an embedded server.
         display: The output for progress, events and errors.
+        live: Follows the run for its page. None: the run has no page.
     """
 
     job: CollectorJob
@@ -56,6 +60,7 @@ class LocalRun:
     learner: tuple[str, ...]
     nats_url: str | None
     display: Display
+    live: "LiveRun | None" = None
 
 
 async def run(local: LocalRun) -> int:
@@ -86,12 +91,23 @@ async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
     address = Address(url=_url(local, server, None), job=local.job.key)
     async with published(local.job, address, delete=server is None) as link:
         children = _Children(local, server)
-        with local.display.showing(local.job, JobWatch(link, local.job)):
-            return await children.run()
+        watch = JobWatch(link, local.job)
+        with local.display.showing(local.job, watch):
+            running = children.run()
+            return await (local.live.until_end(watch, running) if local.live else running)
 
 
 class _GaveUp(Exception):
-    """A process that the run needs is not restarted any more."""
+    """A process that the run needs is not restarted any more.
+
+    Args:
+        reason: The reason in one word.
+        text: The reason in a sentence.
+    """
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
 
 
 class _Children:
@@ -102,25 +118,30 @@ class _Children:
         self._alive: set[Child] = set()
 
     async def run(self) -> int:
-        job, display = self._local.job, self._local.display
+        job = self._local.job
+        if self._server:
+            self._report_start(self._server.child)
         learner = asyncio.create_task(self._run_learner())
         workers = [asyncio.create_task(self._keep_worker(index)) for index in range(job.spec.workers)]
+        count = job.spec.evaluation.workers if job.spec.evaluation else 0
+        evaluating = [asyncio.create_task(self._keep_evaluating(index)) for index in range(count)]
         needed = [asyncio.create_task(self._watch_nats()), *workers]
         failed = asyncio.create_task(_first_failure(needed))
         try:
             await asyncio.wait({learner, failed}, return_when=asyncio.FIRST_COMPLETED)
             if not learner.done():  # the worker's last heartbeat reports the failure to the learner
-                display.error(str(failed.result()))
+                error = failed.result()
+                self._fail(error.reason if isinstance(error, _GaveUp) else "Error", str(error))
                 with suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.shield(learner), STOP_GRACE_S)
                 return EXIT_FAILURE
             if learner.result():
-                display.error(f"the learner ended: {describe_exit(learner.result())}")
+                self._fail("LearnerFailed", f"the learner ended: {describe_exit(learner.result())}")
                 return EXIT_FAILURE
-            await asyncio.wait(workers, timeout=COMPLETE_GRACE_S)
+            await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
             return EXIT_SUCCESS
         finally:
-            await finish(self._stop([learner, failed, *needed]))
+            await finish(self._stop([learner, failed, *needed, *evaluating]))
 
     async def _stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
         for task in tasks:
@@ -136,42 +157,74 @@ class _Children:
             began_s = time.monotonic()
             code = await self._server.child.wait()
             last_line = self._server.child.last_line()
-            self._local.display.error(f"nats-server ended: {describe_exit(code)}; its last line: {last_line}")
+            self._report_end("nats-server", f"nats-server ended: {describe_exit(code)}; its last line: {last_line}")
             restarts = 1 if time.monotonic() - began_s > NATS_STABLE_S else restarts + 1
             if restarts > NATS_RESTARTS:
-                raise _GaveUp(f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
+                raise _GaveUp("NatsUnavailable", f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
             self._local.display.event("nats-server restarts")
             await self._server.start_again()
+            self._report_start(self._server.child)
 
     async def _run_learner(self) -> int:
         command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
         return await self._wait(await self._start("learner", command, self._environ(Role.LEARNER)))
 
-    async def _keep_worker(self, index: int) -> None:
+    async def _keep_evaluating(self, index: int) -> None:
+        """Keep an evaluation worker; the run goes on without one that gave up."""
+        try:
+            await self._keep_worker(index, Role.EVALUATION)
+        except _GaveUp as error:
+            self._local.display.error(str(error))
+
+    async def _keep_worker(self, index: int, role: Role = Role.WORKER) -> None:
         spec, display = self._local.job.spec, self._local.display
-        environ = self._environ(Role.WORKER) | {WORKER: str(index)}
+        environ = self._environ(role) | {WORKER: str(index)}
+        name = f"worker {index}" if role is Role.WORKER else f"evaluation worker {index}"
+        command = [sys.executable, "-m", "rollfleet", "worker", *(("--evaluation",) * (role is Role.EVALUATION))]
         wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, spec.failure.max_restarts_per_worker, 0
         while True:
-            child = await self._start(f"worker {index}", [sys.executable, "-m", "rollfleet", "worker"], environ)
+            child = await self._start(name, command, environ)
             code = await self._wait(child)
             if code == EXIT_COMPLETE:
+                self._report_end(name)
                 return
-            cause = f"worker {index} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
+            cause = f"{name} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
             if code == EXIT_HOPELESS:
-                raise _GaveUp(cause)
-            display.error(cause)
+                raise _GaveUp("WorkerHopeless", cause)
+            self._report_end(name, cause)
             restarts += code not in NO_FAILURE
             if restarts > allowed:
-                raise _GaveUp(f"gave up on worker {index} after {allowed} restart{'s' if allowed != 1 else ''}")
+                text = f"gave up on {name} after {allowed} restart{'s' if allowed != 1 else ''}"
+                raise _GaveUp("TooManyRestarts", text)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RESTART_WAIT_S)
-            display.event(f"worker {index} restarts ({restarts} of {allowed})")
+            display.event(f"{name} restarts ({restarts} of {allowed})")
 
     async def _start(self, name: str, command: list[str], environ: dict[str, str]) -> Child:
-        show = self._local.display.output
-        child = await spawn(name, command, environ=environ, on_line=lambda line: show(name, line))
+        child = await spawn(name, command, environ=environ, on_line=lambda line: self._show(name, line))
         self._alive.add(child)
+        self._report_start(child)
         return child
+
+    def _show(self, name: str, line: str) -> None:
+        self._local.display.output(name, line)
+        if self._local.live:
+            self._local.live.output(name, line)
+
+    def _report_start(self, child: Child) -> None:
+        if self._local.live:
+            self._local.live.started(child.name, child.pid)
+
+    def _report_end(self, name: str, error: str = "") -> None:
+        if error:
+            self._local.display.error(error)
+        if self._local.live:
+            self._local.live.ended(name, error)
+
+    def _fail(self, reason: str, text: str) -> None:
+        self._local.display.error(text)
+        if self._local.live:
+            self._local.live.failed(reason, text)
 
     async def _wait(self, child: Child) -> int:
         code = await child.wait()
@@ -184,7 +237,7 @@ class _Children:
         address = Address(url=_url(self._local, self._server, role), job=job.key)
         environ = {**os.environ, **address.variables(), "PYTHONUNBUFFERED": "1"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._local.folder), environ.get("PYTHONPATH"))))
-        return environ | _MALLOC_VARIABLES | (_worker_only(job, os.environ) if role is Role.WORKER else {})
+        return environ | _MALLOC_VARIABLES | ({} if role is Role.LEARNER else _worker_only(job, os.environ))
 
 
 def _worker_only(job: CollectorJob, environ: Mapping[str, str]) -> dict[str, str]:

@@ -63,6 +63,12 @@ def run(
     workers: Annotated[int | None, typer.Option(min=1, help="Number of workers. Default: the job's `workers`.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed. Default: the job's `collect.seed`.")] = None,
     nats: Annotated[str | None, typer.Option(help="URL of a NATS server. Default: start an embedded server.")] = None,
+    ui: Annotated[
+        bool, typer.Option("--ui", help="Show the run in a browser, and save its history into `runs`.")
+    ] = False,
+    ui_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page. Default: a free one.", show_default=False)
+    ] = 0,
 ) -> None:
     """Run a job on this machine: a nats-server, the workers and the learner."""
     from rich.console import Console
@@ -82,6 +88,10 @@ def run(
         nats_url=nats,
         display=display,
     )
+    if ui:
+        from rollfleet.cli.ui import run_with_page
+
+        raise typer.Exit(asyncio.run(until_signal(run_with_page(local, port=ui_port))))
     raise typer.Exit(asyncio.run(until_signal(run_here(local))))
 
 
@@ -103,13 +113,19 @@ class Starter(StrEnum):
 
     PPO = "ppo"
     CUSTOM_ENV = "custom-env"
+    SAC = "sac"
+    ATARI = "atari"
 
 
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="The folder to write into.", file_okay=False)] = Path(),
     example: Annotated[
-        Starter, typer.Option(help="`ppo`: CartPole. `custom-env`: an environment in a file of your own.")
+        Starter,
+        typer.Option(
+            help="`ppo`: CartPole. `custom-env`: an environment and a policy in files of your own. `sac`: Pendulum, "
+            "with a replay buffer. `atari`: Pong, from images."
+        ),
     ] = Starter.PPO,
 ) -> None:
     """Write a job and its learner, ready for `rollfleet run`, `rollfleet submit` and `kubectl apply -k`."""
@@ -138,6 +154,7 @@ def worker(
     job: Annotated[str | None, typer.Option(help="Name of the job, or `namespace/name`.")] = None,
     nats: Annotated[str | None, typer.Option(help="URL of the NATS server.")] = None,
     credentials: Annotated[Path | None, typer.Option(help="A NATS credentials file.", exists=True)] = None,
+    evaluation: Annotated[bool, typer.Option("--evaluation", help="Run one of the job's evaluation workers.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
     """Run one worker of a job, on any machine that reaches its NATS server.
@@ -162,7 +179,7 @@ def worker(
     import_nats(address.url)  # before any other import of nats
     from rollfleet.cli.worker_program import main
 
-    raise typer.Exit(main(address, number, timeout_s=timeout))
+    raise typer.Exit(main(address, number, evaluation=evaluation, timeout_s=timeout))
 
 
 @app.command()
@@ -207,6 +224,45 @@ def plot(
     picture = output or curve.with_suffix(".png")
     draw(curve, picture)
     typer.echo(str(picture))
+
+
+@app.command()
+def ui(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A folder of saved runs. Default: the jobs of a cluster.", exists=True, file_okay=False),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page. Default: a free one.", show_default=False)
+    ] = 0,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the operator. Default: rollfleet.")
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="Bearer token for the operator. Default: that of the kubeconfig's user.")
+    ] = None,
+    context: cluster_commands.Context = None,
+    kubeconfig: cluster_commands.Kubeconfig = None,
+) -> None:
+    """Show the jobs of a cluster in a browser, or saved runs, until Ctrl-C.
+
+    `rollfleet run --ui` saves runs into `runs`.
+    """
+    from rollfleet.cli.stop_signal import until_signal
+
+    if folder is None:
+        from rollfleet.cli.cluster_page import show_cluster
+
+        work = show_cluster(
+            typer.echo, port=port, namespace=namespace, token=token, context=context, kubeconfig=kubeconfig
+        )
+    else:
+        from rollfleet.cli.ui import show_saved
+
+        if namespace or token or context or kubeconfig:
+            raise typer.BadParameter("FOLDER takes no cluster: leave out --namespace, --token, --context, --kubeconfig")
+        work = show_saved(folder, port=port, show=typer.echo)
+    raise typer.Exit(asyncio.run(until_signal(work)))
 
 
 app.command()(play)

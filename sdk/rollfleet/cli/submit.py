@@ -6,13 +6,14 @@ from typing import Any
 
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.validate import importing_from
-from rollfleet.cluster.diagnosis import diagnose
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import JobEnded, JobInvalid
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
+from rollfleet_ui.diagnosis import diagnose
 
 
 def with_learner(
@@ -76,8 +77,8 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                 return 0
             if seen.held(ConditionType.FAILED):
                 return EXIT_FAILURE
-            pods = [pod for pod in jobs.describe(job).pods if pod.worker is None and pod.status.phase != "Pending"]
-            new = [pod for pod in pods if pod.metadata.name not in followed]
+            pods = [pod for pod in jobs.describe(job).pods if pod.role == Role.LEARNER]
+            new = [pod for pod in pods if pod.status.phase != "Pending" and pod.metadata.name not in followed]
             for pod in new:
                 followed.add(pod.metadata.name)
                 for line in jobs.api.logs(pod.metadata.namespace, pod.metadata.name, follow=True):

@@ -9,23 +9,33 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rollfleet.cluster.description import amount_of_frames, lag, mean_return, newest_pods, version, workers_table
-from rollfleet.cluster.views import JobView, PodView, one_line
+from rollfleet.cluster.description import (
+    amount_of_frames,
+    evaluation,
+    lag,
+    mean_return,
+    newest_pods,
+    version,
+    workers_table,
+)
 from rollfleet.errors import ClusterError
 from rollfleet_api.status import ConditionType, Phase
+from rollfleet_ui.views import JobView, PodView, one_line
 
 _STYLES = {Phase.FAILED: "red", Phase.COMPLETE: "green", Phase.RUNNING: "cyan"}
 
 
 def jobs_table(jobs: Iterable[JobView]) -> Table:
     """Build a table with a row for each job, sorted by namespace and name."""
+    jobs = sorted(jobs, key=lambda job: job.key)
+    evaluated = ["evaluation"] if any(job.status.evaluation for job in jobs) else []
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("job", "phase"):
         table.add_column(column, no_wrap=True)
-    for column in ("workers", "frames", "frames/s", "return", "version", "lag", "dropped"):
+    for column in ("workers", "frames", "frames/s", "return", *evaluated, "version", "lag", "dropped"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("last error")  # the only column that shrinks
-    for job in sorted(jobs, key=lambda job: job.key):
+    for job in jobs:
         status = job.status
         table.add_row(
             Text(job.key),
@@ -34,6 +44,7 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
             amount_of_frames(job),
             f"{status.frames_per_second:,.0f}",
             mean_return(job),
+            *(evaluation(job) for _ in evaluated),
             version(job),
             lag(job),
             f"{status.batches.dropped:,}",

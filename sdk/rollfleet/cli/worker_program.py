@@ -13,7 +13,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 import torch
@@ -28,12 +30,14 @@ from rollfleet.errors import (
     WeightMismatch,
     WorkerReplaced,
 )
+from rollfleet.nats.evaluation_transport import NatsEvaluationTransport
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.process_setup import silence_warnings
 from rollfleet.transports.workload import Workload
+from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet.worker.worker import Worker, failure
 from rollfleet_api.address import THREADS, WORKER, Address
 from rollfleet_api.exit_codes import (
@@ -44,7 +48,7 @@ from rollfleet_api.exit_codes import (
     EXIT_REPLACED,
     EXIT_TERMINATED,
 )
-from rollfleet_api.job import CollectorJob
+from rollfleet_api.job import CollectorJob, EvaluationSpec
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
@@ -63,7 +67,7 @@ class _Termination:
     """The reaction to SIGTERM: drain the worker; end at once while no worker exists yet."""
 
     def __init__(self) -> None:
-        self.worker: Worker | None = None
+        self.worker: Worker | EvaluationWorker | None = None
         os.register_at_fork(after_in_child=self._restore_default)
         self._signal = StopSignal(self._drain, self._end, numbers=[signal.SIGTERM])
 
@@ -89,12 +93,13 @@ class _Termination:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> int:
+def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: float = JOB_TIMEOUT_S) -> int:
     """Work until the job is complete.
 
     Args:
         address: The job's address.
         index: The worker's index in the job.
+        evaluation: Whether it is an evaluation worker.
         timeout_s: How long to wait for NATS, and then for the job.
 
     Returns:
@@ -107,14 +112,16 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
     termination = _Termination()
     link: Link | None = None
     try:
-        link = Link(address, role=Role.WORKER, timeout_s=timeout_s)
+        link = Link(address, role=Role.EVALUATION if evaluation else Role.WORKER, timeout_s=timeout_s)
         until = time.monotonic() + timeout_s
-        while index >= (job := link.call(read_job(link, timeout_s=timeout_s))).spec.workers:
+        while index >= (count := _workers(job := link.call(read_job(link, timeout_s=timeout_s)), evaluation)):
             if time.monotonic() >= until:  # until then, NATS may have returned with an older version of the job
-                log.error("worker %d: job %s has workers 0 to %d", index, job.key, job.spec.workers - 1)
+                kind = "evaluation worker" if evaluation else "worker"
+                known = f"{kind}s 0 to {count - 1}" if count else f"no {kind}"
+                log.error("%s %d: job %s has %s", kind, index, job.key, known)
                 return EXIT_HOPELESS
             time.sleep(JOB_CHECK_S)
-        return _work(link, job, index, termination)
+        return _work(link, job, index, job.spec.evaluation if evaluation else None, termination)
     except WorkerReplaced as error:
         log.error("%s", error)
         return EXIT_REPLACED
@@ -128,14 +135,27 @@ def main(address: Address, index: int, *, timeout_s: float = JOB_TIMEOUT_S) -> i
             link.close()
 
 
-def _work(link: Link, job: CollectorJob, index: int, termination: _Termination) -> int:
-    transport = NatsWorkerTransport(link, index)
-    worker: Worker | None = None
+def _workers(job: CollectorJob, evaluation: bool) -> int:
+    if not evaluation:
+        return job.spec.workers
+    return job.spec.evaluation.workers if job.spec.evaluation else 0
+
+
+def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec | None, end: _Termination) -> int:
+    transport: NatsWorkerTransport | NatsEvaluationTransport
+    make: Callable[[Workload, int], Worker | EvaluationWorker]
+    if evaluation:
+        transport = NatsEvaluationTransport(link, index, evaluation)
+        make = partial(EvaluationWorker, transport)
+    else:
+        transport = NatsWorkerTransport(link, index)
+        make = partial(Worker, transport)
+    worker: Worker | EvaluationWorker | None = None
     try:
         torch.set_num_threads(int(os.environ.get(THREADS, 0)) or available_cpus())
-        worker = termination.worker = Worker(transport, Workload.of(job), index)
+        worker = end.worker = make(Workload.of(job), index)
         worker.run()
-        return EXIT_TERMINATED if termination.requested else EXIT_COMPLETE
+        return EXIT_TERMINATED if end.requested else EXIT_COMPLETE
     except Terminated:
         transport.report(
             replace(transport.status or WorkerStatus.starting(index, transport.incarnation), state=WorkerState.LEFT)
@@ -148,7 +168,7 @@ def _work(link: Link, job: CollectorJob, index: int, termination: _Termination) 
         fatal = isinstance(error, JobInvalid | WeightMismatch)
         status = transport.status or WorkerStatus.starting(index, transport.incarnation)
         failed = replace(worker.failed(error) if worker else failure(status, error), fatal=fatal)
-        log.error("worker %d of %s: %s", index, job.key, failed.error)
+        log.error("%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, failed.error)
         transport.report(failed)
         return EXIT_HOPELESS if fatal else EXIT_CRASHED
     finally:

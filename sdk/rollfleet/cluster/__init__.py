@@ -1,10 +1,11 @@
 """Jobs on a Kubernetes cluster, from Python, by the official `kubernetes` client.
 
 - `api` makes the requests, `refusals` translates errors.
-- `jobs` is `rollfleet.Jobs`. `views`, `diagnosis` and `description` explain a job from its objects in the cluster.
+- `jobs` is `rollfleet.Jobs`. `description` explains a job, by the views and the diagnosis of `rollfleet_ui`.
 - `settings` is `rollfleet.Cluster`. `sources` and `definitions` collect the code that a job needs; `submission` is the
   job of a collector.
 - `reach` and `tunnel` are the way to a job's NATS from outside of the cluster.
+- `page_proxy` is the operator's page on a port of this machine.
 
 This package must not import the collector or the command line. `kubernetes` is imported at the first request, not with
 this package.

@@ -11,8 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollfleet.cluster.diagnosis import Diagnosis, diagnose, stale
-from rollfleet.cluster.views import EventView, JobView, PodView, age, one_line
+from rollfleet_ui.diagnosis import Diagnosis, diagnose, stale
+from rollfleet_ui.views import EventView, JobView, PodView, age, one_line
 
 NEWEST_EVENTS: Final = 10
 _LEARNER_RESTARTS: Final = (
@@ -74,7 +74,7 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
         pods: All pods of the job; failed ones are counted as crashes.
         now: The current time, for ages.
     """
-    failed = Counter(pod.worker for pod in pods if pod.status.phase == "Failed")
+    failed = Counter(pod.process for pod in pods if pod.status.phase == "Failed")
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("worker", justify="right", no_wrap=True)
     for column in ("state", "node"):
@@ -84,10 +84,10 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
     table.add_column("reason")
     for pod in shown:
         table.add_row(
-            "learner" if pod.worker is None else str(pod.worker),
+            pod.process.removeprefix("worker "),
             Text(pod.state, style="" if pod.state in ("Running", "Succeeded") else "yellow"),
             pod.spec.node_name or "-",
-            str(failed[pod.worker]),
+            str(failed[pod.process]),
             age((now - pod.metadata.creation_timestamp).total_seconds()),
             Text(one_line(pod.message)),
         )
@@ -95,11 +95,11 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
 
 
 def newest_pods(pods: Iterable[PodView]) -> list[PodView]:
-    """Return the newest pod of each worker, by index, then the learner's newest."""
-    newest: dict[int | None, PodView] = {}
+    """Return the newest pod of each worker, by index, then of each evaluation worker, then of the learner."""
+    newest: dict[str, PodView] = {}
     for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
-        newest[pod.worker] = pod
-    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.worker or 0))
+        newest[pod.process] = pod
+    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.index is None, pod.index or 0))
 
 
 def amount_of_frames(job: JobView) -> str:
@@ -113,6 +113,14 @@ def mean_return(job: JobView) -> str:
     return "-" if job.status.mean_return is None else f"{job.status.mean_return:g}"
 
 
+def evaluation(job: JobView) -> str:
+    """Format the newest evaluation; empty: there is none."""
+    found = job.status.evaluation
+    if found is None or found.mean_return is None:
+        return ""
+    return f"{found.mean_return:g} at version {found.version}"
+
+
 def version(job: JobView) -> str:
     """Format the published version and the oldest version that a worker acts on."""
     published, applied = job.status.published_version, job.status.applied_version
@@ -121,8 +129,7 @@ def version(job: JobView) -> str:
 
 def lag(job: JobView) -> str:
     """Format the lag of the slowest worker, in versions."""
-    published, applied = job.status.published_version, job.status.applied_version
-    return "-" if published is None or applied is None else str(max(published - applied, 0))
+    return "-" if job.lag is None else str(job.lag)
 
 
 def _reason(job: JobView, found: Diagnosis) -> Iterator[Text]:
@@ -141,6 +148,7 @@ def _counters(job: JobView, now: datetime) -> Table:
         "GPUs": str(status.gpus),
         "Frames": f"{amount_of_frames(job)}, {status.frames_per_second:,.0f}/s",
         "Return": f"{mean_return(job)}, {status.episodes:,} episodes",
+        "Evaluation": evaluation(job),
         "Version": f"{version(job)}, lag {lag(job)}",
         "Batches": f"{status.batches.delivered:,} delivered, {status.batches.dropped:,} dropped",
         "Waits": f"learner {age(waits.learner_seconds)} for data; workers {age(waits.workers_for_learner_seconds)} "

@@ -14,15 +14,16 @@ from pydantic import ValidationError
 
 from rollfleet.arguments import seconds, shown, whole_number
 from rollfleet.cluster.api import ClusterApi, Manifest
-from rollfleet.cluster.diagnosis import diagnose
-from rollfleet.cluster.views import EventView, JobView, PodView, View
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
 from rollfleet_api.documents import read_job
 from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.kubernetes_names import JOB_LABEL
+from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import JobErrors, parse_job
+from rollfleet_ui.diagnosis import diagnose
+from rollfleet_ui.views import EventView, JobView, PodView, View
 
 if TYPE_CHECKING:
     from rollfleet.cluster.description import Description
@@ -39,16 +40,19 @@ class LogLine:
     """One line of a pod's log.
 
     Attributes:
-        worker: The worker's index. None: the learner.
+        worker: The worker's index. None: the learner, or an evaluation worker.
         text: The line, without its end.
+        process: The process in words, such as `evaluation worker 0`; empty: `worker` names it.
     """
 
     worker: int | None
     text: str
+    process: str = ""
 
     def __str__(self) -> str:
         """Return the line with its process, as `rollfleet run` shows it."""
-        return f"[{'learner' if self.worker is None else f'worker {self.worker}'}] {self.text}"
+        named = "learner" if self.worker is None else f"worker {self.worker}"
+        return f"[{self.process or named}] {self.text}"
 
 
 class Jobs:
@@ -76,6 +80,8 @@ class Jobs:
     def __init__(
         self, *, namespace: str | None = None, context: str | None = None, kubeconfig: str | Path | None = None
     ) -> None:
+        if namespace is not None and not isinstance(namespace, str):
+            raise JobInvalid(f"namespace: expected a name, got {shown(namespace)}")
         self.api = ClusterApi(context=context, namespace=namespace, kubeconfig=kubeconfig)
 
     def submit(
@@ -224,7 +230,9 @@ class Jobs:
         pods = [
             pod
             for pod in self._pods(seen)
-            if pod.status.phase != "Pending" and (pod.worker is None or not learner) and worker in (None, pod.worker)
+            if pod.status.phase != "Pending"
+            and (pod.role == Role.LEARNER or not learner)
+            and worker in (None, pod.worker)
         ]
         if not pods:
             subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
@@ -232,7 +240,7 @@ class Jobs:
 
         def lines(pod: PodView) -> Iterator[LogLine]:
             for text in self.api.logs(seen.metadata.namespace, pod.metadata.name, follow=follow, tail=tail):
-                yield LogLine(pod.worker, text)
+                yield LogLine(pod.worker, text, pod.process)
 
         return _merged([lines(pod) for pod in pods]) if follow else (line for pod in pods for line in lines(pod))
 
@@ -256,6 +264,10 @@ class Jobs:
             spec: The fields, in the words of the YAML, such as `{"collect": {"totalFrames": 1000}}`. All others stay;
                 None removes a field.
         """
+        if not isinstance(spec, Mapping):
+            raise JobInvalid(
+                f"spec: expected fields in the words of the YAML, such as {{'workers': 2}}, got {shown(spec)}"
+            )
         namespace, name = self._parts(job)
         self.get(job)
         return _view(JobView, self.api.patch(KIND, namespace, name, {"spec": dict(spec)}))

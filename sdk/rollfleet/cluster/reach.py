@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
-from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, URL_FILE, Address
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, PUBLIC_URL_FILE, URL_FILE, Address
 from rollfleet_api.job import KIND
 from rollfleet_api.kubernetes_names import credentials_secret
 from rollfleet_api.permissions import Role
@@ -49,7 +49,8 @@ class Reach:
         renew_s: Seconds between looks at the Secret.
 
     Attributes:
-        address: The address. Its URL is the Secret's if that answers from here, else a tunnel's.
+        address: The address. Its URL is the Secret's for outside of the cluster if it has one that answers from here,
+            else the one for inside if that answers, else a tunnel's.
 
     Raises:
         JobNotFound: The cluster has no such job.
@@ -72,7 +73,8 @@ class Reach:
         self._folder = Path(tempfile.mkdtemp(prefix="rollfleet-"))
         try:
             self._write(secret)
-            self.address = self._address(_file(secret, URL_FILE).decode().strip())
+            urls = (_file(secret, name).decode().strip() for name in (URL_FILE, PUBLIC_URL_FILE))
+            self.address = self._address(*urls)
         except BaseException:
             self.close()
             raise
@@ -84,6 +86,11 @@ class Reach:
         if self._tunnel:
             self._tunnel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether no tunnel is needed. A tunnel's bytes go through the API server."""
+        return self._tunnel is None
 
     def _wait_for_secret(self, timeout_s: float) -> Mapping[str, Any]:
         name, until = credentials_secret(self._job, Role.LEARNER), time.monotonic() + timeout_s
@@ -100,14 +107,16 @@ class Reach:
             time.sleep(_LOOK_S)
         return secret
 
-    def _address(self, url: str) -> Address:
+    def _address(self, url: str, public_url: str) -> Address:
         credentials, ca = (
             path if (path := self._folder / name).exists() else None for name in (CREDENTIALS_FILE, CA_FILE)
         )
         address = Address(url=url, job=f"{self._namespace}/{self._job}", credentials=credentials, ca=ca)
-        if any(_answers(each) for each in url.split(",")):
-            return address
         first = urlsplit(url.split(",")[0])
+        if public_url and _answers(public_url):  # the certificate has the name inside
+            return replace(address, url=public_url, server_name=first.hostname)
+        if _answers(url):
+            return address
         service = _SERVICE.fullmatch(first.hostname or "")
         if service is None:
             raise ConnectionFailed(
@@ -145,11 +154,10 @@ def _file(secret: Mapping[str, Any], name: str) -> bytes:
     return base64.b64decode((secret.get("data") or {}).get(name, ""))
 
 
-def _answers(url: str) -> bool:
-    """Return whether a server accepts connections from this machine."""
-    parts = urlsplit(url)
-    try:
-        socket.create_connection((parts.hostname or "", parts.port or NATS_PORT), timeout=_DIRECT_S).close()
-    except OSError:
-        return False
-    return True
+def _answers(urls: str) -> bool:
+    """Return whether a server accepts connections from this machine; commas separate several."""
+    for parts in map(urlsplit, urls.split(",")):
+        with suppress(OSError):
+            socket.create_connection((parts.hostname or "", parts.port or NATS_PORT), timeout=_DIRECT_S).close()
+            return True
+    return False

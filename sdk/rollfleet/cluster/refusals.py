@@ -1,22 +1,25 @@
 """Errors of the API server and of its client, as errors of ours: one line with the cause and what to write."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rollfleet.errors import ClusterError
+from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
 
 USER_ROLE: Final = "rollfleet-user"
 """The ClusterRole of the chart with all rights that this package needs."""
 
-TUNNEL_ROLE: Final = "rollfleet-tunnel"
-"""The Role of the chart, in the release's namespace, with the right to forward a port of NATS."""
-
 _INSTALL: Final = (
     "install it with `helm install rollfleet charts/rollfleet --namespace rollfleet --create-namespace`: "
     "see docs/install.md"
 )
+
+_UPGRADE: Final = "`helm upgrade rollfleet charts/rollfleet --namespace rollfleet --reset-then-reuse-values`"
+
+_UNKNOWN: Final = re.compile(r'unknown field "(spec\..+?)"|\.(spec\.\S+): field not declared in schema')
+"""A field that a definition does not have: to a write or a patch, and to an apply."""
 
 
 def refusal(
@@ -47,13 +50,37 @@ def refusal(
     elif status == 404 and answer.get("details", {}).get("kind") == "namespaces":
         reason = "NoNamespace"
         message = f"the cluster has no namespace {namespace}: write another, or `kubectl create namespace {namespace}`"
-    elif "strict decoding error" in message:
-        message += "; correct it, or upgrade the chart, if the cluster's Rollfleet is older than this one"
+    elif kind == KIND and (unknown := [*map("".join, _UNKNOWN.findall(message))]):
+        reason, message = _unknown(unknown)
     elif reason == "Conflict":
         message += "; another program changed it meanwhile: repeat the change"
     elif reason == "AlreadyExists":
         message += "; write another name, or delete it first"
     return ClusterError(message or f"the cluster refused to {verb} {subject} (HTTP {status})", status, reason)
+
+
+def _unknown(fields: Sequence[str]) -> tuple[str, str]:
+    """Return reason and message for fields that the cluster's definition of a job does not have."""
+    from importlib.metadata import version
+
+    listed = ", ".join(fields)
+    if not all(map(_has, fields)):
+        return "Invalid", f"a job has no {listed}: docs/fields.md has all fields"
+    return "OlderOperator", (
+        f"the Rollfleet of this cluster is older than this program's ({version('rollfleet')}): its jobs have no "
+        f"{listed}; upgrade it with {_UPGRADE}, or leave it out"
+    )
+
+
+def _has(field: str) -> bool:
+    """Return whether the jobs of this version have a field."""
+    schema: Any = crd()
+    schema = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for part in re.sub(r"\[\d+\]", ".items", field).split("."):
+        schema = schema.get(part) if part == "items" else schema.get("properties", {}).get(part)
+        if schema is None:
+            return False
+    return True
 
 
 def unreachable(server: str, error: Exception) -> ClusterError:
@@ -79,9 +106,11 @@ def tunnel_refused(error: BaseException, namespace: str, pod: str) -> ClusterErr
     """Translate a port-forward that failed, by websocket-client's error."""
     status = getattr(error, "status_code", 0)
     if status == 403:
+        release, is_charts, _ = pod.rpartition("-nats-")
+        right = f"Role {release}-tunnel" if is_charts else "right to create pods/portforward"
         message = (
-            f"you may not forward a port of Pod {namespace}/{pod}: ask the cluster's administrators for the Role "
-            f"{TUNNEL_ROLE} in namespace {namespace}"
+            f"you may not forward a port of Pod {namespace}/{pod}: ask the cluster's administrators for the {right} in "
+            f"namespace {namespace}"
         )
         return ClusterError(message, status, "Forbidden")
     cause = " ".join(str(error).split(" -+-+- ")[0].split())

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.diagnosis import UNSEEN, Diagnosis, diagnose
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.status import ConditionType
+from rollfleet_ui.diagnosis import UNSEEN, Diagnosis, diagnose
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ _RARELY_MENDED: Final = frozenset(
     )
 )
 _LOOK_S: Final = 5.0
+_RETRY_S: Final = 1.0
 _IN_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -88,13 +89,22 @@ class Submission:
     def wait(self) -> None:
         """Wait until all workers are ready. A line on stderr shows how many are, and why others are not.
 
+        While the cluster cannot be reached, it waits, too.
+
         Raises:
             ClusterError: They are not ready in time, or have a problem that waiting rarely mends.
             JobEnded: The job failed, or was deleted.
         """
         began_s, problem_s, problem = time.monotonic(), time.monotonic(), ""
         while True:
-            view = self.jobs.get(self.job.key)
+            try:
+                view = self.jobs.get(self.job.key)
+            except ClusterError as error:
+                if error.reason != "Unreachable" or time.monotonic() - began_s > self._place.timeout_s:
+                    raise
+                self._show(str(error))
+                time.sleep(_RETRY_S)
+                continue
             found, now_s = diagnose(view), time.monotonic()
             if found.reason != problem:
                 problem, problem_s = found.reason, now_s
@@ -145,10 +155,14 @@ class Submission:
 
     def _wait_for_change(self, uid: str, timeout_s: float) -> None:
         views = self.jobs.watch(self.job.key, timeout_s=timeout_s)
-        seen = next(views, None)
-        if seen is None or seen.metadata.uid != uid:
-            raise JobEnded(f"{self.job.key} was deleted before its workers were ready")
-        next(views, None)
+        try:
+            seen = next(views, None)
+            if seen is None or seen.metadata.uid != uid:
+                raise JobEnded(f"{self.job.key} was deleted before its workers were ready")
+            next(views, None)
+        except ClusterError as error:
+            if error.reason != "Unreachable":
+                raise
 
     def _not_started(self, found: Diagnosis) -> ClusterError:
         return ClusterError(f"the workers of {self.job.key} do not start: {found}", 0, found.reason or "NotReady")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EVERYTHING = {
     "metrics__serviceMonitor__enabled": True,
     "metrics__dashboard__enabled": True,
+    "ui__enabled": True,
     "imagePullSecrets": ["pull"],
     "operator__tolerations": [{"key": "a", "operator": "Exists"}],
     "operator__nodeSelector": {"a": "b"},
@@ -143,7 +144,7 @@ def test_the_admission_policy_bounds_the_operator_alone(variant: "Rendered") -> 
     writes = {
         (group, resource)
         for role in roles
-        if not role["metadata"]["name"].endswith(("-view", "-edit", "-user", "-tunnel"))
+        if not role["metadata"]["name"].endswith(("-view", "-edit", "-user", "-tunnel", "-ui"))
         for rule in role["rules"]
         if {"create", "patch", "delete"} & set(rule["verbs"])
         for group in rule["apiGroups"]
@@ -192,6 +193,12 @@ def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
     pod = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
     assert environment(shown)["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
     assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
+
+
+def test_learners_learn_the_public_address_of_nats(helm: "Helm") -> None:
+    shown = environment(helm.render(nats__publicUrl="tls://nats.example:4222"))
+    assert shown["ROLLFLEET_NATS_PUBLIC_URL"] == "tls://nats.example:4222"
+    assert "ROLLFLEET_NATS_PUBLIC_URL" not in environment(helm.render())
 
 
 def test_each_installation_with_an_existing_nats_has_an_id(helm: "Helm") -> None:

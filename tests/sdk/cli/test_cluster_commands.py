@@ -113,6 +113,16 @@ def test_logs_of_a_job_without_pods_say_why_there_are_none(
     assert "`spec.suspend` is true" in result.output
 
 
+def test_the_page_needs_an_operator_that_serves_it(rollfleet: Rollfleet, namespace: Namespace, tmp_path: Path) -> None:
+    result = rollfleet("ui")
+    assert result.exit_code == 1
+    assert result.output.startswith(f"no operator in namespace {namespace.name} serves the page")
+    assert result.output.count("\n") == 1
+    of_runs = rollfleet("ui", str(tmp_path))
+    assert of_runs.exit_code == 2
+    assert "FOLDER takes no cluster" in of_runs.output
+
+
 def test_a_machine_without_a_kubeconfig_says_what_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

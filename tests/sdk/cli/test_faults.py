@@ -12,7 +12,7 @@ from rollfleet.nats.link import Link
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Workplace
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 # Each frame holds its step within the episode: with its trajectory id, it is unique.
 COUNTING = """

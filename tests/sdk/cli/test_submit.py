@@ -116,7 +116,8 @@ def test_a_starter_is_submitted_with_all_of_its_code(
     where = [f"--kubeconfig={kubeconfig}", f"--namespace={jobs.api.namespace}"]
     result = CliRunner().invoke(app, ["submit", "job.yaml", "--learner", "learner.py", *where])
     assert result.exit_code == 0, result.output
-    files = found(jobs.api, "ConfigMap", f"{starter}-code")
+    named = yaml.safe_load(Path("job.yaml").read_text())["spec"]["source"]["configMap"]
+    files = found(jobs.api, "ConfigMap", named)
     assert set(files["data"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
 
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from tests.sdk.cluster.objects import NOW, RUNNING, condition, job, pod, text
 
 from rollfleet.cli.top import jobs_table, last_error, overview, show
-from rollfleet.cluster.views import one_line
 from rollfleet.errors import ClusterError
+from rollfleet_ui.views import one_line
 
 
 def test_each_job_has_a_row_with_its_numbers() -> None:
@@ -17,6 +17,14 @@ def test_each_job_has_a_row_with_its_numbers() -> None:
     assert " ".join(head.split()) == "job phase workers frames frames/s return version lag dropped last error"
     assert first.split() == ["lab/ant", "Unknown", "0/0", "0/100,000", "0", "-", "-/-", "-", "0"]
     assert second.split() == ["lab/cartpole", "Running", "1/2", "12,800/100,000", "1,234", "-142.5", "7/5", "2", "3"]
+
+
+def test_the_newest_evaluation_has_a_column_once_a_job_has_one() -> None:
+    evaluated = job("ant", evaluation={"version": 40, "meanReturn": 101.5, "episodes": 10})
+    head, first, second = text(jobs_table([job(), evaluated]))
+    assert " ".join(head.split()).startswith("job phase workers frames frames/s return evaluation version")
+    assert "101.5 at version 40" in first
+    assert "at version" not in second
 
 
 def test_a_current_problem_is_shown_before_an_earlier_error() -> None:

@@ -134,7 +134,7 @@ def test_each_end_of_a_job_has_its_exit_code(
     assert "Traceback" not in program.output
 
 
-@pytest.mark.parametrize("vectorization", ["Sync", "Async"])
+@pytest.mark.parametrize("vectorization", ["Sync", pytest.param("Async", marks=pytest.mark.slow)])
 def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     workplace: "Workplace", server: "Server", vectorization: str
 ) -> None:
@@ -201,7 +201,9 @@ def test_a_function_that_builds_environments_can_read_the_workers_index(
     program.wait_for("built: Acrobot-v1")
 
 
-@pytest.mark.parametrize("asked", [{}, {"PYTHONWARNINGS": "default"}], ids=["quiet", "asked for"])
+@pytest.mark.parametrize(
+    "asked", [{}, pytest.param({"PYTHONWARNINGS": "default"}, marks=pytest.mark.slow)], ids=["quiet", "asked for"]
+)
 def test_warnings_are_hidden_unless_asked_for(workplace: "Workplace", server: "Server", asked: dict[str, str]) -> None:
     workplace.write(
         "odd.py",

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.faults.fleet import Proxy
 from tests.sdk.cluster.kubelet import Kubelet
 from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet.cluster.api import ClusterApi
+from rollfleet_api.address import URL
 from rollfleet_operator.nats.server_port import NatsOnServer
 
 if TYPE_CHECKING:
@@ -21,6 +24,19 @@ if TYPE_CHECKING:
 def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
     """A client with all rights, in the test's namespace."""
     return ClusterApi(kubeconfig=kubeconfig, namespace=namespace.name)
+
+
+@pytest.fixture
+def network(api_server: "ApiServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The network between this process and the API server. The kubeconfig leads through it."""
+    proxy = Proxy([api_server.url.removeprefix("https://")])
+    config = yaml.safe_load(api_server.kubeconfig().read_text())
+    config["clusters"][0]["cluster"]["server"] = f"https://{proxy.host_port}"
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    monkeypatch.delenv(URL, raising=False)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture

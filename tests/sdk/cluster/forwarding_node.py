@@ -36,10 +36,10 @@ class ForwardingNode:
         }
         self._core.patch_node_status(self.name, {"status": status})
 
-    def add_pod(self, namespace: str, name: str) -> None:
+    def add_pod(self, namespace: str, name: str, labels: dict[str, str] | None = None) -> None:
         """Put a running pod on the node."""
         spec = {"nodeName": self.name, "containers": [{"name": "nats", "image": "nats:1"}]}
-        self._core.create_namespaced_pod(namespace, {"metadata": {"name": name}, "spec": spec})
+        self._core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
         self._core.patch_namespaced_pod_status(name, namespace, {"status": {"phase": "Running"}})
 
     def cut(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from rollfleet.cluster.views import EventView, JobView, PodView
+from rollfleet_ui.views import EventView, JobView, PodView
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -42,8 +42,10 @@ def job(name: str = "cartpole", *, generation: int = 1, **status: Any) -> JobVie
     )
 
 
-def pod(index: int | None = 0, *, age_s: float = 60, node: str = "node-1", **status: Any) -> PodView:
-    labels = {"rollfleet.dev/role": "learner" if index is None else "worker"}
+def pod(
+    index: int | None = 0, *, role: str = "worker", age_s: float = 60, node: str = "node-1", **status: Any
+) -> PodView:
+    labels = {"rollfleet.dev/role": "learner" if index is None else role}
     if index is not None:
         labels["batch.kubernetes.io/job-completion-index"] = str(index)
     return PodView.model_validate(

@@ -3,7 +3,7 @@
 from tests.sdk.cluster.objects import NOW, RUNNING, condition, crash, event, job, pod, text, waiting
 
 from rollfleet.cluster.description import Description, newest_pods, workers_table
-from rollfleet.cluster.diagnosis import ADVICE, stale
+from rollfleet_ui.diagnosis import ADVICE, stale
 
 
 def test_a_description_begins_with_the_reason_and_advice() -> None:
@@ -35,22 +35,26 @@ def test_each_worker_is_shown_by_its_newest_pod_and_its_number_of_crashes() -> N
         crash(1, 137, "", age_s=200),
         pod(1, phase="Running"),
         pod(None, phase="Running"),
+        pod(0, role="evaluation", phase="Running"),
         pod(0, phase="Running", age_s=7300),
     ]
     rows = [line.split() for line in text(workers_table(newest_pods(pods), pods, NOW))[1:]]
     assert rows == [
         ["0", "Running", "node-1", "0", "2h"],
         ["1", "Running", "node-1", "2", "60s"],
+        ["evaluation", "worker", "0", "Running", "node-1", "0", "60s"],
         ["learner", "Running", "node-1", "0", "60s"],
     ]
 
 
-def test_return_waits_and_what_restarts_the_learner_are_shown() -> None:
+def test_return_evaluation_waits_and_what_restarts_the_learner_are_shown() -> None:
+    evaluation = {"version": 40, "meanReturn": -101.5, "episodes": 10}
     waits = {"learnerSeconds": 5, "workersForLearnerSeconds": 240, "workersForWeightsSeconds": 0}
-    running = job(**RUNNING, meanReturn=-142.5, episodes=1200, waits=waits)
+    running = job(**RUNNING, meanReturn=-142.5, episodes=1200, waits=waits, evaluation=evaluation)
     with_learner = running.model_copy(update={"spec": running.spec.model_copy(update={"learner": {}})})
     shown = "\n".join(text(Description(job=with_learner, pods=(), events=(), time=NOW)))
     assert "-142.5, 1,200 episodes" in shown
+    assert "-101.5 at version 40" in shown
     assert "learner 5s for data; workers 4m for the learner, 0s for weights" in shown
     assert "starts again at an edit of learner, image" in shown
     assert "starts again" not in "\n".join(text(Description(job=running, pods=(), events=(), time=NOW)))

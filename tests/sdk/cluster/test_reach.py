@@ -1,7 +1,8 @@
 """`rollfleet.connect` outside of the cluster: a Secret of a real API server, and a tunnel to a real NATS."""
 
 import base64
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,14 @@ from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
+    from tensordict import TensorDict
     from tests.control.kubernetes import ApiServer
+    from tests.faults.fleet import Proxy
     from tests.job_server import Server
 
 OTHER_TOKEN = "of-user-other"  # the server's user without rights
 SECRET = "test-learner-nats"
+CUT_S = 20.0  # longer than each timeout of the client, of NATS and of the tunnel
 WriteSecret = Callable[..., dict[str, Any]]
 
 
@@ -74,6 +78,55 @@ def test_a_learner_outside_of_the_cluster_collects_through_the_api_server_and_ov
         node.stop()
 
 
+COUNTED = {"env": {"entrypoint": "rollfleet.testing:CountingEnv"}, "policy": {"random": {}}, "weights": {"interval": 0}}
+"""The observations of a job's only worker are 0, 1, 2, ..."""
+
+
+def observations(batches: Iterable["TensorDict"]) -> list[int]:
+    return [int(each) for batch in batches for each in batch["observation"].flatten()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_while_the_api_server_is_cut_off_a_tunnel_waits_and_no_batch_is_lost(
+    api: ClusterApi, server: "Server", write_secret: WriteSecret, network: "Proxy", tmp_path: Path
+) -> None:
+    job = server.provision(workers=1, **COUNTED)
+    node = ForwardingNode(api.client, tmp_path, int(server.host_port.rpartition(":")[2]))
+    node.add_pod(api.namespace, "rollfleet-nats-0")
+    user = server.url(Role.LEARNER).rpartition("@")[0]
+    write_secret(url=f"{user}@rollfleet-nats.{api.namespace}.svc:4222")
+    worker = WorkerThread(server, job, 0)
+    try:
+        with rollfleet.connect("default/test", timeout_s=30) as collector:
+            before = observations(islice(collector, 3))
+            network.stall()
+            network.cut()
+            healing = threading.Timer(CUT_S, network.heal)
+            healing.start()
+            after = observations(islice(collector, 30))
+            assert not healing.is_alive(), "the tunnel was cut"
+            assert before + after == [*range(33 * 64)]
+            assert collector.stats().missed == 0
+        worker.join()
+    finally:
+        node.stop()
+
+
+def test_while_the_api_server_is_cut_off_a_direct_connection_goes_on(
+    server: "Server", write_secret: WriteSecret, network: "Proxy"
+) -> None:
+    job = server.provision(workers=1, **COUNTED)
+    write_secret(url=server.url(Role.LEARNER))
+    worker = WorkerThread(server, job, 0)
+    with rollfleet.connect("default/test", timeout_s=30) as collector:
+        before = observations(islice(collector, 3))
+        network.stall()
+        network.cut()
+        assert before + observations(islice(collector, 30)) == [*range(33 * 64)]
+    worker.join()
+
+
 @pytest.mark.usefixtures("outside")
 def test_an_address_that_answers_from_here_needs_no_tunnel(server: "Server", write_secret: WriteSecret) -> None:
     job = server.provision(workers=1, policy={"random": {}})
@@ -82,6 +135,25 @@ def test_an_address_that_answers_from_here_needs_no_tunnel(server: "Server", wri
     with rollfleet.connect("default/test", timeout_s=30) as collector:
         assert next(collector).numel() == 64
     worker.join()
+
+
+def test_the_public_address_is_taken_first_and_shows_the_certificate_of_the_clusters(
+    api: ClusterApi, server: "Server", write_secret: WriteSecret
+) -> None:
+    write_secret(**{"url": "tls://rollfleet-nats.team-a.svc:4222", "public-url": server.url()})
+    reach = Reach(api, "default", "test", timeout_s=5)
+    reach.close()
+    assert reach.is_direct
+    assert (reach.address.url, reach.address.server_name) == (server.url(), "rollfleet-nats.team-a.svc")
+
+
+def test_a_public_address_that_does_not_answer_is_passed_over(
+    api: ClusterApi, server: "Server", write_secret: WriteSecret
+) -> None:
+    write_secret(**{"url": server.url(), "public-url": "nats://127.0.0.1:1"})
+    reach = Reach(api, "default", "test", timeout_s=5)
+    reach.close()
+    assert (reach.address.url, reach.address.server_name) == (server.url(), None)
 
 
 def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(

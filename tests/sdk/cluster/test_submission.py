@@ -1,6 +1,7 @@
 """A submission on a real API server, where the test plays the operator."""
 
 import socket
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.metadata import Metadata
 
 if TYPE_CHECKING:
+    from tests.faults.fleet import Proxy
     from tests.sdk.cluster.namespace import Namespace
 
 
@@ -69,13 +71,6 @@ def api_job(namespace: str) -> dict[str, Any]:
     return {**job().dump(), "metadata": {"name": "mine", "namespace": namespace}}
 
 
-def test_a_field_that_an_older_operator_does_not_know_is_an_error(api: ClusterApi) -> None:
-    written = api_job(api.namespace)
-    written["spec"]["fromTheFuture"] = 1
-    with pytest.raises(ClusterError, match=r"unknown field .*fromTheFuture.*; correct it, or upgrade the chart"):
-        api.create(written)
-
-
 def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
     api: ClusterApi,
     namespace: "Namespace",
@@ -98,6 +93,23 @@ def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace:
     namespace.report("mine", phase="Failed", conditions=[failed])
     with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerHopeless.*: worker 0: no module farm"):
         submitted.wait()
+
+
+def test_a_cut_connection_does_not_end_the_wait(
+    api: ClusterApi, namespace: "Namespace", network: "Proxy", capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted = submit(api.namespace, timeout_s=60)
+
+    def cut() -> None:  # while it watches the job
+        network.cut()
+        ready = {"type": "Ready", "status": "True", "reason": "WorkersReady", "message": ""}
+        namespace.report("mine", phase="Running", workers={"desired": 1, "ready": 1}, conditions=[ready])
+
+    timer = threading.Timer(1.0, cut)
+    timer.start()
+    submitted.wait()
+    timer.join()
+    assert "1 of 1 workers are ready" in capsys.readouterr().err
 
 
 def test_a_start_that_takes_too_long_ends_with_what_is_known(api: ClusterApi) -> None:

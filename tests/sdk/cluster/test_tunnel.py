@@ -89,5 +89,7 @@ def test_a_missing_pod_and_a_missing_right_are_named(api_server: "ApiServer", ap
     ):
         Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
     other = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=api.namespace)
-    with pytest.raises(ClusterError, match=f"you may not forward a port of Pod {api.namespace}/nats-0: ask .* Role"):
+    with pytest.raises(
+        ClusterError, match=f"you may not forward a port of Pod {api.namespace}/nats-0: ask .* right to"
+    ):
         Tunnel(other, api.namespace, ["nats-0", "nats-1"], 4222)

@@ -11,9 +11,10 @@ from tests.control.kubernetes import OTHER, OTHER_TOKEN
 from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
 from tests.waiting import wait_until
+from websocket import WebSocketBadStatusException
 
 from rollfleet import Jobs
-from rollfleet.cluster.refusals import TUNNEL_ROLE, USER_ROLE
+from rollfleet.cluster.refusals import USER_ROLE, tunnel_refused
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError
 
@@ -82,10 +83,20 @@ def test_the_role_shows_no_list_of_secrets_and_no_other_namespace(users_jobs: Jo
 
 
 def test_the_tunnels_role_reaches_the_pods_of_nats_alone(rendered: Rendered) -> None:
-    (rule,) = rendered.of("Role")[TUNNEL_ROLE]["rules"]
+    (rule,) = rendered.of("Role")["rollfleet-tunnel"]["rules"]
     (nats,) = rendered.of("StatefulSet").values()
     assert rule["resources"] == ["pods/portforward"]
     assert rule["resourceNames"] == [f"{nats['metadata']['name']}-{index}" for index in range(nats["spec"]["replicas"])]
+
+
+@pytest.mark.usefixtures("rendered")  # it skips without helm
+def test_a_refused_tunnel_names_the_role_of_its_release(repository: Path) -> None:
+    chart = repository / "charts/rollfleet"
+    shown = Rendered(Helm(str(find("helm")), chart).run("template", "blue", str(chart), "--kube-version=1.34.0").stdout)
+    (nats,) = shown.of("StatefulSet")
+    refused = tunnel_refused(WebSocketBadStatusException("%s %s", 403), "rollfleet", f"{nats}-0")
+    (role,) = [name for name in shown.of("Role") if name.endswith("-tunnel")]
+    assert f"ask the cluster's administrators for the Role {role} in namespace rollfleet" in str(refused)
 
 
 def test_the_role_is_there_once_in_a_cluster_like_the_definition(repository: Path, rendered: Rendered) -> None:

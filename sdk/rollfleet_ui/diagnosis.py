@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from rollfleet.cluster.views import EventView, JobView, one_line
 from rollfleet_api.status import Condition, ConditionType
+from rollfleet_ui.views import EventView, JobView, View, one_line
 
 UNSEEN: Final = "Unseen"
 """The reason of a job that no operator has processed. All other reasons come from the operator or Kubernetes."""
@@ -50,8 +49,7 @@ ADVICE: Final = {
 """Advice by reason, with `{job}` and `{worker}` as placeholders."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(View):
     """The state of a job, and its explanation.
 
     Attributes:

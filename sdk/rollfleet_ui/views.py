@@ -9,11 +9,12 @@ from pydantic import ConfigDict, Field
 
 from rollfleet_api.fields import Model
 from rollfleet_api.kubernetes_names import INDEX_LABEL, ROLE_LABEL
+from rollfleet_api.permissions import Role
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, ConditionType
 
 
 class View(Model):
-    """A part of an object in the cluster."""
+    """A part of an object in the cluster, or of what the page shows. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
@@ -57,6 +58,12 @@ class JobView(View):
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def lag(self) -> int | None:
+        """The lag of the slowest worker, in versions. None: unknown."""
+        published, applied = self.status.published_version, self.status.applied_version
+        return None if published is None or applied is None else max(published - applied, 0)
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return the condition of a type. None: the status has none."""
@@ -127,10 +134,27 @@ class PodView(View):
     status: PodStatusView = PodStatusView()
 
     @property
-    def worker(self) -> int | None:
-        """The worker's index. None: the pod is the learner's."""
+    def role(self) -> str:
+        """The role of its process: `worker`, `learner` or `evaluation`."""
+        return self.metadata.labels.get(ROLE_LABEL, "")
+
+    @property
+    def index(self) -> int | None:
+        """The index among the workers, or among the evaluation workers. None: the pod is the learner's."""
         index = self.metadata.labels.get(INDEX_LABEL, self.metadata.annotations.get(INDEX_LABEL))
-        return int(index) if index is not None and self.metadata.labels.get(ROLE_LABEL) == "worker" else None
+        return None if index is None or self.role == Role.LEARNER else int(index)
+
+    @property
+    def worker(self) -> int | None:
+        """The worker's index. None: the pod is the learner's, or an evaluation worker's."""
+        return self.index if self.role == Role.WORKER else None
+
+    @property
+    def process(self) -> str:
+        """The process in words: `worker 3`, `evaluation worker 0`, `learner`."""
+        if self.index is None:
+            return str(Role.LEARNER)
+        return f"{'evaluation ' * (self.role == Role.EVALUATION)}worker {self.index}"
 
     @property
     def state(self) -> str:

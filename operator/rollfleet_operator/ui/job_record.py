@@ -1,0 +1,209 @@
+"""What the page knows of one job that exists: its newest state and its history, over restarts of the operator."""
+
+from typing import Final
+
+import yaml
+
+from rollfleet_api.permissions import Role
+from rollfleet_api.status import CollectorJobStatus, ConditionType, Phase
+from rollfleet_operator.clock import parse_time
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.observed import Pod
+from rollfleet_operator.problems import crashed, title
+from rollfleet_operator.snapshot import Snapshot
+from rollfleet_operator.ui.edits import edit
+from rollfleet_operator.ui.saved_page import SavedPage
+from rollfleet_operator.ui.workers import object_rows, worker_rows
+from rollfleet_operator.verdict import current_run
+from rollfleet_ui.diagnosis import Diagnosis, diagnose
+from rollfleet_ui.historian import Historian
+from rollfleet_ui.history import JobHistory
+from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
+from rollfleet_ui.rows import SKETCH_POINTS, job_row
+from rollfleet_ui.spec_text import defaulted, spec_text
+from rollfleet_ui.views import JobView
+
+_ENDS: Final = {
+    Phase.COMPLETE: (Happened.COMPLETE, ConditionType.COMPLETE),
+    Phase.FAILED: (Happened.FAILED, ConditionType.FAILED),
+}
+
+
+class JobRecord:
+    """The record of a job.
+
+    Args:
+        manifest: The job, as the API server has it.
+        saved: What an earlier operator saved of it.
+
+    Attributes:
+        row: Its row in the list of jobs.
+        history: What happened to it.
+        snapshot: The newest state; None: the operator cannot read the job, or has not yet.
+        is_saved: Whether it has not changed since it was last saved.
+        saved_s: Time of that.
+    """
+
+    def __init__(self, manifest: Manifest, saved: SavedPage | None = None) -> None:
+        self._manifest, self._view = manifest, _viewed(manifest)
+        self.snapshot: Snapshot | None = None
+        self.history = JobHistory()
+        self.history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
+        self._workers: list[WorkerRow] = []
+        self._spec, self._generation = "", -1
+        self._stopped, self._away, self._seen_until_s = True, "", 0.0
+        self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
+        self.is_saved, self.saved_s = False, 0.0
+        if saved:
+            self.restore(saved)
+            self._spec, self._generation = saved.page.spec, saved.page.status.observed_generation or -1
+            self._seen_until_s = max(saved.history.series.points().time, default=0.0)
+        self._recorder = Historian(self.history)
+        self.row = self._new_row()
+
+    @property
+    def uid(self) -> str:
+        """The job's UID."""
+        return self._view.metadata.uid
+
+    def restore(self, saved: SavedPage) -> None:
+        """Put what an earlier operator saved in front of what is known."""
+        self.history.merge(saved.history)
+        self._workers = saved.workers
+
+    def update(self, manifest: Manifest, snapshot: Snapshot | None, status: CollectorJobStatus | None) -> bool:
+        """Take in the newest state; return whether it differs.
+
+        Args:
+            manifest: The job, as the API server has it.
+            snapshot: What the operator knows of it; None: the operator cannot read it, or does not while it is deleted.
+            status: Its status now; None: that of the manifest.
+        """
+        before = self.snapshot
+        self._manifest, self._view, self.snapshot = manifest, _viewed(manifest, status), snapshot or before
+        if snapshot:
+            self._note_edit(snapshot)
+            self._note_nats(snapshot)
+            self._note_pods(snapshot)
+            self._look(snapshot)
+        self._note_end()
+        old, self.row = self.row, self._new_row()
+        pods, pods_before = (each and each.observed.pods for each in (self.snapshot, before))
+        changed = self.row != old or pods != pods_before
+        self.is_saved = self.is_saved and not changed
+        return changed
+
+    def delete(self, now_s: float) -> SavedPage:
+        """Note the job's deletion; return all that stays."""
+        self.history.note(now_s, Happened.DELETED, "deleted")
+        return self.saved()
+
+    def saved(self) -> SavedPage:
+        """Return it for the next operator."""
+        return SavedPage(page=self.page(), workers=self.workers(), history=self.history)
+
+    def page(self) -> JobPage:
+        """Return all of the job."""
+        snapshot, is_read = self.snapshot, self._generation == self._view.metadata.generation
+        return JobPage(
+            row=self.row,
+            diagnosis=self._diagnosis(),
+            bottleneck="" if self._stopped else self._recorder.bottleneck(),
+            status=self._view.status,
+            spec=self._spec if is_read else yaml.safe_dump(self._manifest["spec"], sort_keys=False),
+            defaulted=defaulted(snapshot.job.spec) if snapshot and is_read else [],
+            objects=object_rows(snapshot) if snapshot else [],
+        )
+
+    def workers(self) -> list[WorkerRow]:
+        """Return the workers and the learner; of an ended job as they were last seen."""
+        if self.snapshot is None:
+            return self._workers
+        gone = self.snapshot.verdict.ended and not self.snapshot.heartbeats.workers
+        return self._workers if gone and self._workers else worker_rows(self.snapshot)
+
+    def _diagnosis(self) -> Diagnosis:
+        return diagnose(self._view)
+
+    def _new_row(self) -> JobRow:
+        returns = self.history.series.sketch("meanReturn", SKETCH_POINTS)
+        return job_row(self._view, self._diagnosis(), returns)
+
+    def _note_edit(self, snapshot: Snapshot) -> None:
+        generation = snapshot.job.metadata.generation or 0
+        if generation == self._generation:
+            return
+        before, self._spec = self._spec, spec_text(snapshot.job.spec)
+        if before and before != self._spec:
+            self.history.note(snapshot.now_s, *edit(before, self._spec))
+        self._generation = generation
+
+    def _note_nats(self, snapshot: Snapshot) -> None:
+        problem = snapshot.problem
+        away = problem.message if problem and problem.reason == "NatsUnavailable" else ""
+        if away and not self._away:
+            self.history.note(snapshot.now_s, Happened.NATS_AWAY, "NATS is away", away)
+        elif self._away and not away:
+            self.history.note(snapshot.now_s, Happened.NATS_BACK, "NATS is back")
+        self._away = away
+
+    def _note_pods(self, snapshot: Snapshot) -> None:
+        """Note pods that have failed since the last look, and those of a running job that were deleted."""
+        pods = {pod.uid: pod for pod in snapshot.observed.pods}
+        for pod in pods.values():
+            if pod.crash and pod.uid not in self._ended and pod.crashed_s > self._seen_until_s:
+                self._note_ended(snapshot, pod, crashed(pod, pod.crash).message, pod.crash.message)
+        if left := [pod for uid, pod in self._ran.items() if uid not in pods or pods[uid].deleting]:
+            current = [current_run(snapshot.job, snapshot.observed, role) for role in (Role.WORKER, Role.LEARNER)]
+            runs = {run.uid for run in current if run}
+            for pod in left:
+                wanted = pod.run in runs and (pod.role is Role.LEARNER or pod.index < snapshot.wanted)
+                if wanted and pod.uid not in self._ended:
+                    self._note_ended(snapshot, pod, f"{title(pod)} ended: its pod was deleted", "")
+        self._ran = {pod.uid: pod for pod in pods.values() if pod.running and not pod.deleting}
+        self._ended &= pods.keys()
+
+    def _note_ended(self, snapshot: Snapshot, pod: Pod, text: str, detail: str) -> None:
+        self._ended.add(pod.uid)
+        if pod.role is Role.WORKER:
+            self._recorder.worker_ended(snapshot.now_s, pod.index, text, detail)
+        else:
+            kind = Happened.LEARNER_ENDED if pod.role is Role.LEARNER else Happened.WORKER_ENDED
+            self.history.note(snapshot.now_s, kind, text, detail)
+
+    def _look(self, snapshot: Snapshot) -> None:
+        """Add a point to the series, of a job that has started, until it is suspended or has ended."""
+        stopped = snapshot.stopped or self._view.status.start_time is None
+        if not (stopped and self._stopped):
+            suspect_s = snapshot.job.spec.failure.suspect_after_seconds
+            self._recorder.look(
+                snapshot.now_s,
+                learner=snapshot.heartbeats.learner,
+                workers=snapshot.heartbeats.workers,
+                ready=snapshot.ready,
+                frames_per_second=snapshot.frames_per_second,
+                problems={
+                    beat.worker: f"worker {beat.worker} has been in one step for {beat.in_step_s:.0f} s"
+                    for beat in snapshot.reporting
+                    if beat.in_step_s >= suspect_s
+                },
+            )
+        self._stopped = stopped
+
+    def _note_end(self) -> None:
+        status = self._view.status
+        if status.phase not in _ENDS or not status.completion_time:
+            return
+        kind, condition = _ENDS[status.phase]
+        time_s, held = parse_time(status.completion_time), self._view.held(condition)
+        if not any((moment.kind, moment.time) == (kind, time_s) for moment in self.history.moments):
+            text = (held.message or held.reason) if held else ""
+            self.history.note(time_s, kind, text or kind.lower())
+
+
+def _viewed(manifest: Manifest, status: CollectorJobStatus | None = None) -> JobView:
+    """Return what is shown of a job, with another status if there is a newer one."""
+    if status is None:
+        return JobView.model_validate(manifest, by_alias=True, by_name=False)
+    view = JobView.model_validate({**manifest, "status": {}}, by_alias=True, by_name=False)
+    return view.model_copy(update={"status": status})

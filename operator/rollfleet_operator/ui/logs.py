@@ -1,0 +1,81 @@
+"""The logs of pods, read from the API server with the viewer's own token: the operator has no right to read logs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import kopf
+
+from rollfleet_api.permissions import Role
+from rollfleet_operator.api import Api
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.errors import ApiError
+from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.observed import Pod
+
+AT_ONCE: Final = 8
+"""The most logs that are read at a time: each may take a megabyte of memory."""
+
+
+class PodLogs:
+    """A reader of logs.
+
+    Args:
+        cache: The pods of jobs.
+        connect: Returns the API server's address.
+    """
+
+    def __init__(self, cache: Cache, connect: Callable[[], kopf.ConnectionInfo]) -> None:
+        self._cache, self._connect, self._limit = cache, connect, asyncio.Semaphore(AT_ONCE)
+
+    async def read(self, key: JobKey, worker: int | None, *, previous: bool, tail: int, token: str) -> str:
+        """Return the last lines of a worker's log; `worker` None: of the learner's.
+
+        Args:
+            key: The job.
+            worker: The worker's index.
+            previous: Of the pod before the newest one.
+            tail: The most lines.
+            token: The viewer's bearer token.
+
+        Raises:
+            PermissionError: The viewer may not read logs of the namespace.
+            LookupError: There is no such pod, or no log of it.
+            OSError: The API server does not answer.
+        """
+        who = "the learner" if worker is None else f"worker {worker}"
+        pods = sorted(self._pods(key, worker), key=lambda pod: (pod.created_s, pod.name))
+        if len(pods) < 1 + previous:
+            raise LookupError(f"{who} has no {'earlier ' if previous else ''}pod with a log")
+        pod = pods[-2 if previous else -1]
+        try:
+            async with self._limit, Api(lambda: _as(token, self._connect())) as api:
+                return await api.log(key.namespace, pod.name, container=self._container(key, pod), tail=tail)
+        except ApiError as error:
+            if error.status in (401, 403):
+                raise PermissionError(f"you may not read the log of Pod {key.namespace}/{pod.name}: {error}") from error
+            if error.status in (400, 404):  # 400: its container has not started
+                raise LookupError(f"there is no log of {who}: {error}") from error
+            raise OSError(str(error)) from error
+
+    def _pods(self, key: JobKey, worker: int | None) -> list[Pod]:
+        role = Role.LEARNER if worker is None else Role.WORKER
+        return [pod for pod in self._cache.pods(key) if pod.role is role and worker in (None, pod.index)]
+
+    def _container(self, key: JobKey, pod: Pod) -> str:
+        """Return the role's own container, the first of the template; a template may have more."""
+        job = self._cache.job(key)
+        children = self._cache.children(key, job["metadata"]["uid"]) if job else []
+        run = next((each for each in children if each["metadata"]["uid"] == pod.run), None)
+        return str(run["spec"]["template"]["spec"]["containers"][0]["name"]) if run else ""
+
+
+def _as(token: str, server: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
+    """Return the address of the API server with no other credentials than a token."""
+    return kopf.ConnectionInfo(
+        server=server.server,
+        ca_path=server.ca_path,
+        ca_data=server.ca_data,
+        insecure=server.insecure,
+        token=token,
+    )

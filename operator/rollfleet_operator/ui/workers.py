@@ -1,0 +1,114 @@
+"""The workers and the learner of a job as rows of the page: from their pods and their heartbeats."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rollfleet_api.messages import WorkerStatus
+from rollfleet_api.permissions import Role
+from rollfleet_api.streams import subjects_of
+from rollfleet_operator.frame_rate import STALE_S
+from rollfleet_operator.observed import Pod, Run
+from rollfleet_operator.problems import last_crash, last_line, why_not_running
+from rollfleet_operator.snapshot import FRESH_S, Snapshot
+from rollfleet_ui.model import ObjectRow, WorkerRow
+from rollfleet_ui.rows import learner_row, worker_row
+from rollfleet_ui.views import one_line
+
+
+def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
+    """Return a row for each worker by index, then the learner's."""
+    beats, learner = snapshot.heartbeats.workers, snapshot.heartbeats.learner
+    pods: defaultdict[int, list[Pod]] = defaultdict(list)
+    for pod in _oldest_first(snapshot, Role.WORKER):
+        pods[pod.index].append(pod)
+    known = {*range(snapshot.job.spec.workers)} if snapshot.wanted else {*pods, *beats}
+    published = learner.version if learner else None
+    rows = [_worker(snapshot, index, pods[index], beats.get(index), published) for index in sorted(known | {*pods})]
+    return [*rows, _learner(snapshot, _oldest_first(snapshot, Role.LEARNER))]
+
+
+def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
+    """Return the objects that a job became, except its pods."""
+    runs = {str(run.name): _state_of_run(run) for run in snapshot.observed.runs}
+    subjects = subjects_of(snapshot.job)
+    streams = () if snapshot.verdict.ended else (subjects.batches_stream, subjects.state_stream)
+    return [
+        *(
+            ObjectRow(kind=each.kind, name=each.name, state=runs[each.name] if each.kind == "Job" else "")
+            for each in sorted(snapshot.observed.children)
+        ),
+        *(ObjectRow(kind="Stream", name=name) for name in streams),
+    ]
+
+
+def _worker(
+    snapshot: Snapshot, index: int, pods: Sequence[Pod], beat: WorkerStatus | None, published: int | None
+) -> WorkerRow:
+    pod = pods[-1] if pods else None
+    current = beat is not None and (pod is None or beat.time_s >= pod.created_s)
+    row = worker_row(beat, published) if beat else WorkerRow(index=index, state="")
+    state, silent = _pod_state(pod), beat is not None and abs(snapshot.now_s - beat.time_s) >= FRESH_S
+    if not state or state == "Ended":  # the pod runs, or the worker knows why it ended
+        state = "Silent" if silent and not state else str(beat.state) if beat and current else state or "Starting"
+    return row.model_copy(
+        update={
+            "state": state,
+            "frames_per_second": row.frames_per_second if current and not silent and not snapshot.stopped else 0.0,
+            "last_error": row.last_error or _error(pods),
+            **_of_pods(snapshot, pods),
+        }
+    )
+
+
+def _learner(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:
+    beat = snapshot.heartbeats.learner
+    state = _pod_state(pods[-1] if pods else None) if pods else ""
+    if not state or state == "Ended":
+        fresh = beat is not None and abs(snapshot.now_s - beat.time_s) < STALE_S
+        state = state or ("Connected" if fresh else "Silent" if beat else "Missing")
+    row = learner_row(beat, state, snapshot.frames_per_second)
+    return row.model_copy(update={"last_error": _error(pods), **_of_pods(snapshot, pods)})
+
+
+def _pod_state(pod: Pod | None) -> str:
+    """Return the state of a pod as far as no heartbeat tells it; empty: it runs; `Ended`: it ended in order."""
+    if pod is None:
+        return "Pending"
+    if pod.deleting:
+        return "Terminating"
+    if pod.finished:
+        return "Failed" if pod.failed else "Ended"
+    if pod.running:
+        return ""
+    return pod.waiting[0] if pod.waiting and pod.waiting[0] else "Pending"
+
+
+def _of_pods(snapshot: Snapshot, pods: Sequence[Pod]) -> dict[str, object]:
+    if not pods:
+        return {}
+    return {
+        "restarts": sum(pod.failed for pod in pods),
+        "node": pods[-1].node,
+        "gpus": pods[-1].devices.get(snapshot.job.spec.resources.gpu.resource, 0),
+        "has_previous": len(pods) > 1,
+        "since": pods[-1].placed_s or pods[-1].created_s,
+    }
+
+
+def _error(pods: Sequence[Pod]) -> str:
+    """Return why the newest pod does not run, or the last output of the newest that crashed."""
+    if pods and (problem := why_not_running(pods[-1])):
+        return one_line(problem.message)
+    newest = last_crash(pods)
+    return one_line(last_line(newest[1].message) or newest[1].reason) if newest else ""
+
+
+def _oldest_first(snapshot: Snapshot, role: Role) -> list[Pod]:
+    pods = [pod for pod in snapshot.observed.pods if pod.role is role]
+    return sorted(pods, key=lambda pod: (pod.created_s, pod.name))
+
+
+def _state_of_run(run: Run) -> str:
+    if run.complete:
+        return "Complete"
+    return "Failed" if run.failed else "Suspended" if run.suspended else "Running"

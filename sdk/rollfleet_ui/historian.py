@@ -1,0 +1,142 @@
+"""A job's history from its heartbeats."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_ui.history import JobHistory
+from rollfleet_ui.model import Happened
+from rollfleet_ui.views import one_line
+from rollfleet_ui.waits import Waits
+
+MOST_AT_ONCE: Final = 5
+"""As many moments of one kind at a time are shown one by one."""
+
+
+class Historian:
+    """Adds what heartbeats say to a history.
+
+    Call `look` at a steady pace, such as once a second or once in ten.
+
+    Args:
+        history: The history to add to; also one of before a restart, whose learner is still connected.
+
+    Example:
+        >>> historian = Historian(JobHistory())
+        >>> for time_s, waited_s in ((0.0, 0.0), (10.0, 8.0)):
+        ...     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=0, batches=0, dropped=0,
+        ...                             mean_return=None, lag=0, waited_s=waited_s, time_s=time_s)
+        ...     historian.look(time_s, learner=learner, workers={}, ready=2, frames_per_second=0.0)
+        >>> historian.bottleneck()
+        'The workers are the bottleneck: the learner waited 80 % of the last 10 s for data.'
+    """
+
+    def __init__(self, history: JobHistory) -> None:
+        self.history = history
+        self._learner: LearnerStatus | None = None
+        self._version = history.series.newest("version") or 0.0
+        self._workers: Mapping[int, WorkerStatus] = {}
+        self._ended: dict[int, int] = {}  # the incarnation of each worker whose end was noted
+        self._stuck: frozenset[int] = frozenset()
+        self._versions: tuple[int, int] | None = None  # of the newest moment, if it is about versions
+        self._waits = Waits()
+        self._resumed = len(history.series) > 0
+
+    def look(
+        self,
+        now_s: float,
+        *,
+        learner: LearnerStatus | None,
+        workers: Mapping[int, WorkerStatus],
+        ready: int,
+        frames_per_second: float,
+        problems: Mapping[int, str] | None = None,
+    ) -> None:
+        """Add the newest heartbeats.
+
+        Args:
+            now_s: The time.
+            learner: The learner's newest heartbeat.
+            workers: The workers' newest heartbeats, by index.
+            ready: Number of workers that run and report.
+            frames_per_second: The learner's frames per second.
+            problems: Descriptions of workers that hang or are silent, by index.
+        """
+        values: dict[str, float | None] = {"workersReady": ready, "framesPerSecond": frames_per_second}
+        if shares := self._waits.look(now_s, learner, workers):
+            values |= zip(("learnerWait", "workersWaitLearner", "workersWaitWeights"), shares, strict=True)
+        if learner:
+            values |= {
+                "frames": learner.frames,
+                "meanReturn": learner.mean_return,
+                "episodes": learner.episodes,
+                "version": learner.version,
+                "lag": learner.lag,
+            }
+        self.history.series.add(now_s, values)
+        self._note_learner(now_s, learner)
+        self._note_workers(now_s, workers, problems or {})
+        self._learner, self._workers = learner, dict(workers)
+
+    def worker_ended(self, now_s: float, worker: int, text: str, detail: str = "") -> None:
+        """Note the end of a worker's present incarnation; once, even if its heartbeat says so too."""
+        beat = self._workers.get(worker)
+        incarnation = beat.incarnation if beat else 0
+        if self._ended.get(worker, -1) < incarnation:
+            self._ended[worker] = incarnation
+            self.history.note(now_s, Happened.WORKER_ENDED, text, detail)
+
+    def bottleneck(self) -> str:
+        """Return who waits for whom in one sentence; empty: unknown."""
+        return self._waits.bottleneck()
+
+    def _note_learner(self, now_s: float, learner: LearnerStatus | None) -> None:
+        known = self._learner
+        if learner is None:
+            return
+        session = f"session {learner.session}"
+        if known is None and not any(each.text.endswith(session) for each in self.history.moments):
+            self.history.note(now_s, Happened.LEARNER_CONNECTED, f"the learner is connected, {session}")
+        elif known and learner.session > known.session:
+            self.history.note(now_s, Happened.LEARNER_REPLACED, f"another learner took over, {session}")
+        if learner.version > self._version or (known and learner.session > known.session):
+            self._note_version(now_s, learner.version)
+        self._version = learner.version
+
+    def _note_version(self, now_s: float, version: int) -> None:
+        """Note a version. Versions with nothing else between them are one moment."""
+        moments = self.history.moments
+        newest = moments[-1] if moments else None
+        first = version
+        if newest and newest.kind == Happened.VERSION and self._versions:
+            first = self._versions[0]
+            moments.pop()
+        self._versions = (first, version)
+        text = f"version {version}" if first == version else f"versions {first} to {version}"
+        self.history.note(now_s, Happened.VERSION, text)
+
+    def _note_workers(self, now_s: float, workers: Mapping[int, WorkerStatus], problems: Mapping[int, str]) -> None:
+        failed = {index: beat for index, beat in workers.items() if beat.state is WorkerState.FAILED}
+        new = [index for index, beat in failed.items() if self._ended.get(index, -1) < beat.incarnation]
+        self._ended |= {index: failed[index].incarnation for index in new}
+        if self._resumed:  # the history has them
+            new, self._stuck, self._resumed = [], frozenset(problems), False
+        errors = {index: (failed[index].error or "").strip() or "no reason given" for index in new}
+        ended = [(f"worker {index} failed: {error.splitlines()[-1]}", error) for index, error in errors.items()]
+        back = [
+            (f"worker {index} is back, incarnation {beat.incarnation}", "")
+            for index, beat in workers.items()
+            if (old := self._workers.get(index)) and beat.incarnation > old.incarnation
+        ]
+        stuck = [(problems[index], "") for index in problems.keys() - self._stuck - failed.keys()]
+        self._note_all(now_s, Happened.WORKER_ENDED, ended, "workers failed")
+        self._note_all(now_s, Happened.WORKER_BACK, back, "workers are back")
+        self._note_all(now_s, Happened.STRAGGLER, stuck, "workers hang or are silent")
+        self._stuck = frozenset(problems)
+
+    def _note_all(self, now_s: float, kind: Happened, found: list[tuple[str, str]], summary: str) -> None:
+        """Note moments of one kind; as one if they are many."""
+        if len(found) > MOST_AT_ONCE:
+            found = [(f"{len(found)} {summary}", "\n".join(sorted(text for text, _ in found)))]
+        for text, detail in sorted(found):
+            self.history.note(now_s, kind, one_line(text), detail)

@@ -1,0 +1,223 @@
+"""What happened to a job, in bounds: series of at most 720 points, and a timeline of at most 300 moments."""
+
+import gzip
+import math
+import zlib
+from array import array
+from collections.abc import Mapping
+from typing import Final, Self
+
+from pydantic import Field, ValidationError
+
+from rollfleet_ui.model import SERIES, Happened, History, Moment
+from rollfleet_ui.views import View
+
+MAX_POINTS: Final = 720
+MAX_MOMENTS: Final = 300
+MAX_TEXT, MAX_DETAIL, MAX_DETAILS = 300, 4_000, 20_000
+"""The most characters of a moment's text, of its detail, and of all details; the newest ones stay."""
+MAX_BYTES: Final = 60_000
+"""The most bytes of `JobHistory.to_bytes`."""
+_MAX_UNPACKED_BYTES: Final = 8 << 20
+_FORMAT: Final = 1
+_LARGEST: Final = 3e38  # of an array of 32-bit floats
+_MEANS: Final = frozenset({"framesPerSecond", "learnerWait", "workersWaitLearner", "workersWaitWeights"})
+"""Series whose points are means over their step. Points of the others are the newest values."""
+_FRACTIONS: Final = frozenset({"learnerWait", "workersWaitLearner", "workersWaitWeights"})
+
+
+class HistoryInvalid(ValueError):
+    """Bytes that are no history, or one of a later format."""
+
+
+class Series:
+    """The series of a job: one point for each step of time. When they are full, the step doubles and points merge.
+
+    Example:
+        >>> series = Series()
+        >>> for second in range(2000):
+        ...     series.add(float(second), {"frames": 64.0 * second})
+        >>> series.step_s, len(series), series.points().series["frames"][-1]
+        (4.0, 500, 127936.0)
+
+    Attributes:
+        step_s: The seconds of a point.
+    """
+
+    def __init__(self, step_s: float = 1.0) -> None:
+        self.step_s = step_s
+        self._times = array("d")
+        self._values = {name: array("f") for name in SERIES}
+        self._samples = 0  # of the newest point
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self._times)
+
+    def add(self, time_s: float, values: Mapping[str, float | None]) -> None:
+        """Add values at a time; those that are missing, None or infinite are unknown. Time never goes back."""
+        newest_s = self._times[-1] if self._times else -math.inf
+        time_s = max(time_s, newest_s)
+        is_new = not self._times or time_s // self.step_s > newest_s // self.step_s
+        if is_new and len(self) == MAX_POINTS:
+            self._double_step()
+            self.add(time_s, values)
+            return
+        self._samples = 1 if is_new else self._samples + 1
+        if is_new:
+            self._times.append(time_s)
+        else:
+            self._times[-1] = time_s
+        for name, kept in self._values.items():
+            given = values.get(name)
+            value = given if given is not None and abs(given) < _LARGEST else math.nan
+            if is_new:
+                kept.append(value)
+            elif math.isnan(kept[-1]):
+                kept[-1] = value
+            elif not math.isnan(value):
+                kept[-1] += (value - kept[-1]) / (self._samples if name in _MEANS else 1)
+
+    def points(self) -> History:
+        """Return all points, with fractions limited to 0 to 1."""
+        return History.model_construct(
+            time=[round(time_s, 1) for time_s in self._times],
+            series={name: [_short(value, name) for value in kept] for name, kept in self._values.items()},
+        )
+
+    def sketch(self, name: str, points: int) -> list[float]:
+        """Return at most this many known values of a series, evenly spaced, the newest last."""
+        known = [value for value in self._values[name] if not math.isnan(value)]
+        stride = max(math.ceil(len(known) / points), 1)
+        return [_short(value, name) or 0.0 for value in known[::-1][::stride][::-1]]
+
+    def newest(self, name: str) -> float | None:
+        """Return the newest known value of a series. None: it has none."""
+        return next(iter(self.sketch(name, 1)), None)
+
+    def extend(self, points: History) -> None:
+        """Add the points of a history that are newer than those here."""
+        newest_s = self._times[-1] if self._times else -math.inf
+        for index, time_s in enumerate(points.time):
+            if time_s > newest_s:
+                self.add(time_s, {name: points.series.get(name, [])[index] for name in points.series})
+
+    def _double_step(self) -> None:
+        wider = Series(2 * self.step_s)
+        for index, time_s in enumerate(self._times):
+            wider.add(time_s, {name: kept[index] for name, kept in self._values.items()})
+        self.step_s, self._times, self._values = wider.step_s, wider._times, wider._values
+        self._samples = wider._samples
+
+
+class JobHistory:
+    """The series and the timeline of a job.
+
+    Example:
+        >>> history = JobHistory()
+        >>> history.note(1.0, Happened.CREATED, "created with 2 workers")
+        >>> JobHistory.from_bytes(history.to_bytes()).moments[0].text
+        'created with 2 workers'
+
+    Attributes:
+        series: The series.
+        moments: The timeline, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.series = Series()
+        self.moments: list[Moment] = []
+
+    def note(self, time_s: float, kind: str, text: str, detail: str = "") -> None:
+        """Add a moment. Of too many moments, the oldest that is a version goes first."""
+        moment = Moment(time=time_s, kind=kind, text=_clip(text, MAX_TEXT), detail=_clip(detail, MAX_DETAIL))
+        self.moments.append(moment)
+        if len(self.moments) > MAX_MOMENTS:
+            self.moments.remove(next((old for old in self.moments if old.kind == Happened.VERSION), self.moments[0]))
+        left = MAX_DETAILS
+        for index in reversed(range(len(self.moments) if detail else 0)):
+            left -= len(self.moments[index].detail)
+            if left < 0 and self.moments[index].detail:
+                self.moments[index] = self.moments[index].model_copy(update={"detail": ""})
+
+    def to_bytes(self) -> bytes:
+        """Return it compressed, at most `MAX_BYTES`: of a timeline with too much text, the oldest moments go."""
+        moments = self.moments
+        while True:
+            saved = _Saved.model_construct(
+                format=_FORMAT, step_s=self.series.step_s, points=self.series.points(), moments=moments
+            )
+            packed = gzip.compress(saved.model_dump_json(by_alias=True).encode(errors="replace"), mtime=0)
+            if len(packed) <= MAX_BYTES or not moments:
+                return packed
+            moments = moments[len(moments) // 2 + 1 :]
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Self:
+        """Read what `to_bytes` of this version or an earlier one returned.
+
+        Raises:
+            HistoryInvalid: It is something else. The text is one line.
+        """
+        saved = _read(packed)
+        history = cls()
+        history.series = Series(saved.step_s)
+        history.series.extend(saved.points)
+        for each in saved.moments[-MAX_MOMENTS:]:
+            history.note(each.time, each.kind, each.text, each.detail)
+        return history
+
+    def merge(self, older: Self) -> None:
+        """Put the history of before a restart in front of this one."""
+        series = Series(max(self.series.step_s, older.series.step_s))
+        series.extend(older.series.points())
+        series.extend(self.series.points())
+        self.series = series
+        known = {(each.time, each.kind, each.text): each for each in [*older.moments, *self.moments]}
+        self.moments = []
+        for each in sorted(known.values(), key=lambda moment: moment.time):
+            self.note(each.time, each.kind, each.text, each.detail)
+
+
+class _Saved(View):
+    """The JSON of a saved history."""
+
+    format: int = Field(ge=1, le=_FORMAT)
+    step_s: float = Field(ge=1, le=1e9)
+    points: History
+    moments: list[Moment]
+
+
+def _read(packed: bytes) -> _Saved:
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        data = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise HistoryInvalid(f"the history is cut, or larger than {_MAX_UNPACKED_BYTES} bytes")
+        saved = _Saved.model_validate_json(data, by_alias=True)
+    except zlib.error as error:
+        raise HistoryInvalid(f"the history is not compressed data: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "JSON"
+        raise HistoryInvalid(f"the history has a wrong {where}: {first['msg']}") from None
+    points = saved.points
+    unknown = points.series.keys() - set(SERIES)
+    if (
+        unknown
+        or len(points.time) > MAX_POINTS
+        or {len(values) for values in points.series.values()} - {len(points.time)}
+    ):
+        raise HistoryInvalid("the history has series of unknown names, or of different lengths")
+    return saved
+
+
+def _short(value: float, name: str) -> float | None:
+    """Return a value with at most seven digits; None: unknown."""
+    if math.isnan(value):
+        return None
+    return float(f"{min(max(value, 0.0), 1.0) if name in _FRACTIONS else value:.7g}")
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,86 @@
+"""Rows of the page from the objects of a job: the same for every source, so that they never disagree."""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from rollfleet_api.messages import LearnerStatus, WorkerStatus
+from rollfleet_ui.diagnosis import Diagnosis
+from rollfleet_ui.model import JobRow, WorkerRow
+from rollfleet_ui.views import JobView, one_line
+
+SKETCH_POINTS = 30
+
+
+def job_row(job: JobView, diagnosis: Diagnosis, returns: Sequence[float] = ()) -> JobRow:
+    """Return the row of a job.
+
+    Args:
+        job: The job.
+        diagnosis: Its diagnosis.
+        returns: Mean returns for the sketch of its curve, such as `series.sketch("meanReturn", SKETCH_POINTS)`.
+    """
+    status = job.status
+    return JobRow(
+        key=job.key,
+        namespace=job.metadata.namespace,
+        name=job.metadata.name,
+        uid=job.metadata.uid,
+        phase=status.phase or "Unknown",
+        state=diagnosis.state,
+        reason=diagnosis.reason,
+        message=one_line(diagnosis.message),
+        is_problem=diagnosis.is_problem,
+        workers_ready=status.workers.ready,
+        workers_desired=status.workers.desired,
+        frames=status.frames,
+        total_frames=job.spec.collect.total_frames,
+        frames_per_second=status.frames_per_second,
+        mean_return=status.mean_return,
+        returns=list(returns),
+        published_version=status.published_version,
+        applied_version=status.applied_version,
+        lag=job.lag,
+        created=job.metadata.creation_timestamp.timestamp(),
+        ended=datetime.fromisoformat(status.completion_time).timestamp() if status.completion_time else None,
+    )
+
+
+def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
+    """Return what a worker's heartbeat says; the source adds the rest by `model_copy`.
+
+    Args:
+        beat: The heartbeat.
+        published: The newest version of the weights. None: unknown.
+    """
+    return WorkerRow(
+        index=beat.worker,
+        state=beat.state,
+        incarnation=beat.incarnation,
+        version=beat.version or None,
+        lag=max(published - beat.version, 0) if published and beat.version else None,
+        frames=beat.frames,
+        frames_per_second=_finite(beat.frames_per_second) or 0.0,
+        mean_return=_finite(beat.mean_return),
+        last_error=one_line((beat.error or "").strip().rpartition("\n")[2]),
+    )
+
+
+def learner_row(beat: LearnerStatus | None, state: str, frames_per_second: float) -> WorkerRow:
+    """Return what the learner's heartbeat says; None: none has come."""
+    if beat is None:
+        return WorkerRow(index=None, state=state)
+    return WorkerRow(
+        index=None,
+        state=state,
+        incarnation=beat.session,
+        version=beat.version or None,
+        lag=beat.lag,
+        frames=beat.frames,
+        frames_per_second=frames_per_second,
+        mean_return=_finite(beat.mean_return),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

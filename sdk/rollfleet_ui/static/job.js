@@ -1,0 +1,117 @@
+/** One job: its diagnosis and its numbers on top, and below them one of its views. */
+
+import { jobPath, Resource } from "./api.js";
+import { Track } from "./controls.js";
+import { count, moment, number, since, span } from "./format.js";
+import { Component, html } from "./html.js";
+import { Axis, isOverFrames, Overview } from "./overview.js";
+import { jobLink } from "./route.js";
+import { Spec } from "./spec.js";
+import { kindOfJob, Shape } from "./state.js";
+import { Timeline } from "./timeline.js";
+import { Workers } from "./workers.js";
+
+const LONGEST_STEP_S = 30;
+export const VIEWS = { "": "Overview", workers: "Workers", timeline: "Timeline", spec: "Spec" };
+
+/**
+ * Props: `job`, its key; `view`, one of `VIEWS`; `parts`, the rest of the address; `gone`, whether its row is.
+ * `shown(this)` is called once; `changed()` reads again what is on screen.
+ */
+export class Job extends Component {
+  state = { page: null, workers: null, history: null, timeline: null, error: null };
+
+  componentDidMount() {
+    const path = jobPath(this.props.job);
+    const into = (name) => (value, error) => this.setState(error ? { error } : { [name]: value, error: null });
+    this.resources = {
+      page: new Resource(path, into("page")),
+      workers: new Resource(`${path}/workers`, into("workers")),
+      history: new Resource(`${path}/history`, into("history")),
+      timeline: new Resource(`${path}/timeline`, into("timeline")),
+    };
+    this.props.shown(this);
+    this.changed();
+  }
+
+  componentWillUnmount() {
+    clearTimeout(this.due);
+    Object.values(this.resources).forEach((each) => each.close());
+  }
+
+  /** Read what is on screen. */
+  changed() {
+    const shown = { "": ["history", "timeline"], workers: ["workers"], timeline: ["timeline"], spec: [] }[this.props.view];
+    for (const name of ["page", ...shown]) name === "history" ? this.readCurves() : this.resources[name].read();
+  }
+
+  /** Read the curves as soon as their next point is due. */
+  readCurves() {
+    const time = this.state.history?.time ?? [];
+    const step_s = time.length > 1 ? (time.at(-1) - time[0]) / (time.length - 1) : 0;
+    this.due ??= setTimeout(() => {
+      this.due = null;
+      this.readAt = Date.now();
+      this.resources.history.read();
+    }, (this.readAt ?? 0) + 1000 * Math.min(step_s, LONGEST_STEP_S) - Date.now());
+  }
+
+  componentDidUpdate(before) {
+    if (before.view !== this.props.view) this.changed();
+  }
+
+  render({ job, view, parts, gone }, { page, workers, history, timeline, error }) {
+    if (!page) {
+      return html`<div class="bar"><h1 tabindex="-1">${job}</h1></div>
+        <p class="empty" role="status">${error ? error.message : "Loading…"}</p>`;
+    }
+    const { row, diagnosis } = page;
+    return html`
+      <div class="bar">
+        <h1 tabindex="-1"><span class="dim">${row.namespace}/</span>${row.name}</h1>
+      </div>
+      ${(gone || row.deleted || error?.status === 404) &&
+        html`<p class="notice" role="status">This job was deleted. Its history stays here for a while.</p>`}
+      ${error && error.status !== 404 && html`<p class="notice" role="status">Not updated: ${error.message}</p>`}
+      <section class="diagnosis ${diagnosis.isProblem ? "problem" : ""}" aria-label="Diagnosis">
+        <p class="verdict"><${Shape} kind=${kindOfJob(row)} /> <b>${diagnosis.state}</b>
+          ${diagnosis.reason && html` <span class="reason">${diagnosis.reason}</span>`}
+          ${diagnosis.message && html` <span class="message">${diagnosis.message}</span>`}</p>
+        ${diagnosis.advice && html`<p class="advice"><b>What to do</b> ${marked(diagnosis.advice)}</p>`}
+      </section>
+      <${Numbers} row=${row} />
+      <div class="tabs">
+        <nav aria-label="Views of this job">
+          ${Object.entries(VIEWS).map(([name, title]) => html`<a key=${name} href=${jobLink(job, ...(name ? [name] : []))}
+            aria-current=${view === name ? "page" : undefined}>${title}</a>`)}
+        </nav>
+        ${view === "" && html`<${Axis} />`}
+      </div>
+      ${view === "" && html`<${Overview} job=${job} overFrames=${isOverFrames()} page=${page} history=${history} timeline=${timeline} />`}
+      ${view === "workers" && html`<${Workers} job=${job} row=${row} workers=${workers} chosen=${parts[0]} />`}
+      ${view === "timeline" && html`<${Timeline} moments=${timeline} />`}
+      ${view === "spec" && html`<${Spec} page=${page} />`}`;
+  }
+}
+
+/** The numbers of a job, in one line where there is room. */
+function Numbers({ row }) {
+  const goal = row.totalFrames > 0;
+  const facts = [
+    ["Frames", count(row.frames), goal && `of ${count(row.totalFrames)}`, goal && row.frames / row.totalFrames],
+    ["Frames/s", count(row.framesPerSecond)],
+    ["Mean return", number(row.meanReturn)],
+    ["Version", count(row.publishedVersion), row.appliedVersion != null && `slowest worker ${count(row.appliedVersion)}`],
+    ["Lag", count(row.lag)],
+    ["Workers", String(row.workersReady), `of ${row.workersDesired}`],
+    row.ended ? ["Ran for", span(row.ended - row.created), moment(row.ended)] : ["Age", since(row.created), moment(row.created)],
+  ];
+  return html`<dl class="numbers">${facts.map(([name, value, rest, part]) => html`<div key=${name}>
+    <dt>${name}</dt>
+    <dd><b>${value}</b>${rest && html`<span class="dim">${rest}</span>`}
+      ${typeof part === "number" && html`<${Track} part=${part} />`}</dd>
+  </div>`)}</dl>`;
+}
+
+/** Set what stands between backquotes as code. */
+const marked = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));

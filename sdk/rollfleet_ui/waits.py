@@ -1,0 +1,124 @@
+"""Who waits for whom: shares of the time, and the sentence that reads them."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+
+WINDOW_S: Final = 60.0
+"""The time that the sentence is about."""
+BALANCED: Final = 0.1
+"""A smaller share of the time is no bottleneck."""
+_SENTENCES: Final = (
+    "The workers are the bottleneck: the learner waited {} for data.",
+    "The learner is the bottleneck: workers waited {} for it.",
+    "The learner is the bottleneck: workers waited {} for weights.",
+)
+_GONE: Final = (WorkerState.LEFT, WorkerState.FAILED, WorkerState.COMPLETE)
+
+
+class Shares(NamedTuple):
+    """Shares of a time, or seconds of it. Those of workers are their mean."""
+
+    learner: float = 0.0
+    workers_for_learner: float = 0.0
+    workers_for_weights: float = 0.0
+
+
+class _Wait(NamedTuple):
+    """A worker's newest heartbeat, and the time since which it has said the same.
+
+    A worker adds a wait to its counters at its end; until then, the time since its first heartbeat counts.
+    """
+
+    beat: WorkerStatus
+    since_s: float
+
+    def next(self, beat: WorkerStatus) -> "_Wait":
+        old = self.beat
+        same = (beat.incarnation, beat.state, *_counters(beat)) == (old.incarnation, old.state, *_counters(old))
+        return _Wait(beat, self.since_s if same else beat.time_s)
+
+    def seconds(self) -> tuple[float, float]:
+        """Return the seconds waited for the learner and for weights."""
+        learner_s, weights_s = _counters(self.beat)
+        running_s = self.beat.time_s - self.since_s
+        match self.beat.state:
+            case WorkerState.WAITING_FOR_LEARNER:
+                return learner_s + running_s, weights_s
+            case WorkerState.WAITING_FOR_WEIGHTS:
+                return learner_s, weights_s + running_s
+            case _:
+                return learner_s, weights_s
+
+
+class Waits:
+    """Adds up what heartbeats say about waits.
+
+    Example:
+        >>> waits = Waits()
+        >>> for time_s, waited_s in ((0.0, 0.0), (10.0, 8.0)):
+        ...     learner = LearnerStatus(session=1, version=1, applied_version=1, frames=0, batches=0, dropped=0,
+        ...                             mean_return=None, lag=0, waited_s=waited_s, time_s=time_s)
+        ...     shares = waits.look(time_s, learner, {})
+        >>> shares.learner, waits.bottleneck()
+        (0.8, 'The workers are the bottleneck: the learner waited 80 % of the last 10 s for data.')
+    """
+
+    def __init__(self) -> None:
+        self._learner: LearnerStatus | None = None
+        self._workers: dict[int, _Wait] = {}
+        self._sums: deque[tuple[float, Shares]] = deque()  # times, and the seconds until then
+
+    def look(self, now_s: float, learner: LearnerStatus | None, workers: Mapping[int, WorkerStatus]) -> Shares | None:
+        """Add the newest heartbeats. Returns the shares of the time since the last look; None: unknown."""
+        before_s, before = self._sums[-1] if self._sums else (now_s, Shares())
+        grown = (self._learners(learner), *self._of_workers(workers))
+        now_s = max(now_s, before_s)
+        self._sums.append((now_s, Shares(*map(sum, zip(before, grown, strict=True)))))
+        while len(self._sums) > 2 and now_s - self._sums[1][0] >= WINDOW_S:
+            self._sums.popleft()
+        return Shares(*(each / (now_s - before_s) for each in grown)) if learner and now_s > before_s else None
+
+    def bottleneck(self) -> str:
+        """Return who waits for whom in one sentence; empty: unknown."""
+        if len(self._sums) < 2 or self._learner is None:
+            return ""
+        (began_s, before), (ended_s, after) = self._sums[0], self._sums[-1]
+        span_s = max(ended_s - began_s, 1e-9)
+        span = "minute" if span_s > 0.9 * WINDOW_S else f"{span_s:.0f} s"
+        shares = [min((late - early) / span_s, 1.0) for early, late in zip(before, after, strict=True)]
+        share, sentence = max(zip(shares, _SENTENCES, strict=True))
+        if share < BALANCED:
+            return f"Nothing is a bottleneck: learner and workers waited less than 10 % of the last {span}."
+        return sentence.format(f"{100 * share:.0f} % of the last {span}")
+
+    def _learners(self, learner: LearnerStatus | None) -> float:
+        old, self._learner = self._learner, learner
+        if not (learner and old and learner.session == old.session):
+            return 0.0
+        return _grown(learner.waited_s or 0.0, old.waited_s or 0.0)
+
+    def _of_workers(self, workers: Mapping[int, WorkerStatus]) -> tuple[float, float]:
+        present = {index: beat for index, beat in workers.items() if beat.state not in _GONE}
+        before, self._workers = self._workers, {}
+        for_learner = for_weights = 0.0
+        for index, beat in present.items():
+            old = before.get(index)
+            new = self._workers[index] = old.next(beat) if old else _Wait(beat, beat.time_s)
+            if old and old.beat.incarnation == beat.incarnation:
+                (learner_s, weights_s), (was_learner_s, was_weights_s) = new.seconds(), old.seconds()
+                for_learner += _grown(learner_s, was_learner_s)
+                for_weights += _grown(weights_s, was_weights_s)
+        count = max(len(present), 1)
+        return for_learner / count, for_weights / count
+
+
+def _counters(beat: WorkerStatus) -> tuple[float, float]:
+    return beat.waited_for_room_s + beat.waited_for_round_s, beat.waited_for_weights_s
+
+
+def _grown(now: float, before: float) -> float:
+    """Return by how much a counter grew. Any client may send any number."""
+    return now - before if 0 <= now - before < 1e9 else 0.0

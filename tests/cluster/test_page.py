@@ -1,0 +1,136 @@
+"""`kubectl rollfleet ui` on a whole cluster, as a user who may read one namespace."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from tests.cluster.lab import Lab, counting_job, run
+
+if TYPE_CHECKING:
+    from tests.cluster.lab import Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+USER = "alice"  # a ServiceAccount of the lab
+
+
+class Page:
+    """The page in a browser that opened the printed URL."""
+
+    def __init__(self, url: str) -> None:
+        self._base = url.partition("/?")[0]
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        with self._opener.open(url, timeout=30) as answer:
+            self.index = answer.read().decode()
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """The status of an answer of the API, and its JSON."""
+        try:
+            with self._opener.open(f"{self._base}/api/v1{path}", timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+
+@pytest.fixture
+def kubeconfig(lab: Lab, release: "Release", tmp_path: Path) -> Iterator[Path]:
+    """The kubeconfig of a user of the lab's namespace who may reach the page."""
+    account = f"--serviceaccount={lab.namespace}:{USER}"
+    lab.kubectl("create", "serviceaccount", USER)
+    lab.kubectl("create", "rolebinding", USER, "--clusterrole=rollfleet-user", account)
+    release.kubectl("create", "rolebinding", f"{lab.namespace}-ui", "--role=rollfleet-ui", account)
+    config: dict[str, Any] = yaml.safe_load(run("kubectl", "config", "view", "--raw", "--minify", "--flatten"))
+    token = lab.kubectl("create", "token", USER, "--duration=1h").strip()
+    config["users"] = [{"name": USER, "user": {"token": token}}]
+    config["contexts"][0]["context"] |= {"user": USER, "namespace": lab.namespace}
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    yield path
+    release.kubectl("delete", "rolebinding", f"{lab.namespace}-ui")
+
+
+@pytest.fixture
+def page(release: "Release", kubeconfig: Path) -> Iterator[Page]:
+    """The page, as the command opens it."""
+    command = [sys.executable, "-m", "rollfleet", "ui", f"--namespace={release.namespace}"]
+    with subprocess.Popen([*command, f"--kubeconfig={kubeconfig}"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        line = program.stdout.readline()
+        try:
+            yield Page(line.partition(": ")[2].strip())
+        finally:
+            program.terminate()
+            assert program.wait(30) == 143  # SIGTERM
+
+
+@pytest.fixture
+def theirs(release: "Release", repository: Path) -> Iterator[Lab]:
+    """Another namespace, with a suspended job."""
+    theirs = Lab(release)
+    job = counting_job(theirs, repository)
+    job["spec"]["suspend"] = True
+    theirs.apply(job)
+    yield theirs
+    theirs.remove()
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 120) -> None:
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.5)
+
+
+def test_a_user_watches_the_jobs_of_one_namespace(
+    lab: Lab, theirs: Lab, page: Page, release: "Release", counting: dict[str, Any]
+) -> None:
+    assert "<html" in page.index
+    lab.apply(counting)
+    key = f"{lab.namespace}/counting"
+    lab.wait_for_frames("counting", more_than=0)
+    wait_for(lambda: [row["key"] for row in page.get("/jobs")[1]] == [key])
+    assert page.get(f"/jobs/{theirs.namespace}/counting")[0] == 403
+
+    frames = page.get(f"/jobs/{key}")[1]["row"]["frames"]
+    wait_for(lambda: page.get(f"/jobs/{key}")[1]["row"]["frames"] > frames)
+    wait_for(lambda: page.get(f"/jobs/{key}")[1]["diagnosis"]["state"] == lab.status("counting")["phase"])
+    *workers, learner = page.get(f"/jobs/{key}/workers")[1]
+    assert [each["index"] for each in workers] == [0, 1]
+    assert all(each["node"] and each["state"] != "Pending" for each in workers)
+    assert learner["index"] is None
+    status, log = page.get(f"/jobs/{key}/logs?worker=learner&tail=5")
+    assert status == 200, log
+    assert "environments" in log["text"]
+
+    pod = lab.pods("worker")[0]["metadata"]["name"]
+    lab.kubectl("delete", "pod", pod, "--wait=false")
+    wait_for(lambda: {"WorkerEnded", "WorkerBack"} <= kinds(page, key))
+
+    lab.kubectl("patch", "collectorjob/counting", "--type=merge", '--patch={"spec": {"workers": 3}}')
+    wait_for(lambda: "Scaled" in kinds(page, key))
+    before = page.get(f"/jobs/{key}/history")[1]["time"]
+    release.kubectl("rollout", "restart", "deployment/rollfleet")
+    release.kubectl("rollout", "status", "deployment/rollfleet", "--timeout=120s")
+    wait_for(lambda: page.get("/jobs")[0] == 200)
+    wait_for(lambda: page.get(f"/jobs/{key}/history")[1].get("time", [])[:3] == before[:3])
+    wait_for(lambda: page.get(f"/jobs/{key}/history")[1]["time"][-1] > before[-1])
+    assert {"Created", "Scaled"} <= kinds(page, key)
+
+    lab.kubectl("delete", "collectorjob/counting", "--timeout=60s")
+    wait_for(lambda: page.get(f"/jobs/{key}")[1]["row"]["deleted"])
+    assert page.get(f"/jobs/{key}/history")[1]["time"][:3] == before[:3]
+
+
+def kinds(page: Page, key: str) -> set[str]:
+    """The kinds of a job's moments."""
+    return {each["kind"] for each in page.get(f"/jobs/{key}/timeline")[1]}

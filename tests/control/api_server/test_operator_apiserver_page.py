@@ -1,0 +1,248 @@
+"""The page of an operator on a real API server: each viewer sees what the viewer's own token allows."""
+
+import urllib.error
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Queue
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from tests.control.api_server.lab import Lab, RunningOperator, WaitFor
+from tests.control.api_server.operator_program import OperatorProgram
+from tests.control.api_server.viewer import Viewer, account_token, user_of, viewer_of
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, wait_for
+from tests.control.wire.jwt_nats import NatsInJwtMode
+from tests.ports import free_ports
+from tests.sdk.cluster.log_server import serving
+from tests.sdk.cluster.namespace import Namespace
+
+from rollfleet_api.job import KIND
+from rollfleet_api.messages import LearnerPhase
+from rollfleet_operator.nats_in_memory import NatsInMemory
+from rollfleet_operator.settings import LEASE, UI_PORT
+from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+pytestmark = pytest.mark.cluster
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+JOBS = "/api/v1/jobs"
+
+StartOperator = Callable[..., RunningOperator]
+
+
+@pytest.fixture
+def labs(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[tuple[Lab, Lab]]:
+    """Two namespaces with one NATS, each with a job."""
+    nats = NatsInMemory()
+    labs = Lab(api_server, nats, wait_for), Lab(api_server, nats, wait_for)
+    for lab in labs:
+        lab.apply()
+    yield labs
+    for lab in labs:
+        lab.clear()
+
+
+@pytest.fixture
+def operator(api_server: "ApiServer", labs: tuple[Lab, Lab], start_operator: StartOperator) -> RunningOperator:
+    """An operator with a page, for both."""
+    ours, theirs = labs
+    running = start_operator(
+        ours.namespace, ours.nats, namespaces=(ours.namespace, theirs.namespace), ui_port=free_ports(1)[0]
+    )
+    wait_for(lambda: len(viewer_of(running, TOKEN).keys()) == 2)
+    return running
+
+
+@pytest.fixture
+def reader(api_server: "ApiServer", labs: tuple[Lab, Lab], operator: RunningOperator) -> Viewer:
+    """A viewer who may list the jobs of the first namespace, and do nothing else."""
+    token = account_token(api_server, labs[0].namespace, "reader")
+    labs[0].grant(user_of(labs[0], "reader"), KIND, "get", "list")
+    return viewer_of(operator, token)
+
+
+def key(lab: Lab) -> str:
+    return f"{lab.namespace}/cartpole"
+
+
+def test_without_a_token_of_the_cluster_nothing_is_shown(operator: RunningOperator) -> None:
+    for token in ("", "guessed", OTHER_TOKEN + "x"):
+        for path in (JOBS, "/api/v1/changes", "/api/v1/jobs/a/b"):
+            status, answer = viewer_of(operator, token).get(path)
+            assert status == 401
+            assert "token" in answer["error"]
+
+
+def test_a_viewer_sees_the_jobs_that_the_viewer_may_list(
+    labs: tuple[Lab, Lab], operator: RunningOperator, reader: Viewer
+) -> None:
+    ours, theirs = labs
+    assert reader.keys() == {key(ours)}
+    assert viewer_of(operator, TOKEN).keys() == {key(ours), key(theirs)}
+    assert viewer_of(operator, OTHER_TOKEN).keys() == set(), "may list nothing"
+    status, page = reader.get(f"{JOBS}/{key(ours)}")
+    assert status == 200
+    assert (page["row"]["key"], page["diagnosis"]["state"]) == (key(ours), "Pending")
+    assert "id: CartPole-v1" in page["spec"]
+    for part in ("", "/workers", "/history", "/timeline", "/logs?worker=0"):
+        assert reader.get(f"{JOBS}/{key(theirs)}{part}")[0] == 403
+    assert reader.get(f"/api/v1/changes?job={key(theirs)}")[0] == 403
+    assert reader.get(f"{JOBS}/{ours.namespace}/missing")[0] == 404
+
+
+def test_changes_reach_those_who_may_see_them(labs: tuple[Lab, Lab], reader: Viewer) -> None:
+    ours, theirs = labs
+    with reader.changes() as events:
+        assert next(events)[0] == "hello"
+        theirs.learner_says(LearnerPhase.RUN, frames=64)
+        ours.workers_say(0)
+        ours.apply(workers=3)
+        kind, rows = next(events)
+        assert kind == "jobs"
+        assert {row["key"] for row in rows} == {key(ours)}
+        while not any(row["workersDesired"] == 3 for row in rows):
+            _, rows = next(events)
+    wait_for(lambda: "Scaled" in [each["kind"] for each in reader.get(f"{JOBS}/{key(ours)}/timeline")[1]])
+
+
+def test_a_job_that_is_deleted_stays_with_its_history(labs: tuple[Lab, Lab], reader: Viewer) -> None:
+    ours, _ = labs
+    with reader.changes(f"?job={key(ours)}") as events:
+        ours.delete(KIND, "cartpole")
+        assert any(row.get("deleted") for _, rows in events if _ == "jobs" for row in rows)
+    assert reader.get(f"{JOBS}/{key(ours)}")[1]["row"]["deleted"]
+    assert reader.get(f"{JOBS}/{key(ours)}/timeline")[1][-1]["kind"] == "Deleted"
+
+
+def test_the_next_operator_shows_what_the_last_one_saw(
+    labs: tuple[Lab, Lab], operator: RunningOperator, reader: Viewer, start_operator: StartOperator
+) -> None:
+    ours, theirs = labs
+    ours.delete(KIND, "cartpole")
+    wait_for(lambda: reader.get(f"{JOBS}/{key(ours)}")[1]["row"]["deleted"])
+    theirs.apply(workers=3)
+    scaled = f"{JOBS}/{key(theirs)}/timeline"
+    wait_for(lambda: "Scaled" in [each["kind"] for each in viewer_of(operator, TOKEN).get(scaled)[1]])
+    operator.stop()
+    assert {"/".join(each) for each in ours.nats.saved_pages} == {key(ours), key(theirs)}
+    later = start_operator(
+        ours.namespace, ours.nats, namespaces=(ours.namespace, theirs.namespace), ui_port=free_ports(1)[0]
+    )
+    wait_for(lambda: deleted(later) == {key(ours)})
+    assert viewer_of(later, reader.token).get(f"{JOBS}/{key(ours)}")[1]["row"]["deleted"]
+    assert [each["kind"] for each in viewer_of(later, TOKEN).get(scaled)[1]].count("Created") == 1
+    assert "Scaled" in [each["kind"] for each in viewer_of(later, TOKEN).get(scaled)[1]]
+
+
+def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Viewer, api_server: "ApiServer") -> None:
+    ours, _ = labs
+    logs: dict[str, Queue[str | None]] = {}
+    node, namespace, pods = f"node-of-{ours.namespace}", Namespace(api_server.kubeconfig()), []
+    for lines in (["<b>old</b>"], ["one", "two"]):
+        pod = ours.pod(0, node=node, phase="Running")["metadata"]["name"]
+        pods.append(pod)
+        logs[pod] = Queue()
+        for line in [*lines, None]:
+            logs[pod].put(line)
+        ours.seconds_pass(1.1)  # the API server's times have seconds
+    path = f"{JOBS}/{key(ours)}/logs?worker=0&tail=10"
+    wait_for(lambda: reader.get(f"{JOBS}/{key(ours)}/workers")[1][0]["hasPrevious"])
+    status, answer = reader.get(path)
+    assert status == 403, "the operator's own rights are not lent"
+    assert f"you may not read the log of Pod {ours.namespace}/{pods[1]}" in answer["error"]
+    ours.grant_everything(user_of(ours, "reader"))
+    with serving(logs) as port:
+        namespace.node(node, port)
+        wait_for(lambda: reader.get(path)[0] == 200)
+        # each line is served once
+        assert reader.get(f"{path}&previous=true") == (200, {"text": "<b>old</b>\n"})
+    assert reader.get(f"{JOBS}/{key(ours)}/logs?worker=1") == (404, {"error": "worker 1 has no pod with a log"})
+    assert reader.get(f"{JOBS}/{key(ours)}/logs?worker=learner")[0] == 404
+    namespace.clear()
+
+
+def test_the_two_reviews_are_all_that_the_page_needs(
+    api_server: "ApiServer", own_lab: Lab, start_operator: StartOperator
+) -> None:
+    own_lab.grant_everything(OTHER)  # in its namespace alone
+    own_lab.apply()
+    running = start_operator(own_lab.namespace, own_lab.nats, token=OTHER_TOKEN, ui_port=free_ports(1)[0])
+    viewer = viewer_of(running, TOKEN)
+    status, answer = viewer.get(JOBS)
+    assert status == 503
+    assert "tokenreviews" in answer["error"]
+    binding = {
+        "metadata": {"name": own_lab.namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": OTHER}],
+    }
+    api_server.call(api_server.api._request("POST", f"{RBAC}/clusterrolebindings", body=binding))
+    try:
+        wait_for(lambda: viewer.get(JOBS)[0] == 200)
+        wait_for(lambda: viewer.keys() == {key(own_lab)})
+    finally:
+        api_server.call(api_server.api._request("DELETE", f"{RBAC}/clusterrolebindings/{own_lab.namespace}"))
+
+
+@pytest.mark.parametrize("withdrawn", ["right", pytest.param("account", marks=pytest.mark.slow)])  # kept for 10 s
+def test_what_is_withdrawn_ends_on_open_pages_too(api_server: "ApiServer", own_lab: Lab, withdrawn: str) -> None:
+    token, now_s = account_token(api_server, own_lab.namespace, "reader"), [0.0]
+    revoke = own_lab.grant_everything(user_of(own_lab, "reader"))
+    guard = ReviewGuard(api_server.api, lambda: now_s[0])
+    request = make_mocked_request("GET", JOBS, headers={"Authorization": f"Bearer {token}"})
+    viewer = api_server.call(guard.admit(request))
+
+    def readable() -> set[str]:
+        now_s[0] += VALID_S
+        return set(api_server.call(viewer.readable({own_lab.namespace, "default"})))
+
+    wait_for(lambda: readable() == {own_lab.namespace})
+    if withdrawn == "right":
+        revoke()
+    else:
+        path = f"/api/v1/namespaces/{own_lab.namespace}/serviceaccounts/reader"
+        api_server.call(api_server.api._request("DELETE", path))
+    wait_for(lambda: readable() == set())
+
+
+@pytest.mark.slow
+def test_only_the_operator_that_leads_serves_the_page(api_server: "ApiServer", own_lab: Lab, tmp_path: Path) -> None:
+    nats, ports = NatsInJwtMode(tmp_path), free_ports(2)
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "rollfleet"}}
+    own_lab.create(lease)
+    programs = []
+    try:
+        for pod, port in zip(("first", "second"), ports, strict=True):
+            settings = {LEASE: f"{own_lab.namespace}/rollfleet", UI_PORT: str(port)}
+            programs.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
+            wait_for(lambda: programs[-1].answers("/readyz"), 60)
+        first, second = (Viewer(port, TOKEN) for port in ports)
+        own_lab.apply()
+        wait_for(lambda: first.keys() == {key(own_lab)})
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            second.get(JOBS)
+        programs[0].process.terminate()
+        assert programs[0].process.wait(30) == 0
+        wait_for(lambda: listens(second))
+        wait_for(lambda: second.keys() == {key(own_lab)})
+        moments = second.get(f"{JOBS}/{key(own_lab)}/timeline")[1]
+        assert [each["kind"] for each in moments] == ["Created"]
+    finally:
+        for program in programs:
+            program.end()
+        nats.stop()
+
+
+def listens(viewer: Viewer) -> bool:
+    try:
+        return viewer.get(JOBS)[0] == 200
+    except urllib.error.URLError:
+        return False
+
+
+def deleted(operator: RunningOperator) -> set[str]:
+    """The jobs that the list shows as deleted."""
+    return {row["key"] for row in viewer_of(operator, TOKEN).get(JOBS)[1] if row["deleted"]}

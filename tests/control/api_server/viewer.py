@@ -1,0 +1,81 @@
+"""Someone who looks at an operator's page with a token of a real API server."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.control.api_server.lab import Lab, RunningOperator
+
+if TYPE_CHECKING:
+    from tests.control.kubernetes import ApiServer
+
+
+def account_token(server: "ApiServer", namespace: str, name: str) -> str:
+    """The token of a new ServiceAccount without rights, as `kubectl create token` gives it."""
+    accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    server.call(server.api._request("POST", accounts, body={"metadata": {"name": name}}))
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    answer = server.call(server.api._request("POST", f"{accounts}/{name}/token", body=body))
+    return str(answer["status"]["token"])
+
+
+class Viewer:
+    """A viewer with a token; empty: without one.
+
+    Attributes:
+        port: The port of the page.
+        token: The token.
+    """
+
+    def __init__(self, port: int, token: str) -> None:
+        self.port, self.token = port, token
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """The status of an answer, and its JSON."""
+        try:
+            with self._open(path) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def keys(self) -> set[str]:
+        """The keys of all jobs in the list."""
+        status, rows = self.get("/api/v1/jobs")
+        assert status == 200, rows
+        return {row["key"] for row in rows}
+
+    @contextmanager
+    def changes(self, query: str = "") -> Iterator[Iterator[tuple[str, Any]]]:
+        """The stream of changes: the kind and the JSON of each event."""
+        with self._open(f"/api/v1/changes{query}") as answer:
+
+            def events() -> Iterator[tuple[str, Any]]:
+                kind = ""
+                for line in answer:
+                    name, _, value = line.decode().rstrip("\n").partition(": ")
+                    if name == "event":
+                        kind = value
+                    elif name == "data":
+                        yield kind, json.loads(value)
+
+            yield events()
+
+    def _open(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+        return urllib.request.urlopen(request, timeout=30)
+
+
+def viewer_of(operator: RunningOperator, token: str) -> Viewer:
+    """A viewer of a running operator's page."""
+    assert operator.operator.settings.ui_port is not None
+    return Viewer(operator.operator.settings.ui_port, token)
+
+
+def user_of(lab: Lab, name: str) -> str:
+    """The user name of a ServiceAccount in a lab."""
+    return f"system:serviceaccount:{lab.namespace}:{name}"

@@ -1,0 +1,86 @@
+"""The page in the chart: off by default, and no more rights than its two reviews."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_operator.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.control.chart.helm import Helm, Rendered
+
+
+@pytest.fixture(scope="module")
+def page(helm: "Helm") -> "Rendered":
+    """The chart with the page."""
+    return helm.render(ui__enabled=True)
+
+
+def container(rendered: "Rendered") -> Any:
+    (found,) = rendered.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def settings(rendered: "Rendered") -> Settings:
+    return Settings.read({each["name"]: each.get("value", "of-the-pod") for each in container(rendered)["env"]})
+
+
+def test_the_page_is_off_by_default(rendered: "Rendered") -> None:
+    assert settings(rendered).ui_port is None
+    for kind in ("Service", "Role", "ClusterRoleBinding"):
+        assert not [name for name in rendered.of(kind) if name.endswith("-ui")]
+
+
+def test_the_service_leads_to_the_page_inside_of_the_cluster_alone(page: "Rendered") -> None:
+    service, operator = (
+        page.of("Service")["rollfleet-ui"]["spec"],
+        page.of("Deployment")["rollfleet"]["spec"]["template"],
+    )
+    assert service["type"] == "ClusterIP"
+    assert service["selector"].items() <= operator["metadata"]["labels"].items()
+    (port,) = service["ports"]
+    (opened,) = [each for each in container(page)["ports"] if each["name"] == port["targetPort"]]
+    assert opened["containerPort"] == settings(page).ui_port != settings(page).port
+    assert not page.of("Ingress")
+
+
+def test_by_default_no_pod_of_the_cluster_reaches_the_page(helm: "Helm", page: "Rendered") -> None:
+    (metrics,) = page.of("NetworkPolicy")["rollfleet"]["spec"]["ingress"]
+    assert metrics["ports"] == [{"port": "http"}]
+    proxy = [{"podSelector": {"matchLabels": {"app": "oauth2-proxy"}}}]
+    shown = helm.render(ui__enabled=True, networkPolicy__uiFrom=proxy)
+    assert {"ports": [{"port": "ui"}], "from": proxy} in shown.of("NetworkPolicy")["rollfleet"]["spec"]["ingress"]
+    assert helm.render(networkPolicy__uiFrom=proxy).of("NetworkPolicy") == helm.render().of("NetworkPolicy")
+
+
+@pytest.mark.parametrize("namespaces", [[], ["team-a"]])
+def test_the_page_gives_the_operator_two_reviews_and_nothing_else(helm: "Helm", namespaces: list[str]) -> None:
+    without, shown = (helm.render(operator__namespaces=namespaces, ui__enabled=on) for on in (False, True))
+    added = set(shown.of("ClusterRoleBinding")) - set(without.of("ClusterRoleBinding"))
+    binding = shown.of("ClusterRoleBinding")["rollfleet-site-ui"]
+    assert added == {"rollfleet-site-ui"}
+    assert binding["roleRef"]["name"] == "system:auth-delegator"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "rollfleet", "namespace": "site"}]
+    assert shown.of("ClusterRole") == without.of("ClusterRole")
+    assert set(shown.of("RoleBinding")) == set(without.of("RoleBinding"))
+    assert set(shown.of("Role")) - set(without.of("Role")) == {"rollfleet-ui"}
+
+
+def test_users_of_the_page_may_forward_a_port_and_nothing_else(page: "Rendered") -> None:
+    rules = page.of("Role")["rollfleet-ui"]["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["pods"], ["list"]),
+        (["pods/portforward"], ["get", "create"]),
+    ]
+
+
+def test_without_rbac_the_chart_makes_no_roles_for_the_page(helm: "Helm") -> None:
+    shown = helm.render(ui__enabled=True, rbac__create=False)
+    assert not shown.of("ClusterRoleBinding")
+    assert "rollfleet-ui" not in shown.of("Role")
+    assert "rollfleet-ui" in shown.of("Service")
+
+
+@pytest.mark.parametrize("values", [{"ui__enabled": "yes"}, {"ui__ingress": True}, {"networkPolicy__uiFrom": "all"}])
+def test_an_invalid_value_of_the_page_is_refused(helm: "Helm", values: dict[str, Any]) -> None:
+    assert "schema" in helm.refusal(**values)

@@ -1,0 +1,340 @@
+"""What the page shows of jobs: rows, workers, timelines and histories, over restarts of the operator."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import kopf
+import pytest
+from tests.control.pure.scene import NOW_S, Scene
+
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
+from rollfleet_api.permissions import Role
+from rollfleet_api.validation import parse_job
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.clock import format_time
+from rollfleet_operator.nats_in_memory import NatsInMemory
+from rollfleet_operator.nats_port import KEPT_S, PAGE_BYTES, Heartbeats, JobKey
+from rollfleet_operator.problems import Problem
+from rollfleet_operator.status import status
+from rollfleet_operator.ui import fleet
+from rollfleet_operator.ui.fleet import LOOKED_AT_S, Fleet
+from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_ui.diagnosis import diagnose
+from rollfleet_ui.model import Happened
+from rollfleet_ui.views import JobView
+
+KEY = JobKey("lab", "cartpole")
+PATH = "lab/cartpole"
+LEARNER = LearnerStatus(
+    session=1,
+    version=5,
+    applied_version=4,
+    frames=640,
+    batches=10,
+    dropped=0,
+    mean_return=21.5,
+    lag=1,
+    waited_s=8.0,
+    time_s=NOW_S - 1,
+)
+
+
+class Stage:
+    """A fleet, and the operator's cache beside it."""
+
+    def __init__(self) -> None:
+        self.cache, self.now_s, self._version = Cache(), NOW_S, 0
+        logs = PodLogs(self.cache, lambda: kopf.ConnectionInfo(server="https://nowhere"))
+        self.fleet = Fleet(self.cache, lambda _: True, logs, lambda: self.now_s)
+
+    def see(self, scene: Scene, **changes: Any) -> None:
+        """The operator reconciles a job in this state."""
+        manifest: Any = scene.job.dump()
+        self._version += 1
+        manifest["metadata"] |= {"resourceVersion": str(self._version)}
+        self.cache.put(manifest)
+        self.now_s = scene.now_s
+        snapshot = replace(scene.snapshot, **changes)
+        self.fleet.update(KEY, snapshot, status(snapshot))
+
+    def delete(self, scene: Scene) -> None:
+        """The job is deleted."""
+        manifest: Any = scene.job.dump()
+        self._version += 1
+        self.cache.remove({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}})
+        self.fleet.gone(KEY)
+
+    def saved(self) -> dict[JobKey, bytes]:
+        """Save all jobs."""
+        found = {}
+        for key in self.fleet.unsaved():
+            with self.fleet.saving(key) as data:
+                found[key] = data
+        return found
+
+    def moments(self) -> list[tuple[str, str]]:
+        """Kind and text of the job's moments."""
+        return [(each.kind, each.text) for each in self.fleet.timeline(PATH)]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def running(scene: Callable[..., Scene]) -> Scene:
+    """A job with two workers at work, and a learner elsewhere."""
+    begun = scene(collect={"framesPerBatch": 64, "totalFrames": 1000}).running(0, 1)
+    beats = [begun.beat(index, version=4, frames=100, frames_per_second=10.0) for index in (0, 1)]
+    return begun.with_heartbeats(*beats, learner=LEARNER).later(5)
+
+
+def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, running: Scene) -> None:
+    stage.see(running, frames_per_second=20.0)
+    (row,) = stage.fleet.jobs()
+    assert (row.key, row.phase, row.workers_ready, row.workers_desired) == (PATH, "Running", 2, 2)
+    assert (row.frames, row.total_frames, row.frames_per_second, row.mean_return, row.lag) == (640, 1000, 20.0, 21.5, 1)
+    assert row.created == NOW_S - 100
+    page: Any = stage.fleet.job(PATH)
+    manifest: Any = running.later(0).job.dump()
+    assert page.diagnosis == diagnose(JobView.model_validate(manifest, by_alias=True, by_name=False))
+    assert page.row == row
+    assert "numEnvs: 1" in page.spec
+    assert "workers" not in page.defaulted or "numEnvs" in "".join(page.defaulted)
+    assert {each.kind for each in page.objects} == {"Job", "NetworkPolicy", "Secret", "ServiceAccount", "Stream"}
+
+
+def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: Callable[..., Scene]) -> None:
+    begun = scene(workers=4, resources={"gpu": {"count": 1}}).crashed(0, log="ValueError: <b>boom</b>\n", ago_s=30)
+    begun = begun.running(0, 1).unplaced(2, why="0/3 nodes: Insufficient nvidia.com/gpu")
+    beat = begun.beat(0, WorkerState.COLLECTING, version=3, incarnation=1, frames=64, frames_per_second=8.0)
+    stage.see(begun.with_heartbeats(beat, learner=LEARNER))
+    first, second, third, fourth, learner = stage.fleet.workers(PATH)
+    assert (first.index, first.state, first.incarnation, first.version, first.lag) == (0, "Collecting", 1, 3, 2)
+    assert (first.restarts, first.has_previous, first.gpus) == (1, True, 1)
+    assert first.last_error == "ValueError: <b>boom</b>"
+    assert (second.state, second.version, second.has_previous) == ("Starting", None, False)
+    assert third.state == "Pending"
+    assert "Insufficient nvidia.com/gpu" in third.last_error
+    assert (fourth.state, fourth.since) == ("Pending", None)
+    assert (learner.index, learner.state, learner.version, learner.frames) == (None, "Connected", 5, 640)
+
+
+def test_a_worker_without_heartbeats_is_silent(stage: Stage, running: Scene) -> None:
+    stage.see(running.later(60))
+    first, _, learner = stage.fleet.workers(PATH)
+    assert (first.state, first.frames_per_second, first.frames) == ("Silent", 0.0, 100)
+    assert learner.state == "Silent"
+
+
+def test_a_deleted_pod_and_a_crash_are_moments_once(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    killed = replace(running, pods=running.pods[1:])
+    stage.see(killed)
+    stage.see(killed)
+    stage.see(killed.crashed(1, log="boom", ago_s=-1))
+    ended = [text for kind, text in stage.moments() if kind == Happened.WORKER_ENDED]
+    assert ended == ["worker 0 ended: its pod was deleted", "worker 1 ended with code 1: boom"]
+
+
+def test_a_learners_crash_is_a_moment(stage: Stage, scene: Callable[..., Scene]) -> None:
+    stage.see(scene(learner={"template": {}}).running(0, 1).crashed(role=Role.LEARNER, log="no such file"))
+    assert (Happened.LEARNER_ENDED, "the learner ended with code 1: no such file") in stage.moments()
+
+
+def test_edits_are_moments_with_their_difference(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    for spec in ({"workers": 3}, {"suspend": True}, {"suspend": False}, {"collect": {"framesPerBatch": 32}}):
+        running = running.edited(**spec)
+        stage.see(running)
+    edits = [each for each in stage.fleet.timeline(PATH) if each.kind in ("Scaled", "Suspended", "Resumed", "Edited")]
+    assert [each.text for each in edits] == ["scaled from 2 to 3 workers", "suspended", "resumed", "edited collect"]
+    assert "-  framesPerBatch: 64\n+  framesPerBatch: 32" in edits[-1].detail
+
+
+def test_nats_away_is_a_moment_until_it_is_back(stage: Stage, running: Scene) -> None:
+    away = Problem("NatsUnavailable", "NATS did not answer")
+    for problem in (None, away, away, None):
+        stage.see(running, problem=problem)
+    kinds = [kind for kind, _ in stage.moments() if kind.startswith("Nats")]
+    assert kinds == [Happened.NATS_AWAY, Happened.NATS_BACK]
+
+
+def test_the_end_is_a_moment_and_the_curve_ends_with_it(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    ended = running.with_heartbeats(*running.heartbeats.workers.values(), learner=LEARNER, phase=LearnerPhase.COMPLETE)
+    for scene in (ended.later(5), ended.later(5).later(3600)):
+        stage.see(scene)
+    times = stage.fleet.history(PATH).time
+    assert times[-1] - times[0] < 60
+    assert [kind for kind, _ in stage.moments()].count(Happened.COMPLETE) == 1
+    assert [row.frames for row in stage.fleet.workers(PATH)] == [100, 100, 640]
+
+
+def test_the_next_operator_continues_the_history(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    running = running.crashed(0, log="boom")
+    stage.see(running.later(5))
+    pages = stage.saved()
+    assert stage.saved() == {}, "nothing has changed since"
+    later = Stage()
+    later.fleet.restore(pages)
+    before = later.fleet.history(PATH)
+    assert before == stage.fleet.history(PATH)
+    later.see(running.edited(workers=3).later(60))
+    assert later.fleet.history(PATH).time[: len(before.time)] == before.time
+    assert len(later.fleet.history(PATH).time) == len(before.time) + 1
+    kinds = [kind for kind, _ in later.moments()]
+    assert kinds.count(Happened.CREATED) == 1
+    assert kinds.count(Happened.SCALED) == 1, "the edit was made while no operator ran"
+    assert kinds.count(Happened.WORKER_ENDED) == 1
+
+
+def test_pages_that_come_late_are_put_in_front(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    pages, later = stage.saved(), Stage()
+    later.see(running.later(60))
+    later.fleet.restore(pages)
+    assert later.fleet.history(PATH).time == [NOW_S + 5, NOW_S + 65]
+
+
+def test_a_deleted_job_stays_until_its_bound(stage: Stage, running: Scene) -> None:
+    changed: list[str] = []
+    stage.fleet.subscribe(changed.append)
+    stage.see(running)
+    stage.delete(running)
+    assert changed[-1] == PATH
+    (row,) = stage.fleet.jobs()
+    assert (row.deleted, row.frames) == (True, 640)
+    page: Any = stage.fleet.job(PATH)
+    assert page.row.deleted
+    assert stage.fleet.history(PATH).time
+    assert stage.moments()[-1] == (Happened.DELETED, "deleted")
+    assert [each.index for each in stage.fleet.workers(PATH)] == [0, 1, None]
+    assert stage.saved().keys() == {KEY}, "with its deletion"
+    stage.now_s += KEPT_S + 1
+    assert stage.fleet.unsaved() == []
+    assert stage.fleet.jobs() == []
+    assert stage.fleet.row(PATH) is None
+
+
+def test_a_new_job_of_the_name_has_its_own_history(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    pages = stage.saved()
+    other: Any = running.job.dump()
+    other["metadata"] |= {"uid": "another", "creationTimestamp": format_time(NOW_S + 100)}
+    for fleet_stage in (stage, Stage()):
+        fleet_stage.fleet.restore(pages)
+        fleet_stage.see(replace(running, job=parse_job(other)).later(200))
+        (row,) = fleet_stage.fleet.jobs()
+        assert (row.uid, row.deleted) == ("another", False)
+        assert min(fleet_stage.fleet.history(PATH).time) > NOW_S + 100
+
+
+async def test_a_job_counts_as_deleted_when_its_namespace_was_listed(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    later, listed, changed = Stage(), False, list[str]()
+    later.fleet._listed = lambda _: listed
+    later.fleet.subscribe(changed.append)
+    later.fleet.restore(stage.saved())
+    await later.fleet.refresh(NatsInMemory())
+    assert not later.fleet.jobs()[0].deleted
+    listed = True
+    await later.fleet.refresh(NatsInMemory())
+    assert later.fleet.jobs()[0].deleted
+    assert changed == [PATH, PATH]
+
+
+def test_hostile_pages_are_ignored(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    (page,) = stage.saved().values()
+    bomb = b"\xff\xff\xff\xff" + page[4:]
+    for data in (b"", b"\0", bomb, page[:-9], page[: len(page) // 2], b"\0\0\0\1x" + page):
+        later = Stage()
+        later.fleet.restore({KEY: data})
+        assert later.fleet.jobs() == []
+
+
+def test_a_page_of_a_thousand_workers_fits(stage: Stage, scene: Callable[..., Scene]) -> None:
+    begun = scene(workers=1000, template={"metadata": {"annotations": {"a": "x" * 300_000}}})
+    beats = [begun.beat(index, error=f"worker {index}: " + "e" * 500) for index in range(1000)]
+    stage.see(begun.with_heartbeats(*beats, learner=LEARNER))
+    assert all(len(page) <= PAGE_BYTES for page in stage.saved().values())
+    assert len(stage.fleet.workers(PATH)) == 1001
+
+
+def test_a_failed_save_is_tried_again(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    with pytest.raises(OSError, match="away"), stage.fleet.saving(KEY):
+        raise OSError("away")
+    assert stage.fleet.unsaved() == [KEY]
+
+
+def test_an_unchanged_page_is_saved_again_before_it_is_forgotten(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    stage.saved()
+    assert stage.fleet.unsaved() == []
+    stage.now_s += KEPT_S * 0.6
+    assert stage.fleet.unsaved() == [KEY]
+
+
+def test_an_invalid_job_is_shown_with_its_reason(stage: Stage, running: Scene) -> None:
+    manifest: Any = running.job.dump()
+    condition = {"type": "Degraded", "status": "True", "reason": "Invalid", "message": "spec.workers: too few"}
+    manifest["metadata"]["resourceVersion"] = "9"
+    manifest |= {"spec": {**manifest["spec"], "workers": 0}, "status": {"conditions": [condition]}}
+    stage.cache.put(manifest)
+    stage.fleet.update(KEY)
+    (row,) = stage.fleet.jobs()
+    assert (row.is_problem, row.reason) == (True, "Invalid")
+    page: Any = stage.fleet.job(PATH)
+    assert "workers: 0" in page.spec
+
+
+async def test_a_job_that_is_looked_at_shows_new_heartbeats_before_its_next_reconciliation(
+    stage: Stage, running: Scene
+) -> None:
+    nats = NatsInMemory()
+    stage.see(running)
+    nats.beats[KEY] = Heartbeats(learner=replace(LEARNER, frames=704, time_s=running.now_s))
+    row = stage.fleet.row(PATH)
+    await stage.fleet.refresh(nats)
+    assert stage.fleet.row(PATH) == row, "it is in a list at most"
+    stage.fleet.job(PATH)
+    stage.now_s += 1
+    await stage.fleet.refresh(nats)
+    (row,) = stage.fleet.jobs()
+    assert row.frames == 704
+    assert stage.fleet.history(PATH).time[-1] == stage.now_s
+    stage.now_s += LOOKED_AT_S + 1
+    nats.beats[KEY] = Heartbeats(learner=replace(LEARNER, frames=768, time_s=stage.now_s))
+    await stage.fleet.refresh(nats)
+    assert stage.fleet.jobs() == [row], "the page was closed"
+
+
+def test_a_job_that_is_being_deleted_is_shown_so_with_its_workers(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    manifest: Any = running.job.dump()
+    manifest["metadata"] |= {"resourceVersion": "9", "deletionTimestamp": format_time(NOW_S)}
+    stage.cache.put(manifest)
+    stage.fleet.update(KEY)
+    assert stage.fleet.jobs()[0].state == "Deleting"
+    assert len(stage.fleet.workers(PATH)) == 3
+
+
+async def test_the_bound_of_deleted_jobs_spares_those_that_exist(
+    stage: Stage, running: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.see(running)
+    pages, later = stage.saved(), Stage()
+    monkeypatch.setattr(fleet, "MOST_KEPT_BYTES", 1)
+    later.fleet.restore({**pages, JobKey("lab", "gone"): pages[KEY]})
+    assert later.fleet.unsaved() == []
+    assert len(later.fleet.jobs()) == 2, "nothing is known yet"
+    later.see(running.later(60))
+    await later.fleet.refresh(NatsInMemory())
+    later.fleet.unsaved()
+    assert [row.key for row in later.fleet.jobs()] == [PATH]
+    assert len(later.fleet.history(PATH).time) == 2

@@ -1,0 +1,104 @@
+"""`rollfleet run` of a job with evaluation: the returns of every other place, and faults that hold nothing up."""
+
+import json
+import os
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import pytest
+import torch
+
+from rollfleet import ActorCritic, Collector
+
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Program, Workplace
+
+SPEC: dict[str, Any] = {"mode": "Sync", "env": {"id": "CartPole-v1", "numEnvs": 2}, "policy": {"mlp": {}}}
+LEARNER = """
+    import json, time
+    import gymnasium, torch
+    import rollfleet
+    from dataclasses import asdict
+
+    torch.manual_seed(0)
+    env = gymnasium.make("CartPole-v1")
+    policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+    with rollfleet.connect(policy=policy) as collector:
+        for batch in collector:
+            if collector.version == 4:
+                while not collector.evaluations or collector.evaluations[-1].version < 4:
+                    time.sleep(0.01)
+                break
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter *= 1.5
+        print("found", json.dumps(asdict(collector.evaluations[-1])))
+    """
+
+
+def evaluation_worker(program: "Program") -> int:
+    """Return the process id of the evaluation worker."""
+    (pid,) = (pid for pid, command in program.processes().items() if command[-1:] == ["--evaluation"])
+    return pid
+
+
+@pytest.mark.slow
+def test_the_returns_are_those_of_a_collector_in_one_process(workplace: "Workplace") -> None:
+    workplace.write_job(**SPEC | {"evaluation": {"every": 4, "episodes": 5}})
+    workplace.write("learner.py", LEARNER)
+    program = workplace.run("--learner", "learner.py")
+    found = json.loads(program.wait_for(r"found (\{.*\})")[1])
+    assert program.wait() == 0, program.output
+    workplace.assert_nothing_is_left()
+    torch.manual_seed(0)
+    env = gymnasium.make("CartPole-v1")
+    policy = ActorCritic(env.observation_space, env.action_space)
+    with Collector(
+        "CartPole-v1", policy, num_envs=2, frames_per_batch=64, evaluation={"every": 4, "episodes": 5}
+    ) as collector:
+        while collector.version < 4:
+            next(collector)
+            with torch.no_grad():
+                for parameter in policy.parameters():
+                    parameter.mul_(1.5)
+        (expected,) = collector.evaluations
+    assert found | {"time_s": 0.0} == asdict(expected) | {"time_s": 0.0}
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_worker_starts_again_and_its_version_is_evaluated(workplace: "Workplace") -> None:
+    workplace.write_job(**SPEC | {"collect": {"framesPerBatch": 64}, "evaluation": {"every": 1, "episodes": 2}})
+    workplace.write("learner.py", LEARNER.replace("< 4:", "< 4 or True:"))  # it waits forever at version 4
+    program = workplace.run("--learner", "learner.py")
+    program.wait_for(r"evaluated [\d.]+ at version 4")
+    os.kill(evaluation_worker(program), signal.SIGKILL)
+    program.wait_for(r"evaluation worker 0 ended: killed by SIGKILL")
+    program.wait_for(r"evaluation worker 0 restarts \(1 of 10\)")
+    program.process.send_signal(signal.SIGTERM)
+    program.wait()
+    workplace.assert_nothing_is_left()
+
+
+@pytest.mark.slow
+def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: "Workplace") -> None:
+    workplace.write(
+        "odd.py",
+        """
+        import sys
+        from rollfleet import make_policy
+        from rollfleet_api.job import MlpSpec, PolicySpec
+
+        def make(observations, actions):
+            if "--evaluation" in sys.argv:
+                raise ValueError("no such level")
+            return make_policy(PolicySpec(mlp=MlpSpec()), observations, actions)
+        """,
+    )
+    workplace.write_job(**SPEC | {"policy": {"entrypoint": "odd:make"}, "evaluation": {"every": 1}})
+    program = workplace.run()
+    program.wait_for(r"evaluation worker 0 ended: .*no such level")
+    assert program.wait() == 0, program.output
+    assert "test: 640 frames (" in program.output
+    workplace.assert_nothing_is_left()

@@ -1,0 +1,156 @@
+"""The page of a run on this machine, and of saved ones."""
+
+import json
+import re
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+
+import pytest
+from tests.sdk.cli.program import PATIENCE_S
+
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Program, Workplace
+
+URL = r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)"
+LEARNER = """
+    import rollfleet
+    from rollfleet.cli.default_learner import _policy
+
+    with rollfleet.connect(policy=None) as collector:
+        policy = _policy(collector.job)
+        collector.update_policy_weights_(policy)
+        print("<script>alert(1)</script>", flush=True)
+        for batch in collector:
+            if collector.frames % 6400 == 0:
+                collector.update_policy_weights_(policy)
+"""
+
+
+class Api:
+    """The API of a page, with the token of its URL."""
+
+    def __init__(self, program: "Program") -> None:
+        port, self._token = program.wait_for(URL).groups()
+        self._url = f"http://127.0.0.1:{port}/api/v1/"
+
+    def get(self, path: str) -> Any:
+        with self._open(path) as answer:
+            return json.load(answer)
+
+    def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
+        """Ask at each change until the answer is as it should be. Return it."""
+        end = time.monotonic() + PATIENCE_S
+        with self._open("changes") as changes:
+            for line in changes:
+                if line.startswith(b"event:") and holds(answer := self.get(path)):
+                    return answer
+                assert time.monotonic() < end, f"{path} is still {self.get(path)}"
+        raise AssertionError("the page is gone")
+
+    def _open(self, path: str) -> Any:
+        request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {self._token}"})
+        return urllib.request.urlopen(request, timeout=PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_run_is_seen_and_saved_from_its_start_to_its_end(workplace: "Workplace") -> None:
+    workplace.write_job(
+        workers=2, policy={"mlp": {"hidden": [8]}}, collect={"framesPerBatch": 64, "totalFrames": 10_000_000}
+    )
+    workplace.write("learner.py", LEARNER)
+    program = workplace.run("--learner", "learner.py", "--ui")
+    api = Api(program)
+    (row,) = api.until("jobs", lambda rows: rows[0]["frames"] > 0 and rows[0]["meanReturn"] is not None)
+    assert (row["key"], row["phase"], row["workersReady"], row["totalFrames"]) == (
+        "default/test",
+        "Running",
+        2,
+        10_000_000,
+    )
+    page = api.get("jobs/default/test")
+    assert page["status"]["workers"] == {"desired": 2, "ready": 2}
+    assert "framesPerBatch: 64" in page["spec"]
+    assert "mode" in page["defaulted"]
+    assert {each["name"] for each in page["objects"]} == {"nats-server", "learner", "worker 0", "worker 1"}
+    history = api.until("jobs/default/test/history", lambda history: len(set(history["series"]["frames"][-3:])) == 3)
+    assert history["time"] == sorted(history["time"])
+
+    program.kill_worker(1)
+    api.until("jobs/default/test/timeline", lambda moments: "WorkerBack" in [each["kind"] for each in moments])
+    (worker,) = [each for each in api.get("jobs/default/test/workers") if each["index"] == 1]
+    assert (worker["incarnation"], worker["restarts"], worker["hasPrevious"]) == (1, 1, True)
+    assert "text" in api.get("jobs/default/test/logs?worker=1&previous=true")
+    assert api.get("jobs/default/test/logs?worker=learner")["text"].startswith("<script>alert(1)</script>")
+
+    program.kill_nats()
+    kinds = [
+        each["kind"]
+        for each in api.until(
+            "jobs/default/test/timeline", lambda moments: "NatsBack" in [each["kind"] for each in moments]
+        )
+    ]
+    assert kinds[:3] == ["Created", "LearnerConnected", "Version"]
+    assert [kind for kind in kinds if kind.startswith("Worker") or kind.startswith("Nats")] == [
+        "WorkerEnded",
+        "WorkerBack",
+        "NatsAway",
+        "NatsBack",
+    ]
+
+    program.process.terminate()
+    assert program.wait() == 143
+    workplace.assert_nothing_is_left()
+    saved = workplace.start("ui", "runs")
+    api = Api(saved)
+    (row,) = api.get("jobs")
+    assert re.fullmatch(r"default/test@\d{8}-\d{6}", row["key"])
+    assert (row["state"], row["framesPerSecond"], row["ended"] > row["created"]) == ("Stopped", 0, True)
+    assert [each["kind"] for each in api.get(f"jobs/{row['key']}/timeline")][-1] == "Suspended"
+    assert api.get(f"jobs/{row['key']}/logs?worker=learner")["text"].startswith("<script>alert(1)</script>")
+    assert [(each["index"], each["state"]) for each in api.get(f"jobs/{row['key']}/workers")] == [
+        (0, "Ended"),
+        (1, "Ended"),
+        (None, "Ended"),
+    ]
+    saved.process.terminate()
+    assert saved.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_says_why(workplace: "Workplace") -> None:
+    workplace.write_job(env={"entrypoint": "no_such_module:Env"})
+    workplace.write("learner.py", "import rollfleet\nwith rollfleet.connect() as collector:\n    next(collector)\n")
+    program = workplace.run("--ui", "--learner", "learner.py")
+    assert program.wait() == 1
+    (page,) = [json.loads(file.read_text()) for file in workplace.folder.glob("runs/test/*/job.json")]
+    assert (page["row"]["phase"], page["row"]["isProblem"]) == ("Failed", True)
+    assert page["diagnosis"]["reason"] == "WorkerHopeless"
+    assert "no_such_module" in page["diagnosis"]["message"]
+    assert "the worker's log" in page["diagnosis"]["advice"]
+    (log,) = workplace.folder.glob("runs/test/*/logs/worker-0.log")
+    assert "no_such_module" in log.read_text()
+
+
+def test_a_taken_port_is_one_line(workplace: "Workplace") -> None:
+    workplace.write_job()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        program = workplace.run("--ui", "--ui-port", port)
+        assert program.wait() == 1
+    assert "address already in use" in program.output
+    assert port in program.output
+    assert "Traceback" not in program.output
+    workplace.assert_nothing_is_left()
+
+
+def test_without_the_token_the_page_is_closed(workplace: "Workplace") -> None:
+    (workplace.folder / "runs").mkdir()
+    program = workplace.start("ui", "runs")
+    port, _ = program.wait_for(URL).groups()
+    with pytest.raises(HTTPError, match="401"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/jobs", timeout=10)
+    assert "page of 0 saved runs" in program.output

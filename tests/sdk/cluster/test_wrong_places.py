@@ -1,0 +1,68 @@
+"""A constructor whose cluster cannot run the job: one line, with what to write, and nothing is left on the cluster."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+import rollfleet
+from rollfleet import Cluster, Jobs
+from rollfleet.cluster import api as requests
+from rollfleet.errors import ClusterError, JobInvalid
+from rollfleet_api.job import KIND
+
+if TYPE_CHECKING:
+    from rollfleet.cluster.api import ClusterApi
+
+
+@pytest.fixture(autouse=True)
+def kubeconfig_of_this_process(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig of this process names the API server."""
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+
+
+def error_of(place: Cluster, env: object = "CartPole-v1") -> str:
+    """Return the message of a collector's constructor."""
+    with pytest.raises((ClusterError, JobInvalid)) as refused:
+        rollfleet.Collector(env, frames_per_batch=8, workers=1, cluster=place)
+    return str(refused.value)
+
+
+def test_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert error_of(Cluster()).endswith("is missing, and this is no pod; set KUBECONFIG, or name the file")
+
+
+def test_a_context_that_is_not_there() -> None:
+    assert error_of(Cluster(context="y")).endswith("cannot be used: it has no context 'y'; write one of x")
+
+
+def test_a_server_that_does_not_answer(tmp_path: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert error_of(Cluster()).endswith("refused; check the network, or name another context")
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    written = "the cluster has no namespace nowhere: write another, or `kubectl create namespace nowhere`"
+    assert error_of(Cluster(namespace="nowhere", progress=False)) == written
+    job = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
+    metadata = {"name": "a", "namespace": "nowhere"}
+    with pytest.raises(ClusterError) as refused:
+        Jobs().submit({"apiVersion": "rollfleet.dev/v1alpha1", "kind": KIND, "metadata": metadata, "spec": job})
+    assert str(refused.value) == written
+
+
+def test_a_cluster_without_rollfleet(api: "ClusterApi", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(requests._PATHS, KIND, "apis/nobody.example/v1|collectorjobs")
+    message = error_of(Cluster(namespace=api.namespace, progress=False))
+    assert message.startswith("Rollfleet is not installed on this cluster; install it with `helm install rollfleet ")
+
+
+def test_a_lambda_as_environment(api: "ClusterApi") -> None:
+    message = error_of(Cluster(namespace=api.namespace), env=lambda: None)
+    assert message.startswith("`env` is a lambda, which no worker can import; write it at the top of a module:")
+    assert not api.list(KIND, api.namespace).items

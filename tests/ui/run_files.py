@@ -1,0 +1,38 @@
+"""Saved runs on disk, as `rollfleet run --ui` writes them."""
+
+import time
+from pathlib import Path
+
+from rollfleet_ui.diagnosis import Diagnosis
+from rollfleet_ui.history import JobHistory
+from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
+from rollfleet_ui.run_folder import RunFolder
+
+ENDED_S = 1_700_000_100.0
+
+
+def write_run(
+    runs: Path, name: str, number: str = "1", *, namespace: str = "default", frames: int = 0, ended: bool = True
+) -> RunFolder:
+    """Write a run of two workers into `runs/NAME/NUMBER`, or write it again."""
+    history = JobHistory()
+    history.note(1_700_000_000.0, Happened.CREATED, "created")
+    history.series.add(1_700_000_000.0, {"frames": frames})
+    row = JobRow(
+        key=f"{namespace}/{name}",
+        namespace=namespace,
+        name=name,
+        phase="Complete" if ended else "Running",
+        state="Complete" if ended else "Running",
+        frames=frames,
+        frames_per_second=100.0,
+        created=1_700_000_000.0,
+        ended=ENDED_S if ended else None,
+    )
+    page = JobPage(
+        row=row, diagnosis=Diagnosis(state=row.state), bottleneck="The learner is the bottleneck.", spec="workers: 2"
+    )
+    workers = [WorkerRow(index=index, state="Collecting", since=time.time()) for index in (0, 1, None)]
+    folder = RunFolder(runs / name / number)
+    folder.write(page, workers, history)
+    return folder

@@ -1,0 +1,109 @@
+"""The timeline and the series of a job, from its heartbeats."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_ui.historian import Historian
+from rollfleet_ui.history import JobHistory
+
+LEARNER = LearnerStatus(
+    session=1, version=0, applied_version=0, frames=0, batches=0, dropped=0, mean_return=None, lag=0, time_s=0.0
+)
+
+
+class Fleet:
+    """A job that a historian looks at once a second."""
+
+    def __init__(self, history: JobHistory) -> None:
+        self.historian = Historian(history)
+        self.time_s = 0.0
+        self.learner: LearnerStatus | None = None
+        self.workers: dict[int, WorkerStatus] = {}
+
+    def look(self, problems: Mapping[int, str] | None = None) -> None:
+        self.time_s += 1
+        self.historian.look(
+            self.time_s,
+            learner=self.learner,
+            workers=self.workers,
+            ready=len(self.workers),
+            frames_per_second=64.0,
+            problems=problems,
+        )
+
+    def happened(self) -> list[tuple[str, str]]:
+        return [(each.kind, each.text) for each in self.historian.history.moments]
+
+
+def worker(index: int = 0, incarnation: int = 0, state: WorkerState = WorkerState.COLLECTING) -> WorkerStatus:
+    return replace(WorkerStatus.starting(index, incarnation), state=state)
+
+
+def test_the_timeline_tells_the_life_of_a_job() -> None:
+    fleet = Fleet(JobHistory())
+    fleet.look()
+    fleet.learner, fleet.workers = LEARNER, {0: worker(0), 1: worker(1)}
+    fleet.look()
+    for version in (1, 2, 3):
+        fleet.learner = replace(LEARNER, version=version)
+        fleet.look()
+    failed = replace(worker(1, state=WorkerState.FAILED), error="Traceback\n  line 7\nValueError: <b>no</b>")
+    fleet.workers[1] = failed
+    fleet.look({1: "worker 1 failed: ValueError: <b>no</b>"})
+    fleet.look({1: "worker 1 failed: ValueError: <b>no</b>"})
+    fleet.workers[1] = worker(1, incarnation=1)
+    fleet.look({0: "worker 0 has been in one environment step for 12 s"})
+    fleet.look({0: "worker 0 has been in one environment step for 13 s"})
+    fleet.learner = replace(LEARNER, session=2, version=3)
+    fleet.look()
+    assert fleet.happened() == [
+        ("LearnerConnected", "the learner is connected, session 1"),
+        ("Version", "versions 1 to 3"),
+        ("WorkerEnded", "worker 1 failed: ValueError: <b>no</b>"),
+        ("WorkerBack", "worker 1 is back, incarnation 1"),
+        ("Straggler", "worker 0 has been in one environment step for 12 s"),
+        ("LearnerReplaced", "another learner took over, session 2"),
+        ("Version", "version 3"),
+    ]
+    assert "line 7" in fleet.historian.history.moments[2].detail
+
+
+def test_the_end_of_a_worker_is_one_moment_however_it_is_known() -> None:
+    fleet = Fleet(JobHistory())
+    fleet.workers = {0: worker(0)}
+    fleet.look()
+    fleet.historian.worker_ended(1.5, 0, "worker 0 ended: killed by SIGKILL")
+    fleet.workers = {0: replace(worker(0, state=WorkerState.FAILED), error="late")}
+    fleet.look()
+    fleet.historian.worker_ended(2.5, 0, "worker 0 ended again")
+    assert fleet.happened() == [("WorkerEnded", "worker 0 ended: killed by SIGKILL")]
+
+
+def test_what_happens_to_many_workers_at_once_is_one_moment() -> None:
+    fleet = Fleet(JobHistory())
+    fleet.workers = {index: worker(index) for index in range(1000)}
+    fleet.look()
+    fleet.workers = {index: replace(worker(index, state=WorkerState.FAILED), error=" \n") for index in range(1000)}
+    fleet.look()
+    fleet.workers = {index: worker(index, incarnation=1) for index in range(1000)}
+    fleet.look()
+    assert fleet.happened() == [("WorkerEnded", "1000 workers failed"), ("WorkerBack", "1000 workers are back")]
+    assert fleet.historian.history.moments[0].detail.startswith("worker 0 failed: no reason given\n")
+
+
+def test_a_historian_that_starts_again_repeats_nothing() -> None:
+    fleet = Fleet(JobHistory())
+    failed = replace(worker(1, state=WorkerState.FAILED), error="no")
+    fleet.learner, fleet.workers = replace(LEARNER, version=7, frames=640), {0: worker(0, incarnation=2), 1: failed}
+    fleet.look({0: "worker 0 is silent"})
+    before = fleet.happened()
+    restored = Fleet(JobHistory.from_bytes(fleet.historian.history.to_bytes()))
+    restored.learner, restored.workers, restored.time_s = fleet.learner, fleet.workers, fleet.time_s
+    restored.look({0: "worker 0 is silent"})
+    restored.look({0: "worker 0 is silent"})
+    assert restored.happened() == before
+    points = restored.historian.history.series.points()
+    assert points.series["frames"] == [640] * 3
+    assert points.series["workersReady"] == [2] * 3
+    assert points.series["framesPerSecond"] == [64] * 3

@@ -1,0 +1,90 @@
+"""Who waits for whom, from the counters of heartbeats."""
+
+from dataclasses import replace
+
+import pytest
+
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_ui.waits import Waits
+
+LEARNER = LearnerStatus(
+    session=1, version=1, applied_version=1, frames=0, batches=0, dropped=0, mean_return=None, lag=0, time_s=0.0
+)
+WORKER = replace(WorkerStatus.starting(0, 0), state=WorkerState.COLLECTING)
+
+
+def beat(index: int, time_s: float, **said: object) -> WorkerStatus:
+    return replace(WORKER, worker=index, time_s=time_s, **said)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("learner_s", "room_s", "round_s", "weights_s", "sentence"),
+    [
+        (7.0, 0.0, 0.0, 1.0, "The workers are the bottleneck: the learner waited 70 % of the last 10 s for data."),
+        (1.0, 2.0, 4.3, 1.0, "The learner is the bottleneck: workers waited 63 % of the last 10 s for it."),
+        (1.0, 2.0, 0.0, 3.0, "The learner is the bottleneck: workers waited 30 % of the last 10 s for weights."),
+        (0.9, 0.5, 0.0, 0.0, "Nothing is a bottleneck: learner and workers waited less than 10 % of the last 10 s."),
+    ],
+)
+def test_the_longest_wait_is_the_bottleneck(
+    learner_s: float, room_s: float, round_s: float, weights_s: float, sentence: str
+) -> None:
+    waits = Waits()
+    for time_s in (0.0, 5.0, 10.0):
+        share = time_s / 10
+        waited = {
+            "waited_for_room_s": room_s * share,
+            "waited_for_round_s": round_s * share,
+            "waited_for_weights_s": weights_s * share,
+        }
+        learner = replace(LEARNER, time_s=time_s, waited_s=learner_s * share)
+        shares = waits.look(time_s, learner, {index: beat(index, time_s, **waited) for index in (0, 1)})
+    assert shares
+    assert list(shares) == pytest.approx([learner_s / 10, (room_s + round_s) / 10, weights_s / 10])
+    assert waits.bottleneck() == sentence
+
+
+def test_a_wait_that_goes_on_counts_before_its_worker_adds_it_up() -> None:
+    waits = Waits()
+    seen = []
+    for time_s in range(9):
+        waiting = time_s < 8
+        said = (
+            {"state": WorkerState.WAITING_FOR_LEARNER}
+            if waiting
+            else {"state": WorkerState.COLLECTING, "waited_for_round_s": 8.0}
+        )
+        seen.append(waits.look(time_s, LEARNER, {0: beat(0, float(time_s), **said)}))
+    shares = [each.workers_for_learner for each in seen if each]
+    assert shares == pytest.approx([1.0] * 8)
+
+
+def test_a_worker_that_is_dead_waits_for_nothing() -> None:
+    waits = Waits()
+    silent = beat(0, 0.0, state=WorkerState.WAITING_FOR_LEARNER)
+    for time_s in range(5):
+        shares = waits.look(float(time_s), LEARNER, {0: silent})
+    assert shares == (0.0, 0.0, 0.0)
+
+
+def test_counters_that_begin_again_are_no_wait() -> None:
+    waits = Waits()
+    waits.look(0.0, replace(LEARNER, waited_s=100.0), {0: beat(0, 0.0, waited_for_room_s=50.0)})
+    restarted = beat(0, 1.0, incarnation=1, waited_for_room_s=80.0)
+    shares = waits.look(1.0, replace(LEARNER, session=2, waited_s=500.0), {0: restarted})
+    assert shares == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e30, -5.0])
+def test_any_number_of_a_worker_leaves_the_sentence_whole(number: float) -> None:
+    waits = Waits()
+    for time_s in range(3):
+        waits.look(float(time_s), LEARNER, {0: beat(0, float(time_s), waited_for_room_s=number * time_s)})
+    assert waits.bottleneck().endswith(("%.", "% of the last 2 s.", "for it."))
+
+
+def test_without_a_learner_nothing_is_known() -> None:
+    waits = Waits()
+    assert waits.look(0.0, None, {}) is None
+    assert waits.look(1.0, None, {}) is None
+    assert waits.bottleneck() == ""
