@@ -4,7 +4,7 @@ import base64
 import re
 from collections.abc import Sequence
 
-from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, URL_FILE
+from rollfleet_api.address import CA_FILE, CREDENTIALS_FILE, JOB_FILE, PUBLIC_URL_FILE, URL_FILE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -27,6 +27,11 @@ def account(job: CollectorJob) -> Manifest:
     }
 
 
+def roles(job: CollectorJob) -> tuple[Role, ...]:
+    """Return the roles that a job's processes have."""
+    return (Role.WORKER, Role.LEARNER, *([Role.EVALUATION] if job.spec.evaluation else []))
+
+
 def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes | None) -> Manifest:
     """Build the Secret that is mounted into a role's pods; `rollfleet_api.address` reads its files."""
     files = {
@@ -35,6 +40,8 @@ def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes
         CREDENTIALS_FILE: credentials,
         CA_FILE: endpoint.ca,
     }
+    if role is Role.LEARNER and endpoint.public_url:
+        files[PUBLIC_URL_FILE] = endpoint.public_url.encode()
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -51,7 +58,7 @@ def mounted_credentials(secret: Manifest) -> bytes | None:
 
 
 def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: Settings) -> Manifest:
-    """Build the NetworkPolicy of a role: no traffic into its pods; from workers, only to name servers and NATS.
+    """Build the NetworkPolicy of a role: no traffic into its pods; out of them, only to name servers and NATS.
 
     A learner may connect to any address: it writes its results where its user wants them. NetworkPolicies add up: users
     whose environments need more traffic add their own.
@@ -61,7 +68,7 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: 
     dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
     nats = [{"port": port, "protocol": "TCP"} for port in ports]
     rules: Manifest = {"policyTypes": ["Ingress"]}
-    if role is Role.WORKER:
+    if role is not Role.LEARNER:
         egress = [_egress(dns, settings.dns_to), _egress(nats, settings.nats_to)]
         rules = {"policyTypes": ["Ingress", "Egress"], "egress": egress}
     return {

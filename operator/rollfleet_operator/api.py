@@ -18,6 +18,8 @@ CONNECTIONS: Final = 32
 WATCH_S: Final = 240
 """The length of a watch: the next one continues where it ends."""
 
+LOG_BYTES: Final = 1 << 20
+
 _PAGE: Final = 100
 """Objects in one answer: the loop stands still while it is decoded."""
 
@@ -143,9 +145,24 @@ class Api:
             raise _unreachable(error) from error
 
     async def create(self, manifest: Manifest) -> Manifest:
-        """Create an object with a generated name."""
-        path = KINDS[manifest["kind"]].path(manifest["metadata"]["namespace"])
+        """Create an object with a generated name; without `metadata.namespace`: one of the whole cluster."""
+        path = KINDS[manifest["kind"]].path(manifest["metadata"].get("namespace"))
         return await self._request("POST", path, body=manifest)
+
+    async def log(self, namespace: str, pod: str, *, container: str = "", tail: int) -> str:
+        """Return the last lines of a pod's log, at most `LOG_BYTES`; `container` empty: of its only container."""
+        query, end = {"tailLines": str(tail)} | ({"container": container} if container else {}), bytearray()
+        url = self._url(KINDS["Pod"].path(namespace, pod, "log"))
+        try:
+            async with self._session.get(url, params=query, headers=self._headers()) as response:
+                if response.status >= 400:
+                    raise _refusal(response.status, await response.json(content_type=None))
+                async for data in response.content.iter_any():
+                    end += data
+                    del end[:-LOG_BYTES]
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise _unreachable(error) from error
+        return end.decode(errors="replace")
 
     async def apply(self, manifest: Manifest, subresource: str = "") -> Manifest:
         """Create or update an object by server-side apply. Fields of other managers stay."""

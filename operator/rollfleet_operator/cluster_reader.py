@@ -3,8 +3,7 @@
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.permissions import Role
-from rollfleet_operator import names
+from rollfleet_operator import access, names
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache, owned_by
 from rollfleet_operator.clock import parse_time
@@ -57,7 +56,7 @@ class ClusterReader:
             memory.secrets.clear()
         if not memory.secrets:
             memory.secrets_s = now_s
-        for role in Role:
+        for role in access.roles(job):
             which = Ref("Secret", names.secret(job.metadata.name, role))
             if which not in memory.secrets:
                 found = await self._api.get(which.kind, job.metadata.namespace, which.name)

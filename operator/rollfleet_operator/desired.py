@@ -54,7 +54,7 @@ def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
 
 def access_objects(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     """Return the desired objects that give pods their rights. They do not depend on what the user wrote."""
-    roles = tuple(Role)
+    roles = access.roles(job)
     found = [access.account(job)]
     found += [access.secret(job, role, inputs.endpoint, inputs.credentials[role]) for role in roles]
     if inputs.settings.network_policies:
@@ -79,6 +79,7 @@ def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed, *, grow: bo
         workers = min([workers, *(run.pods for run in observed.runs if run.name.role is Role.WORKER)])
     size = {"completions": workers, "parallelism": workers}
     sizes: dict[Role, Manifest] = {Role.WORKER: size} | ({Role.LEARNER: {}} if job.spec.learner else {})
+    sizes |= {Role.EVALUATION: {}} if job.spec.evaluation else {}
     return [
         _suspendable(
             {
@@ -98,6 +99,7 @@ def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     built = (
         workloads.workers(job, inputs.settings, inputs.source_digest),
         workloads.learner(job, inputs.settings, inputs.source_digest, inputs.revisions),
+        workloads.evaluation(job, inputs.settings, inputs.source_digest),
     )
     runs = [manifest for manifest in built if manifest is not None]
     queued, stopped = _is_queued(job, inputs), _stopped(job, inputs)

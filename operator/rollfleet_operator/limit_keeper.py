@@ -81,6 +81,7 @@ def requested(job: CollectorJob, settings: Settings) -> Request:
     spec = job.spec
     workers = max(spec.workers, spec.autoscale.max_workers if spec.autoscale else 0)
     each, learner = _devices(workloads.workers(job, settings)), workloads.learner(job, settings)
+    workers += spec.evaluation.workers if spec.evaluation else 0
     gpus = workers * each + (_devices(learner) if learner else 0)
     return Request(workers=workers, gpus=gpus, max_bytes=spec.delivery.limit_bytes)
 

@@ -16,7 +16,7 @@ class Request:
     """What a job asks for.
 
     Attributes:
-        workers: The most workers that it may have.
+        workers: The most workers that it may have, with its evaluation workers.
         gpus: Devices of all its pods, such as `nvidia.com/gpu`.
         max_bytes: The bytes of its batches on NATS.
     """

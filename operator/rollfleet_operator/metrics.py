@@ -21,11 +21,13 @@ _OF_JOBS: Final = (
     ("frames_per_second", "Frames per second over the last 30 seconds", ("framesPerSecond",)),
     ("mean_return", "Mean return of the last 100 episodes", ("meanReturn",)),
     ("episodes", "Episodes that have ended since the learner connected", ("episodes",)),
+    ("evaluation_mean_return", "Mean return of the newest evaluation", ("evaluation", "meanReturn")),
+    ("evaluation_version", "The version of the newest evaluation", ("evaluation", "version")),
     ("lag", "Versions between the newest one and that of the learner's last batch", ("lag",)),
     ("learner_waited_seconds", "Seconds that the learner's loop has waited for data", ("waits", "learnerSeconds")),
     (
         "workers_waited_for_learner_seconds",
-        "Seconds that the workers have waited until the learner took earlier batches",
+        "Seconds that the workers have waited until the learner took earlier batches, or began a round",
         ("waits", "workersForLearnerSeconds"),
     ),
     (
@@ -39,6 +41,10 @@ _OF_JOBS: Final = (
     ("batches_dropped", "Batches that were too old, or dropped from a full stream", ("batches", "dropped")),
     ("worker_restarts", "Restarts of all workers", ("restarts",)),
 )
+
+
+_UNKNOWN_AT_FIRST: Final = ("mean_return", "evaluation_mean_return", "evaluation_version")
+"""Metrics that are missing without a value: 0 would be a return."""
 
 
 class Outcome:
@@ -117,7 +123,7 @@ class _Jobs(Collector):
             family = GaugeMetricFamily(f"rollfleet_job_{name}", documentation, labels=["namespace", "name"])
             for key, status in statuses.items():
                 value = _at(status, path)
-                if value is not None or name != "mean_return":  # no episode has ended: 0 would be a return
+                if value is not None or name not in _UNKNOWN_AT_FIRST:
                     family.add_metric(list(key), value or 0)
             yield family
 

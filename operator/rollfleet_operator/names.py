@@ -31,14 +31,14 @@ SUSPEND: Final = "rollfleet.dev/suspend"
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""
 
-_PLURAL: Final = {Role.WORKER: "workers", Role.LEARNER: "learner"}
+_PLURAL: Final = {Role.WORKER: "workers", Role.LEARNER: "learner", Role.EVALUATION: "eval"}  # no longer than `workers`
 _ROLE: Final = {plural: role for role, plural in _PLURAL.items()}
-_WORKLOAD: Final = re.compile(rf"(.+)-(workers|learner)-([0-9a-f]{{{TEMPLATE_HASH_LENGTH}}})")
+_WORKLOAD: Final = re.compile(rf"(.+)-(workers|learner|eval)-([0-9a-f]{{{TEMPLATE_HASH_LENGTH}}})")
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The name of a Kubernetes Job: `<job>-workers-<revision>` or `<job>-learner-<revision>`."""
+    """The name of a Kubernetes Job: `<job>-workers-<revision>`, and so on."""
 
     job: str
     role: Role
@@ -53,7 +53,7 @@ class Workload:
         """Parse a name, the inverse of `str`.
 
         Raises:
-            ValueError: It is not the name of workers or of a learner.
+            ValueError: It is not the name of a role's Kubernetes Job.
         """
         match = _WORKLOAD.fullmatch(name)
         if match is None:

@@ -5,11 +5,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
 from rollfleet_api.permissions import Role
+
+PAGE_BYTES: Final = 1 << 17
+"""The most bytes of a job's page."""
+
+KEPT_S: Final = 7 * 24 * 3600.0
+"""Seconds for which a page stays after it was last saved."""
 
 
 class JobKey(NamedTuple):
@@ -26,10 +32,12 @@ class Endpoint:
     Attributes:
         url: URL such as `tls://host:port`; commas separate several.
         ca: The certificates for pods to trust (PEM); None: those in their image.
+        public_url: The URL for learners outside of the cluster; empty: none is known.
     """
 
     url: str
     ca: bytes | None = None
+    public_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +122,14 @@ class NatsPort(Protocol):
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Return the last messages of a job, from memory; NATS is asked only if there are none yet."""
+        ...
+
+    async def pages(self) -> dict[JobKey, bytes]:
+        """Return the saved pages of jobs, also of deleted ones."""
+        ...
+
+    async def save_page(self, key: JobKey, page: bytes) -> None:
+        """Save the page of a job instead of its last one, for `KEPT_S`; a page has at most `PAGE_BYTES`."""
         ...
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Self, TypeVar
 
 from rollfleet_api.kubernetes_names import INDEX_LABEL
@@ -106,6 +107,7 @@ class Pod:
         role: Worker or learner.
         index: The worker's index; 0 for a learner.
         running: Whether its container runs.
+        node: The name of its node; empty: it has none yet.
         placed_s: Time at which it was assigned to a node; 0: not yet.
         unplaced: Why it has no node, in the scheduler's words; empty: it has one, or has not been tried yet.
         waiting: Why its container does not start: the kubelet's reason and message; None: it does.
@@ -127,6 +129,7 @@ class Pod:
     running: bool
     finished: bool
     failed: bool
+    node: str
     placed_s: float
     unplaced: str
     waiting: tuple[str, str] | None
@@ -168,6 +171,7 @@ class Pod:
             running=phase == "Running" and all("running" in state for state in states[-1:]),
             finished=phase in ("Succeeded", "Failed"),
             failed=phase == "Failed",
+            node=intern(spec.get("nodeName", "")),  # thousands of pods share few nodes
             placed_s=_since(placed) if placed.get("status") == "True" else 0.0,
             unplaced=placed.get("message", "")[:MOST_TEXT] if placed.get("status") == "False" else "",
             waiting=(waiting.get("reason", ""), waiting.get("message", "")[:MOST_TEXT])

@@ -10,6 +10,11 @@ from rollfleet_operator.observed import Crash, Observed, Pod
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _CONTAINER: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+_TITLES: Final = {
+    Role.WORKER: "worker {}",
+    Role.LEARNER: "the learner",
+    Role.EVALUATION: "evaluation worker {}",
+}
 _CAPACITY: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 MAX_MESSAGE: Final = 1024
 """The most characters of a message in conditions and events."""
@@ -60,8 +65,7 @@ def crashed(pod: Pod, crash: Crash) -> Problem:
     """Return the failure of a pod, with the last line of its log."""
     last = last_line(crash.message) or crash.reason
     cause = " (out of memory)" if crash.reason == "OOMKilled" else ""
-    kind = "Worker" if pod.role is Role.WORKER else "Learner"
-    return Problem(f"{kind}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}")
+    return Problem(f"{pod.role.capitalize()}Crashed", f"{title(pod)} ended with code {crash.code}{cause}: {last}")
 
 
 def problems(observed: Observed) -> Iterator[Problem]:
@@ -84,7 +88,7 @@ def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
 
 def title(pod: Pod) -> str:
     """Return the name of a pod in messages."""
-    return f"worker {pod.index}" if pod.role is Role.WORKER else "the learner"
+    return _TITLES[pod.role].format(pod.index)
 
 
 def last_line(text: str) -> str:

@@ -24,6 +24,9 @@ from rollfleet_operator.pod_watch import PodWatch
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
+from rollfleet_operator.ui.fleet import Fleet
+from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.ui.page import Page
 from rollfleet_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -67,6 +70,7 @@ class Operator:
         self._leadership: Leadership | None = None
         self._api: Api | None = None
         self._nats: NatsPort | None = None
+        self._page: Page | None = None
 
     def __copy__(self) -> Self:
         """Return itself: kopf gives each object's handlers a copy of the memo, made when it first saw the object.
@@ -86,7 +90,12 @@ class Operator:
             self._api = Api(self.connect)
         self._nats = self._open_nats()
         self.metrics.watch(self._nats)
-        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings)
+        fleet = None
+        if self.settings.ui_port is not None:
+            fleet = Fleet(self.cache, self._has_listed, PodLogs(self.cache, self.connect))
+            self._page = Page(self.settings.ui_port, fleet, Api(self.connect), self._nats)
+            await self._page.start()
+        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)
         self._progress_s = time.monotonic()
         self._tasks = [asyncio.create_task(self._keep_listing(self._api, reconciler))]
         self._tasks += [asyncio.create_task(self._keep_sending_canaries())]
@@ -99,6 +108,8 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
         await self.server.stop()
+        if self._page:
+            await self._page.stop()
         if self._nats:
             await self._nats.close()
         if self._api:

@@ -34,6 +34,7 @@ from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import invalid, not_reconciled, status
 from rollfleet_operator.status_writer import StatusWriter
+from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.verdict import Stage, Verdict, ended, left_early, verdict
 from rollfleet_operator.workloads import queued
 
@@ -73,6 +74,7 @@ class Reconciler:
         nats: NATS.
         settings: The operator's settings.
         clock: Returns seconds since the epoch.
+        fleet: Gets what the page shows; None: there is no page.
 
         ple:
         >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))
@@ -80,8 +82,15 @@ class Reconciler:
     """
 
     def __init__(
-        self, api: Api, cache: Cache, nats: NatsPort, settings: Settings, clock: Callable[[], float] = time.time
+        self,
+        api: Api,
+        cache: Cache,
+        nats: NatsPort,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        fleet: Fleet | None = None,
     ) -> None:
+        self._fleet = fleet
         self._api, self._cache, self._nats, self._settings, self._clock = api, cache, nats, settings, clock
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
@@ -98,10 +107,14 @@ class Reconciler:
         """
         manifest = self._cache.job(key)
         if manifest is None:
+            if self._fleet:
+                self._fleet.gone(key)
             if key in self._orphans or self._cache.was_deleted(key):
                 await self._nats.deprovision(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
+            if self._fleet:
+                self._fleet.update(key)
             return ReconcileResult()
         memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
         try:
@@ -109,7 +122,10 @@ class Reconciler:
             await self._writer.report_ignored(job, (*ignored, *filter(None, [unreadable(job)])), memory)
             return await self._reconcile(job, memory)
         except JobErrors as errors:
-            return ReconcileResult(next_s=await self._writer.report(manifest, invalid, str(errors), memory))
+            next_s = await self._writer.report(manifest, invalid, str(errors), memory)
+            if self._fleet:
+                self._fleet.update(key)
+            return ReconcileResult(next_s)
         except OperatorError:
             raise
         except Exception as error:  # a defect: without this the job would show nothing of it
@@ -188,6 +204,8 @@ class Reconciler:
             now_s=now_s,
         )
         now = status(snapshot)
+        if self._fleet:
+            self._fleet.update(JobKey(job.metadata.namespace, job.metadata.name), snapshot, now)
         wait_s = await self._writer.write(job, now, memory)
         next_s = await self._next(job, now, found, wait_s)
         live = not found.ended and not job.spec.suspend
@@ -240,7 +258,9 @@ class Reconciler:
             Why its next runs cannot be built.
         """
         nats = self._nats
-        credentials = {role: await nats.credentials(job, role, _mounted(job, role, memory)) for role in Role}
+        credentials = {
+            role: await nats.credentials(job, role, _mounted(job, role, memory)) for role in access.roles(job)
+        }
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
         inputs = Inputs(
             settings=self._settings,
@@ -276,6 +296,8 @@ class Reconciler:
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[Ref("Secret", written["metadata"]["name"])] = written
+        for role in set(Role).difference(access.roles(job)):
+            memory.secrets.pop(Ref("Secret", names.secret(job.metadata.name, role)), None)
         if publish and publish_last:
             away = await self._publish(job, memory)
         if away:

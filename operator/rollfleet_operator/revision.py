@@ -16,6 +16,7 @@ _NOT_FOR_WORKERS: Final[dict[str, Any]] = {
     "suspend": True,
     "delivery": True,
     "learner": True,
+    "evaluation": True,
     "ttl_seconds_after_finished": True,
     "autoscale": True,
     "failure": {"pending_deadline_seconds", "suspect_after_seconds", "learner_timeout_seconds"},
@@ -45,6 +46,13 @@ def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude=_NOT_FOR_WORKERS
     )
     return digest({"spec": _without_empty(written), "source": source_digest})
+
+
+def evaluation_revision(job: CollectorJob, source_digest: str = "") -> str:
+    """Return the revision of the evaluation workers: they restart with the workers, and when `evaluation` changes."""
+    evaluation = job.spec.evaluation
+    written = evaluation.model_dump(mode="json", by_alias=True) if evaluation else None
+    return digest({"workers": workers_revision(job, source_digest), "evaluation": written})
 
 
 def learner_revision(job: CollectorJob, source_digest: str = "", present: Collection[str] = ()) -> str:

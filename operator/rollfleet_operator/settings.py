@@ -12,6 +12,7 @@ WORKER_IMAGE: Final = "ROLLFLEET_WORKER_IMAGE"
 NAMESPACES: Final = "ROLLFLEET_NAMESPACES"
 NETWORK_POLICIES: Final = "ROLLFLEET_NETWORK_POLICIES"
 PORT: Final = "ROLLFLEET_PORT"
+UI_PORT: Final = "ROLLFLEET_UI_PORT"
 LEASE: Final = "ROLLFLEET_LEASE"
 POD: Final = "ROLLFLEET_POD"
 NATS_TO: Final = "ROLLFLEET_NATS_TO"
@@ -33,6 +34,7 @@ class Settings:
         namespaces: The watched namespaces; empty: all.
         network_policies: Whether to create NetworkPolicies for pods.
         port: The port of health and metrics; 0: a free one.
+        ui_port: The port of the page; None: no page.
         lease: Namespace and name of the Lease that one operator of several holds; None: this is the only operator.
         pod: The name of the operator's pod, which holds the Lease.
         nats_to: Where NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
@@ -45,7 +47,7 @@ class Settings:
         refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
         status_interval_s: The least seconds between writes of a status without changed conditions.
 
-        ple:
+    Example:
         >>> Settings.read({"ROLLFLEET_NAMESPACES": "team-a,team-b"}).namespaces
         ('team-a', 'team-b')
     """
@@ -54,6 +56,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     network_policies: bool = True
     port: int = 8080
+    ui_port: int | None = None
     lease: tuple[str, str] | None = None
     pod: str = ""
     nats_to: tuple[Manifest, ...] = ()
@@ -74,9 +77,6 @@ class Settings:
             SettingsInvalid: A variable has an invalid value. The text names it.
         """
         default = cls()
-        port = environ.get(PORT, str(default.port))
-        if not port.isdecimal() or int(port) > 65535:
-            raise SettingsInvalid(f"{PORT}={port!r}: expected a number from 0 to 65535")
         policies = environ.get(NETWORK_POLICIES, "true")
         if policies not in ("true", "false"):
             raise SettingsInvalid(f"{NETWORK_POLICIES}={policies!r}: expected `true` or `false`")
@@ -90,7 +90,8 @@ class Settings:
             worker_image=environ.get(WORKER_IMAGE) or default.worker_image,
             namespaces=tuple(name for name in environ.get(NAMESPACES, "").replace(",", " ").split() if name),
             network_policies=policies == "true",
-            port=int(port),
+            port=_port(environ, PORT) if PORT in environ else default.port,
+            ui_port=_port(environ, UI_PORT) if UI_PORT in environ else None,
             lease=(namespace, name) if lease else None,
             pod=pod,
             nats_to=_peers(environ, NATS_TO),
@@ -98,6 +99,13 @@ class Settings:
             limits_per_job=_limits(environ, LIMITS_PER_JOB),
             limits_per_namespace=_limits(environ, LIMITS_PER_NAMESPACE),
         )
+
+
+def _port(environ: Mapping[str, str], name: str) -> int:
+    port = environ[name]
+    if not port.isdecimal() or int(port) > 65535:
+        raise SettingsInvalid(f"{name}={port!r}: expected a number from 0 to 65535")
+    return int(port)
 
 
 def _peers(environ: Mapping[str, str], name: str) -> tuple[Manifest, ...]:

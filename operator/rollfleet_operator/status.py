@@ -13,6 +13,7 @@ from rollfleet_api.status import (
     CollectorJobStatus,
     Condition,
     ConditionType,
+    EvaluationStatus,
     Phase,
     WaitsStatus,
     WorkersStatus,
@@ -46,6 +47,7 @@ def status(snapshot: Snapshot) -> CollectorJobStatus:
         frames_per_second=0.0 if snapshot.stopped else round(snapshot.frames_per_second, 1),
         mean_return=_rounded(learner.mean_return) if learner else before.mean_return,
         episodes=learner.episodes if learner else before.episodes,
+        evaluation=_evaluation(learner) if learner else before.evaluation,
         lag=learner.lag if learner else before.lag,
         waits=_waits(learner, snapshot.heartbeats) if learner else before.waits,
         published_version=(learner.version or None) if learner else before.published_version,
@@ -128,9 +130,18 @@ def _waits(learner: LearnerStatus, heartbeats: Heartbeats) -> WaitsStatus:
     workers = heartbeats.workers.values()
     return WaitsStatus(
         learner_seconds=_whole(learner.waited_s or 0.0),
-        workers_for_learner_seconds=sum(_whole(worker.waited_for_room_s) for worker in workers),
+        workers_for_learner_seconds=sum(
+            _whole(worker.waited_for_room_s) + _whole(worker.waited_for_round_s) for worker in workers
+        ),
         workers_for_weights_seconds=sum(_whole(worker.waited_for_weights_s) for worker in workers),
     )
+
+
+def _evaluation(learner: LearnerStatus) -> EvaluationStatus | None:
+    found = learner.evaluation
+    if found is None:
+        return None
+    return EvaluationStatus(version=found.version, mean_return=_rounded(found.mean_return), episodes=found.episodes)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -19,10 +19,14 @@ from rollfleet_operator.clock import parse_time
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Run
 from rollfleet_operator.problems import Problem, crashed, last_crash, last_line, title, why_no_pods, why_not_running
-from rollfleet_operator.revision import learner_revision, workers_revision
+from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
 
 RESTART_S: Final = 1800.0
 """The seconds in which a worker may use up one restart: ten restarts are too many only within five hours."""
+
+
+NEEDED: Final = (Role.WORKER, Role.LEARNER)
+"""The roles without which a job cannot go on: evaluation workers never end it."""
 
 
 class Stage(Enum):
@@ -60,6 +64,8 @@ def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None
         return next((run for run in reversed(observed.runs) if run.name.role is role and not run.deleting), None)
     if role is Role.WORKER:
         revision = workers_revision(job, observed.source_digest)
+    elif role is Role.EVALUATION:
+        revision = evaluation_revision(job, observed.source_digest)
     else:
         revision = learner_revision(job, observed.source_digest, observed.revisions)
     return observed.run(names.Workload(job.metadata.name, role, revision))
@@ -134,7 +140,7 @@ def left_early(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) ->
 
 
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
-    for role in Role:
+    for role in NEEDED:
         run = current_run(job, observed, role)
         if run and run.failed:
             pods = observed.pods_of(run)
@@ -162,7 +168,7 @@ def _restarts_used_up(job: CollectorJob, observed: Observed, now_s: float) -> Ve
     allowed = job.spec.failure.max_restarts_per_worker
     # Crashes of before the last failure do not count for this attempt.
     earliest_s = max(now_s - RESTART_S * allowed if allowed else 0.0, _since(job, ConditionType.FAILED))
-    for role in Role:
+    for role in NEEDED:
         ignored = NO_FAILURE if role is Role.WORKER else (EXIT_TERMINATED,)  # a learner is the user's own program
         pods = [
             pod
@@ -197,7 +203,7 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
     earliest_s = _since(job, ConditionType.FAILED)
     waits: list[tuple[float, Problem]] = []
     for pod in observed.pods:
-        if not (pod.deleting or pod.running or pod.finished):
+        if pod.role in NEEDED and not (pod.deleting or pod.running or pod.finished):
             cause = why_not_running(pod) or Problem("Pending", f"{title(pod)} has not started")
             # The wait starts again on the node: a new node must pull the image.
             waits.append((max(pod.created_s, pod.placed_s, earliest_s), cause))

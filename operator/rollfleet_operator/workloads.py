@@ -1,4 +1,4 @@
-"""The Kubernetes Jobs of a CollectorJob: its workers, one index each, and its learner."""
+"""The Kubernetes Jobs of a CollectorJob: its workers and its evaluation workers, one index each, and its learner."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.revision import learner_revision, workers_revision
+from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
 from rollfleet_operator.settings import Settings
 
 WORKER: Final = "worker"
@@ -20,32 +20,18 @@ NO_LIMIT: Final = 2**31 - 1
 
 def workers(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest:
     """Build the workers' Indexed Job. Its completions and parallelism are the number of workers."""
-    spec = job.spec
-    revision = workers_revision(job, source_digest)
-    devices = {spec.resources.gpu.resource: str(spec.resources.gpu.count)} if spec.resources.gpu.count else {}
-    container = {
-        "name": WORKER,
-        "image": spec.image or settings.worker_image,
-        "command": ["rollfleet", "worker"],
-        "resources": {
-            "requests": {**spec.resources.requests, **devices},
-            "limits": {**spec.resources.limits, **devices},
-        },
-    }
-    template = pods.pod_template(job, Role.WORKER, revision, container, spec.template)
-    manifest = _workload(job, Role.WORKER, revision, template)
-    manifest["spec"] |= {
-        "completionMode": "Indexed",
-        "completions": spec.workers,
-        "parallelism": spec.workers,
-        "backoffLimitPerIndex": NO_LIMIT,
-        # One worker that fails for good ends all of them: fewer workers would collect other data.
-        "maxFailedIndexes": 0,
-        "podFailurePolicy": {
-            "rules": [*_ignored(WORKER, NO_FAILURE), _on_exit("FailIndex", WORKER, (EXIT_HOPELESS,))],
-        },
-    }
+    manifest = _indexed(job, settings, Role.WORKER, workers_revision(job, source_digest), job.spec.workers)
+    # One worker that fails for good ends all of them: fewer workers would collect other data.
+    manifest["spec"]["maxFailedIndexes"] = 0
     return manifest
+
+
+def evaluation(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest | None:
+    """Build the evaluation workers' Indexed Job; its pods are like the workers'. None: the job has no evaluation."""
+    if job.spec.evaluation is None:
+        return None
+    revision = evaluation_revision(job, source_digest)
+    return _indexed(job, settings, Role.EVALUATION, revision, job.spec.evaluation.workers, "--evaluation")
 
 
 def learner(
@@ -76,6 +62,32 @@ def queue_metadata(job: CollectorJob) -> Manifest:
     labels = {key: value for key, value in job.metadata.labels.items() if key.startswith(names.KUEUE_PREFIX)}
     annotations = {"annotations": {names.QUEUE: labels[names.QUEUE_NAME]}} if queued(job) else {}
     return {"labels": labels, **annotations}
+
+
+def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, count: int, *arguments: str) -> Manifest:
+    """Build an Indexed Job of `rollfleet worker`."""
+    spec = job.spec
+    devices = {spec.resources.gpu.resource: str(spec.resources.gpu.count)} if spec.resources.gpu.count else {}
+    container = {
+        "name": WORKER,
+        "image": spec.image or settings.worker_image,
+        "command": ["rollfleet", "worker", *arguments],
+        "resources": {
+            "requests": {**spec.resources.requests, **devices},
+            "limits": {**spec.resources.limits, **devices},
+        },
+    }
+    manifest = _workload(job, role, revision, pods.pod_template(job, role, revision, container, spec.template))
+    manifest["spec"] |= {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimitPerIndex": NO_LIMIT,
+        "podFailurePolicy": {
+            "rules": [*_ignored(WORKER, NO_FAILURE), _on_exit("FailIndex", WORKER, (EXIT_HOPELESS,))],
+        },
+    }
+    return manifest
 
 
 def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) -> Manifest:

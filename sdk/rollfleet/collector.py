@@ -14,6 +14,7 @@ from rollfleet.learner.worker_calls import call_workers
 from rollfleet.system.devices import Device
 from rollfleet.transports.learner_side import Transport
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Evaluation
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -114,6 +115,8 @@ class Collector(BatchIterator):
         max_restarts_per_worker: int = 0,
         suspect_after_s: int = 10,
         quiet: bool = True,
+        # Evaluation
+        evaluation: Mapping[str, object] | None = None,
         # A Kubernetes cluster
         cluster: Cluster | None = None,
     ) -> None:
@@ -191,6 +194,10 @@ class Collector(BatchIterator):
             suspect_after_s: Seconds in one environment step after which a worker is reported as stuck.
             quiet: Hide the workers' Python warnings. (`filter_warnings_subprocess`)
 
+            evaluation: Run whole episodes on some versions, for `evaluations`, such as `{"every": 10, "episodes": 20}`:
+                the fields of a job's `evaluation`. With worker processes, in processes of their own, else between two
+                batches. None: no evaluation.
+
             cluster: Run the workers as pods, with the resources that it names. Functions and classes of your modules
                 travel as source. A policy's class does, too, if the policy has attributes of the names of its
                 constructor's arguments; else pass `policy_factory` beside `policy`.
@@ -222,6 +229,7 @@ class Collector(BatchIterator):
 
         Raises:
             CallFailed: The method raised. The workers go on.
+            JobEnded: The job is complete, or the collector was shut down.
             Timeout: A worker did not answer; the message names it.
             JobInvalid: There is no such worker, or an argument cannot be sent.
 
@@ -235,6 +243,24 @@ class Collector(BatchIterator):
         with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting():
             workers = self._membership.these(worker_ids)
             return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The results of `evaluation` by version: of the newest 1,000 versions that have one.
+
+        Example:
+            >>> import gymnasium, rollfleet
+            >>> env = gymnasium.make("CartPole-v1")
+            >>> policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
+            >>> keywords = {"frames_per_batch": 8, "total_frames": 32, "evaluation": {"every": 2, "episodes": 3}}
+            >>> with rollfleet.Collector("CartPole-v1", policy, **keywords) as collector:
+            ...     for batch in collector:
+            ...         pass  # train
+            ...     print([(each.version, each.episodes) for each in collector.evaluations])
+            [(2, 3), (4, 3)]
+        """
+        self._calls.check()
+        return tuple(getattr(self._transport, "evaluations", ()))  # a transport of another program may have none
 
     @classmethod
     @hints_names(caller="rollfleet.Collector.over")

@@ -13,6 +13,9 @@ FILES = Path("/var/run/rollfleet")
 
 URL_FILE, JOB_FILE, CREDENTIALS_FILE, CA_FILE = "url", "job", "user.creds", "ca.crt"
 
+PUBLIC_URL_FILE = "public-url"
+"""A file of the learner's Secret, for machines outside of the cluster. It is missing if the chart publishes no URL."""
+
 URL = "ROLLFLEET_NATS_URL"
 CREDENTIALS = "ROLLFLEET_NATS_CREDENTIALS"
 CA = "ROLLFLEET_NATS_CA"

@@ -6,6 +6,7 @@ keywords that OpenAPI lacks are translated.
 """
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Final, cast
 
@@ -130,7 +131,7 @@ def _structural(schema: Schema, definitions: Schema, *, defaults: bool) -> Schem
         defaults: Whether to write defaults. The status has none: the API server must not fill it in.
     """
     schema = _resolved(schema, definitions)
-    result: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    result: Schema = deepcopy({key: schema[key] for key in _KEPT if key in schema})  # YAML marks what is shared
     if result.get("type") == "integer":
         result["format"] = "int64"
     if "exclusiveMinimum" in schema:  # a number in JSON Schema, a flag in OpenAPI 3.0

@@ -21,6 +21,7 @@ from rollfleet_api.collection import (
     WhenFull,
 )
 from rollfleet_api.env import Backend, EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.evaluation import EvaluationSpec
 from rollfleet_api.fields import FreeForm, Model, Rule, refusal
 from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG, Metadata
 from rollfleet_api.placement import (
@@ -50,6 +51,7 @@ __all__ = [
     "CollectorJobStatus",
     "DeliverySpec",
     "EnvSpec",
+    "EvaluationSpec",
     "Exploration",
     "FailureSpec",
     "GpuSpec",
@@ -118,6 +120,12 @@ class CollectorJobSpec(Model):
             holds=lambda spec: spec.mode is Mode.SYNC or spec.stragglers.threshold >= 1,
             field="stragglers.threshold",
         ),
+        Rule(
+            cel="!has(self.evaluation) || !has(self.policy.random)",
+            message="policy `random` has no weights, whose versions could be evaluated; remove `evaluation`",
+            holds=lambda spec: spec.evaluation is None or spec.policy.random is None,
+            field="evaluation",
+        ),
         # A rule with `oldSelf` is about changes: it does not apply when a job is created.
         Rule(
             cel="self.mode == oldSelf.mode",
@@ -156,6 +164,9 @@ class CollectorJobSpec(Model):
     delivery: DeliverySpec = Field(default=DeliverySpec(), description="How batches reach the learner.")
     stragglers: StragglersSpec = Field(
         default=StragglersSpec(), description="How mode `Sync` treats workers that are slower than the others."
+    )
+    evaluation: EvaluationSpec | None = Field(
+        default=None, description="Whole episodes on some versions of the weights. Default: no evaluation."
     )
     resources: ResourcesSpec = Field(default=ResourcesSpec(), description="The resources of each worker.")
     image: Image | None = Field(

@@ -13,6 +13,9 @@ ROLE_LABEL: Final = "rollfleet.dev/role"
 INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
 """The index of a worker: a label of its pod, and an annotation; set by Kubernetes."""
 
+OPERATORS: Final = "app.kubernetes.io/name=rollfleet,app.kubernetes.io/component=operator"
+"""The label selector of operators and their pods, which the chart labels."""
+
 
 def credentials_secret(job: str, role: Role) -> str:
     """Return the name of the Secret with a role's NATS address and credentials.

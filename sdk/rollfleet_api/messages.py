@@ -224,6 +224,7 @@ class WorkerStatus:
         waited_for_room_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
             batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
+        waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
         answer: The answer to the learner's call, until the learner has read it.
         time_s: The sender's clock: seconds since the epoch.
     """
@@ -241,6 +242,7 @@ class WorkerStatus:
     in_step_s: float = 0.0
     waited_for_room_s: float = 0.0
     waited_for_weights_s: float = 0.0
+    waited_for_round_s: float = 0.0
     answer: Answer | None = None
     time_s: float
 
@@ -262,6 +264,32 @@ class WorkerStatus:
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The result of whole episodes on one version of the weights.
+
+    Attributes:
+        version: The version.
+        episodes: Number of episodes.
+        mean_return: Mean of the episodes' returns.
+        min_return: Smallest of them.
+        max_return: Greatest of them.
+        std_return: Their standard deviation.
+        mean_length: Mean length of the episodes, in frames.
+        time_s: Time of its end by the evaluation worker's clock: seconds since the epoch.
+    """
+
+    version: Count
+    episodes: Count
+    mean_return: float
+    min_return: float
+    max_return: float
+    std_return: float
+    mean_length: float
+    time_s: float
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerStatus:
     """The learner's heartbeat, once a second.
 
@@ -275,6 +303,7 @@ class LearnerStatus:
         episodes: Episodes of this session that have ended.
         lag: Versions between the newest one and that of the last batch.
         waited_s: Seconds of this session that its loop has waited for data; None: unknown.
+        evaluation: The evaluation of the newest version that has one; None: none yet.
         time_s: The sender's clock: seconds since the epoch.
     """
 
@@ -288,6 +317,7 @@ class LearnerStatus:
     lag: Count
     episodes: Count = 0
     waited_s: float | None = None
+    evaluation: Evaluation | None = None
     time_s: float
 
 

@@ -15,6 +15,7 @@ class Role(StrEnum):
 
     WORKER = "worker"
     LEARNER = "learner"
+    EVALUATION = "evaluation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,11 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 f"{subjects.prefix}.taken.*",
             ],
         )
+    if role is Role.EVALUATION:
+        return Permissions(
+            publish=[subjects.evaluations, direct_get, subjects.state_info, subjects.exists],
+            subscribe=[inbox, subjects.spec, subjects.control, subjects.weights],
+        )
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
     return Permissions(
         publish=[
@@ -84,5 +90,13 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         ],
         # Control is for other ranks. Evaluators and recorders have the learner's credentials: they need control and
         # batches too.
-        subscribe=[inbox, subjects.spec, subjects.workers, subjects.control, subjects.ranks, *subjects.batch_subjects],
+        subscribe=[
+            inbox,
+            subjects.spec,
+            subjects.workers,
+            subjects.control,
+            subjects.ranks,
+            subjects.evaluations,
+            *subjects.batch_subjects,
+        ],
     )

@@ -78,11 +78,21 @@ class WaitsStatus(StatusModel):
         default=0, ge=0, description="Seconds that the learner's loop has waited for data, since the learner connected."
     )
     workers_for_learner_seconds: int = Field(
-        default=0, ge=0, description="Seconds that the workers have waited until the learner took earlier batches."
+        default=0,
+        ge=0,
+        description="Seconds that the workers have waited until the learner took earlier batches, or began a round.",
     )
     workers_for_weights_seconds: int = Field(
         default=0, ge=0, description="Seconds that the workers have waited for newer weights."
     )
+
+
+class EvaluationStatus(StatusModel):
+    """The newest evaluation."""
+
+    version: int = Field(default=0, ge=0, description="The version of the weights.")
+    mean_return: float | None = Field(default=None, description="Mean return of the episodes, to four digits.")
+    episodes: int = Field(default=0, ge=0, description="Number of episodes.")
 
 
 class CollectorJobStatus(StatusModel):
@@ -104,6 +114,9 @@ class CollectorJobStatus(StatusModel):
         default=None, description="Mean return of the last 100 episodes, rounded to four digits."
     )
     episodes: int = Field(default=0, ge=0, description="Episodes that have ended since the learner connected.")
+    evaluation: EvaluationStatus | None = Field(
+        default=None, description="The newest result of `spec.evaluation`, since the learner connected."
+    )
     lag: int = Field(default=0, ge=0, description="Versions between the newest one and that of the last batch.")
     waits: WaitsStatus = Field(default=WaitsStatus(), description="Time spent waiting.")
     published_version: int | None = Field(default=None, description="The newest version of the weights.")

@@ -13,6 +13,7 @@ rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's hear
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: a hint that the worker's batch left the queue
 rollfleet.<namespace>.<job>.ranks.<rank>                no stream: the heartbeat of a rank to rank 0
+rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
 rollfleet.<namespace>.<job>.exists                      no stream: asks JetStream about the state, in workers' accounts
 ```
 
@@ -193,6 +194,15 @@ class Subjects:
     def exists(self) -> str:
         """The same request where workers have an account of their own, without JetStream."""
         return f"{self.prefix}.exists"
+
+    @property
+    def evaluations(self) -> str:
+        """Wildcard of the results of evaluation workers."""
+        return f"{self.prefix}.evaluations.*"
+
+    def evaluation(self, worker: int) -> str:
+        """Return the subject of an evaluation worker's newest result."""
+        return f"{self.prefix}.evaluations.{worker}"
 
     @property
     def ranks(self) -> str:

@@ -107,6 +107,12 @@ RULES = [
         {"resources": {"limits": {"nvidia.com/gpu": 0.5}}},
         'spec.resources.limits[nvidia.com/gpu]: expected a quantity; write it in quotes: "0.5"',
     ),
+    (
+        {"policy": {"random": {}}, "evaluation": {"every": 1}},
+        "spec.evaluation: policy `random` has no weights, whose versions could be evaluated; remove `evaluation`",
+    ),
+    ({"evaluation": {}}, "spec.evaluation.every: missing; write e.g. `every: 10`"),
+    ({"evaluation": {"every": 0}}, "spec.evaluation.every: must be at least 1, got 0"),
     ({"stragglers": {"threshold": 0}}, "spec.stragglers.threshold: must be more than 0.0, got 0"),
     (
         {"stragglers": {"threshold": 0.5}},

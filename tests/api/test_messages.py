@@ -15,6 +15,7 @@ from rollfleet_api.messages import (
     BatchMeta,
     Call,
     Control,
+    Evaluation,
     LearnerPhase,
     LearnerStatus,
     Lease,
@@ -33,7 +34,19 @@ indices = st.integers(0, 2**16 - 1)
 numbers = st.floats(allow_nan=False)  # a NaN arrives too, but is not equal to itself
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 parameters = st.builds(Parameter, model=texts, name=texts, dtype=texts, shape=st.lists(counts, max_size=5).map(tuple))
+evaluations = st.builds(
+    Evaluation,
+    version=counts,
+    episodes=counts,
+    mean_return=numbers,
+    min_return=numbers,
+    max_return=numbers,
+    std_return=numbers,
+    mean_length=numbers,
+    time_s=numbers,
+)
 MESSAGES: dict[type, st.SearchStrategy[Any]] = {
+    Evaluation: evaluations,
     Control: st.builds(
         Control,
         session=counts,
@@ -81,6 +94,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         dropped=counts,
         mean_return=st.none() | numbers,
         lag=counts,
+        evaluation=st.none() | evaluations,
         time_s=numbers,
     ),
     RankStatus: st.builds(
@@ -113,6 +127,16 @@ LEARNER = LearnerStatus(
     session=1, version=1, applied_version=1, frames=1, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
 )
 EXAMPLES: dict[type, Any] = {
+    Evaluation: Evaluation(
+        version=1,
+        episodes=2,
+        mean_return=1.0,
+        min_return=0.0,
+        max_return=2.0,
+        std_return=1.0,
+        mean_length=3.0,
+        time_s=0.0,
+    ),
     Control: Control(session=1, phase=LearnerPhase.RUN, round=1, version=1),
     Lease: LEASE,
     BatchMeta: BatchMeta(session=1, round=1, version=1, frames=1),
@@ -165,7 +189,7 @@ EVERY_FIELD = [(kind, field.name) for kind in MESSAGES for field in fields(kind)
 @pytest.mark.parametrize(("kind", "field"), EVERY_FIELD, ids=lambda part: getattr(part, "__name__", part))
 def test_missing_or_mistyped_field_is_named(kind: type, field: str) -> None:
     data = asdict(EXAMPLES[kind])
-    with pytest.raises(MessageInvalid, match=rf"^{kind.__name__}: {field}(\.number)?: "):
+    with pytest.raises(MessageInvalid, match=rf"^{kind.__name__}: {field}(\.number|\.version)?: "):
         unpack(kind, json.dumps(data | {field: {"odd": 1}}).encode())
     del data[field]
     if (kind, field) in OPTIONAL:

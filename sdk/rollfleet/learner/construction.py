@@ -18,7 +18,6 @@ from rollfleet.arguments import shown
 from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.ring import Ring
 from rollfleet.envs.factory import VectorEnv, make_env
-from rollfleet.envs.spaces import supported
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.keywords import Keywords
@@ -36,7 +35,7 @@ from rollfleet.system.entrypoints import load
 from rollfleet.transports.hooks import HOOKS, Hooks
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob, EnvSpec, Vectorization
+from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec, EnvSpec, Vectorization
 
 if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
@@ -98,7 +97,11 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
     job = _job(env, keywords, workers=1 if inline else keywords["workers"])
     count = job.spec.workers
     envs = _for_each(env, count, "env")
-    _check_envs(envs, job.spec.env, inline=inline)
+    _check_envs(envs, job.spec, inline=inline)
+    if job.spec.evaluation is not None and factory is None and not isinstance(policy, nn.Module):
+        raise JobInvalid(
+            f"`evaluation` needs a policy with weights, an nn.Module or a `policy_factory`, and not {shown(policy)}"
+        )
     policies = _Policies(
         policy=policy,
         factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
@@ -233,7 +236,7 @@ class _Policies:
         if self.factories is not None:
             policy = _made(self.factories[worker % len(self.factories)], observation_space, action_space)
         elif self.policy is None:
-            return RandomPolicy(supported(action_space, "action", "the random policy"))
+            return RandomPolicy(action_space)
         elif not isinstance(self.policy, nn.Module) or (not self.copies and self.stays_on_its_device):
             policy = self.policy
         else:
@@ -270,17 +273,22 @@ def _job(env: Any, keywords: Keywords, *, workers: int) -> CollectorJob:
 
 
 def _check_policy(policy: object) -> None:
+    if isinstance(policy, type):
+        raise PolicyInvalid(f"policy is the class {policy.__name__}; pass an object of it, or `policy_factory=`")
     if not callable(policy):
         raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
 
 
-def _check_envs(envs: Sequence[Any], spec: EnvSpec, *, inline: bool) -> None:
+def _check_envs(envs: Sequence[Any], job: CollectorJobSpec, *, inline: bool) -> None:
+    spec = job.env
     for env in envs:
         if isinstance(env, gymnasium.vector.VectorEnv):
             if not inline:
                 raise JobInvalid(
                     "env: a VectorEnv object cannot be moved into worker processes; pass a function that makes it"
                 )
+            if job.evaluation is not None:
+                raise JobInvalid("env: `evaluation` needs environments of its own; pass a function that makes them")
             if env.num_envs != spec.num_envs:
                 raise JobInvalid(f"num_envs is {spec.num_envs}, but the VectorEnv has {env.num_envs}")
             if spec.vectorization is not Vectorization.SYNC or spec.processes:

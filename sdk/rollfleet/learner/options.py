@@ -1,6 +1,6 @@
 """Options of a learner that only Python can express, and checks of keywords against each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -126,6 +126,11 @@ def check_together(keywords: Keywords) -> None:
         for name in OF_PROCESSES:
             if name in given:
                 raise JobInvalid(f"`{name}` needs worker processes; write `workers=1` or more, or remove it")
+        if isinstance(given.get("evaluation"), Mapping) and "workers" in given["evaluation"]:
+            raise JobInvalid(
+                "`evaluation`: its `workers` are processes, and this collector has none; write `workers=1` or more "
+                "beside it, or remove the entry"
+            )
         if mode == "async":
             raise JobInvalid("mode 'async' needs worker processes; write `workers=1` or more, or remove `mode`")
     for name in NOT_OF_PODS:

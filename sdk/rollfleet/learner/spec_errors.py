@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rollfleet.arguments import shown
-from rollfleet.learner.spec_fields import SPEC_FIELDS
+from rollfleet.learner.spec_fields import EVALUATION_FIELDS, SPEC_FIELDS
 from rollfleet_api.fields import REFUSAL
 
 _KEYWORDS: Final = {field.path: keyword for keyword, field in SPEC_FIELDS.items()} | {("env", "id"): "env"}
@@ -23,6 +23,7 @@ _TYPES: Final = {
     "bool_type": "True or False",
     "string_type": "a str",
     "tuple_type": "a list or a tuple",
+    "model_type": "a dict",
 }
 _QUOTED: Final = re.compile(r"`([A-Za-z.]+)(?:: ([A-Za-z0-9.]+))?`")
 """A field in a message: `name`, or `name: value`."""
@@ -58,6 +59,8 @@ def _message(detail: ErrorDetails, path: tuple[str, ...]) -> str:
             return f"must be at most {context['le']}, got {shown(value)}"
         case "finite_number":
             return f"must be a finite number, got {shown(value)}"
+        case "extra_forbidden" if path[:1] == ("evaluation",):
+            return f"there is no such entry; the entries are {', '.join(EVALUATION_FIELDS)}"
         case "enum":
             return _choice(value, _field(path))
         case _ if kind in _TYPES:
@@ -93,7 +96,8 @@ def _choices(field: FieldInfo | None) -> type[StrEnum] | tuple[()]:
 
 
 def _field(path: tuple[str, ...]) -> FieldInfo | None:
-    return next((each.info for each in SPEC_FIELDS.values() if each.path == path), None)
+    known = (*SPEC_FIELDS.values(), *EVALUATION_FIELDS.values())
+    return next((each.info for each in known if each.path == path), None)
 
 
 def _keyword(path: tuple[str, ...]) -> str:

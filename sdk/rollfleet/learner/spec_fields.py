@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rollfleet_api.job import CollectorJobSpec, CollectSpec
+from rollfleet_api.job import CollectorJobSpec, CollectSpec, EvaluationSpec
 
 # Every field of `collect` is a keyword of the same name. These are the keywords of other parts.
 _OTHER_PARTS: Final = {
@@ -24,6 +24,7 @@ _OTHER_PARTS: Final = {
     "stragglers_threshold": ("stragglers", "threshold"),
     "suspect_after_s": ("failure", "suspect_after_seconds"),
     "max_batches_ahead": ("delivery", "max_batches_ahead"),
+    "evaluation": ("evaluation",),
 }
 
 
@@ -55,6 +56,9 @@ class SpecField:
         spec[last] = 0 if self.no_limit and type(value) is int and value == -1 else self._choice(value)
 
     def _choice(self, value: object) -> object:
+        if isinstance(value, Mapping):
+            entries = EVALUATION_FIELDS
+            return {name: entries[name]._choice(each) if name in entries else each for name, each in value.items()}
         choices = self.info.annotation
         if isinstance(value, str) and isinstance(choices, type) and issubclass(choices, StrEnum):
             return next((each.value for each in choices if each.value.lower() == value.lower()), value)
@@ -79,3 +83,8 @@ SPEC_FIELDS: Final[Mapping[str, SpecField]] = {
     for keyword, names in ({name: ("collect", name) for name in CollectSpec.model_fields} | _OTHER_PARTS).items()
 }
 """The field that each keyword sets. A keyword that is missing here has no field: only Python can express its value."""
+
+EVALUATION_FIELDS: Final[Mapping[str, SpecField]] = {
+    name: SpecField(("evaluation", name), info) for name, info in EvaluationSpec.model_fields.items()
+}
+"""The field that each entry of the keyword `evaluation`, a mapping, sets."""

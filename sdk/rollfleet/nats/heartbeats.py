@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
+from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.roster import Roster
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerStatus, RankStatus, WorkerStatus, pack
+from rollfleet_api.messages import Control, Evaluation, LearnerStatus, RankStatus, WorkerStatus, pack
 from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class LearnerHeartbeats:
         roster: The workers.
         peers: The other ranks; on rank 0.
         leader: Rank 0; on other ranks.
+        evaluations: The results of evaluation workers; on rank 0.
         status: The content of the heartbeat; None: none is sent.
 
     Example:
@@ -43,6 +45,8 @@ class LearnerHeartbeats:
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
         self.peers = PeerRanks(rank)
         self.leader = LeaderView(link, rank, process)
+        self.evaluations = EvaluationLog()
+        self._hears_evaluations = False
         self.status: LearnerStatus | None = None
         self._reported: set[int] = set()  # workers whose problem was logged
 
@@ -54,6 +58,14 @@ class LearnerHeartbeats:
             await link.listen(subjects.control, Control, self.leader.hear)
         elif self._rank != ALONE:
             await link.listen(subjects.ranks, RankStatus, self.peers.hear)
+
+    async def follow(self, job: CollectorJob) -> None:
+        """Follow an edit of the job."""
+        self.roster.resize(job.spec.workers)
+        self.roster.suspect_after_s = job.spec.failure.suspect_after_seconds
+        if job.spec.evaluation and self._rank.leads and not self._hears_evaluations:
+            self._hears_evaluations = True  # else an earlier operator may not permit it
+            await self._link.listen(self._link.subjects.evaluations, Evaluation, self.evaluations.add)
 
     async def run(self) -> None:
         """Count and send heartbeats until cancelled."""
@@ -71,7 +83,8 @@ class LearnerHeartbeats:
         if not self._rank.leads:
             self.leader.send()
         elif self.status:
-            await self._link.publish(self._link.subjects.learner, pack(replace(self.status, time_s=time.time())))
+            now = replace(self.status, evaluation=self.evaluations.newest, time_s=time.time())
+            await self._link.publish(self._link.subjects.learner, pack(now))
 
     def forget_missed(self) -> None:
         """Forget missed heartbeats: none could arrive for a while."""

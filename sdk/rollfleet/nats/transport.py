@@ -35,7 +35,7 @@ from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, Manifest, WorkerStatus
+from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
@@ -169,6 +169,11 @@ class NatsTransport:
     def report(self, status: LearnerStatus) -> None:
         """See `Transport`."""
         self._heartbeats.status = status
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The evaluations since this learner connected, by version; on rank 0."""
+        return self._heartbeats.evaluations.all()
 
     def corrupt(self) -> int:
         """See `Transport`."""
@@ -307,8 +312,7 @@ class NatsTransport:
 
     async def _follow(self, job: CollectorJob) -> None:
         self._job = job
-        self._heartbeats.roster.resize(job.spec.workers)
-        self._heartbeats.roster.suspect_after_s = job.spec.failure.suspect_after_seconds
+        await self._heartbeats.follow(job)
         self._receiver.follow(job)
         if self._consumer.cover(job.spec.workers):
             async with self._creating:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -25,9 +26,10 @@ class NatsWeightsInbox:
 
     Args:
         link: The worker's connection.
-        worker: Index of the worker: some versions are for it alone.
+        worker: Index of the worker: some versions are for it alone. None: only versions for all workers.
         layout: The layout of the worker's policy.
         changed: Notified when a newer version is complete, or when one does not fit.
+        wanted: Returns whether a version is followed; others are passed over.
 
     Example:
         >>> inbox = transport.follow_weights(layout)  # doctest: +SKIP
@@ -36,9 +38,17 @@ class NatsWeightsInbox:
         1
     """
 
-    def __init__(self, link: Link, worker: int, layout: Layout, changed: threading.Condition) -> None:
-        self._link, self._layout, self._changed = link, layout, changed
-        self._subjects = (link.subjects.weights_of(None), link.subjects.weights_of(worker))
+    def __init__(
+        self,
+        link: Link,
+        worker: int | None,
+        layout: Layout,
+        changed: threading.Condition,
+        *,
+        wanted: Callable[[int], bool] = lambda version: True,
+    ) -> None:
+        self._link, self._layout, self._changed, self._wanted = link, layout, changed, wanted
+        self._subjects = [link.subjects.weights_of(each) for each in dict.fromkeys((None, worker))]
         # The pool lends a version's memory again once a newer version has replaced it and it is not being loaded.
         self._assembler = WeightAssembler(layout.total_bytes, BufferPool(MAX_PENDING).take)
         self._manifests: asyncio.Queue[Manifest] = asyncio.Queue()
@@ -69,18 +79,20 @@ class NatsWeightsInbox:
     async def catch_up(self) -> None:
         """Look for a newer version in the state stream."""
         for subjects in self._subjects:
-            if manifest := await read_state(self._link, subjects.manifest, Manifest):
-                self._manifests.put_nowait(manifest)
+            self._note(await read_state(self._link, subjects.manifest, Manifest))
 
     async def _on_message(self, message: Msg) -> None:
         if message.subject.endswith(".manifest"):
-            if manifest := unpack_or_skip(Manifest, message.data, message.subject):
-                self._manifests.put_nowait(manifest)
+            self._note(unpack_or_skip(Manifest, message.data, message.subject))
             return
         try:
             self._assembler.add(message.data)
         except WireError as error:
             log.warning("skipped an invalid chunk of weights: %s", error)
+
+    def _note(self, manifest: Manifest | None) -> None:
+        if manifest and self._wanted(manifest.version):
+            self._manifests.put_nowait(manifest)
 
     async def _finish_manifests(self) -> None:
         while True:

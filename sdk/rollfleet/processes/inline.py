@@ -9,13 +9,15 @@ import torch
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
+from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.learner_side import Arrival, Resumed
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot
+from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, LearnerStatus, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, LearnerStatus, WorkerStatus
 from rollfleet_api.ranks import ALONE
 
 
@@ -49,6 +51,14 @@ class InlineTransport:
         self._sync = workload.job.spec.mode is Mode.SYNC
         self._worker_transport = _InlineWorkerTransport(shared=acts_with_the_learners_policy)
         self._worker = Worker(self._worker_transport, workload, 0, in_learner=True)
+        self._spec = workload.job.spec.evaluation
+        try:
+            self._evaluation = PolicyEvaluation(workload, 0) if self._spec else None
+        except BaseException:
+            self._worker.close()
+            raise
+        self._evaluations = EvaluationLog()
+        self._evaluated = 0
         self._spent: list[Snapshot] = []
         self._sent: Snapshot | None = None
         self._sequence = 0
@@ -60,6 +70,11 @@ class InlineTransport:
     def resumed(self) -> Resumed:
         """See `Transport`. Such a job always starts from nothing."""
         return Resumed(session=1, version=0, round=0)
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The evaluations by version: each ran inside `receive`."""
+        return self._evaluations.all()
 
     def control(self, control: Control) -> None:
         """See `Transport`. The worker waits meanwhile, and applies weights as any worker that waits."""
@@ -94,6 +109,7 @@ class InlineTransport:
             return None
         if self._collected is None:
             self._worker.apply_weights(control)
+            self._evaluate(control.version_for(0))
             try:
                 self._collected = self._worker.collect(control)
                 self._worker.report_waiting()
@@ -128,6 +144,18 @@ class InlineTransport:
         if self._open:
             self._open = False
             self._worker.close()
+            if self._evaluation is not None:
+                self._evaluation.close()
+
+    def _evaluate(self, version: int) -> None:
+        """Evaluate the version that the next batch acts on, if it is due. An interrupted evaluation is repeated."""
+        if self._spec is None or self._evaluation is None or version == self._evaluated:
+            return
+        if self._spec.worker_of(version) is not None:
+            self._evaluation.copy_weights(self._worker.policy)
+            if evaluation := self._evaluation.evaluate(version):
+                self._evaluations.add(evaluation)
+        self._evaluated = version
 
     def _arrival(self, fragment: Fragment, meta: BatchMeta) -> Arrival:
         device = self._device

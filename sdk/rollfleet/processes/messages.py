@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollfleet.errors import MessageCorrupt
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, BatchMeta, MessageInvalid, WorkerStatus, pack, unpack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, BatchMeta, Evaluation, MessageInvalid, WorkerStatus, pack, unpack
 
 _HEAD = struct.Struct("<BI")
 
@@ -44,9 +44,9 @@ class BatchStored:
     episode_lengths: tuple[int, ...]
 
 
-WorkerMessage = WorkerStatus | BatchReady | BatchStored
+WorkerMessage = WorkerStatus | BatchReady | BatchStored | Evaluation
 
-_KINDS: dict[int, type[WorkerMessage]] = {1: WorkerStatus, 2: BatchReady, 3: BatchStored}
+_KINDS: dict[int, type[WorkerMessage]] = {1: WorkerStatus, 2: BatchReady, 3: BatchStored, 4: Evaluation}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 

@@ -24,7 +24,7 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot
 from rollfleet_api.job import CollectorJobSpec, Mode
-from rollfleet_api.messages import Control, Parameter, WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, Evaluation, Parameter, WorkerState, WorkerStatus
 
 LEAVE_GRACE_S = 3.0  # for workers to close their environments
 TERMINATE_GRACE_S = 1.0
@@ -42,18 +42,27 @@ class Supervisor:
         max_restarts: How often each worker may be restarted.
         quiet: Whether the workers ignore warnings.
         ring: The learner's replay buffer, if workers write into it.
+        evaluation: Whether these are a job's evaluation workers.
 
     Attributes:
         members: Indices of the workers that were started and not removed.
         handles: The newest incarnation of each worker that has not ended, by index.
         statuses: The last status that each worker reported, by index.
+        evaluations: Results that wait for the learner.
         ready_batches: Batches that wait for the learner, in the order of their messages.
         fault: The first error; None: none.
         quota: The frames that workers write into the replay buffer; None: batches go to the learner.
     """
 
     def __init__(
-        self, workload: Workload, method: StartMethod, *, max_restarts: int, quiet: bool, ring: Ring | None = None
+        self,
+        workload: Workload,
+        method: StartMethod,
+        *,
+        max_restarts: int,
+        quiet: bool,
+        ring: Ring | None = None,
+        evaluation: bool = False,
     ) -> None:
         spec = workload.job.spec
         self._workload, self._method, self._max_restarts = workload, method, max_restarts
@@ -65,6 +74,7 @@ class Supervisor:
             # A fork has none of torch's threads, and would wait for them.
             "threads": max(1, available_cpus() // spec.workers) if method == "spawn" else 1,
             "quiet": quiet,
+            "evaluation": evaluation,
             "weights": self._shared_weights.shared_memory.fileno(),
             "pickled_workload": self._pickled_workload.fileno() if self._pickled_workload else -1,
         }
@@ -77,6 +87,7 @@ class Supervisor:
         self.members: set[int] = set()
         self.handles: dict[int, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
+        self.evaluations: deque[Evaluation] = deque()
         self.ready_batches: deque[tuple[WorkerHandle, BatchReady | BatchStored]] = deque()
         self.fault: BaseException | None = None
         self.quota = None if ring is None else _quota(ring, spec)
@@ -198,6 +209,8 @@ class Supervisor:
                     self._on_hang_up(handle)
                 elif isinstance(message, BatchReady | BatchStored):
                     self.ready_batches.append((handle, message))
+                elif isinstance(message, Evaluation):
+                    self.evaluations.append(message)
                 else:
                     self.statuses[handle.index] = message
                     self._check_failure(handle, message)

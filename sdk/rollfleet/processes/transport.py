@@ -21,6 +21,7 @@ from rollfleet.data.batch import to_batch
 from rollfleet.data.ring import Ring
 from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobInvalid, WireError
+from rollfleet.processes.evaluation import EvaluationProcesses
 from rollfleet.processes.launch import START_METHODS
 from rollfleet.processes.messages import BatchReady, BatchStored
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
@@ -31,7 +32,7 @@ from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.messages import Control, LearnerStatus, Parameter, WorkerStatus
+from rollfleet_api.messages import Control, Evaluation, LearnerStatus, Parameter, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,14 @@ class ProcessesTransport:
         if method is None:
             raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
         self._supervisor = Supervisor(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet, ring=ring)
-        self._close = weakref.finalize(self, self._supervisor.close)
+        evaluation = workload.job.spec.evaluation
+        try:
+            self._evaluation = evaluation and EvaluationProcesses(workload, evaluation, method, quiet=quiet)
+        except BaseException:
+            self._supervisor.close()
+            raise
+        self._supervisors = [self._supervisor, *([self._evaluation.supervisor] if self._evaluation else [])]
+        self._close = weakref.finalize(self, _close, self._supervisors)
         self._close.atexit = False  # atexit handlers run last-in first-out: this must run before multiprocessing's,
         atexit.register(self._close)  # which waits for its children
         try:
@@ -122,10 +130,17 @@ class ProcessesTransport:
         """See `Transport`."""
         return self._supervisor.quota
 
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The evaluations so far, by version."""
+        return self._evaluation.all() if self._evaluation else ()
+
     def control(self, control: Control) -> None:
         """See `Transport`."""
         self._check()
         self._supervisor.control(control)
+        if self._evaluation:
+            self._evaluation.control(control)
 
     def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
         """See `Lender`."""
@@ -134,6 +149,8 @@ class ProcessesTransport:
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
         """See `Transport`. A snapshot that was not lent is spent at once."""
         self._check()
+        if self._evaluation:
+            self._evaluation.send_weights(version, snapshot, workers)
         if not self._supervisor.send_weights(version, snapshot, workers):
             self._spent.append(snapshot)
 
@@ -175,6 +192,8 @@ class ProcessesTransport:
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
         self._supervisor.listen(0)
+        if self._evaluation:
+            self._evaluation.listen()
         handles = self._supervisor.handles
         return {
             index: replace(status, in_step_s=handles[index].in_step_s) if index in handles else status
@@ -206,7 +225,7 @@ class ProcessesTransport:
         """See `Transport`. Returns when the workers have ended. The default is 3 s."""
         atexit.unregister(self._close)
         self._close.detach()
-        self._supervisor.close(leave_grace_s=LEAVE_GRACE_S if timeout_s is None else timeout_s)
+        _close(self._supervisors, LEAVE_GRACE_S if timeout_s is None else timeout_s)
 
     def _check(self) -> None:
         self._supervisor.listen(0)
@@ -246,6 +265,11 @@ class ProcessesTransport:
             batch=batch,
             nbytes=ready.nbytes,
         )
+
+
+def _close(supervisors: list[Supervisor], leave_grace_s: float = LEAVE_GRACE_S) -> None:
+    for supervisor in supervisors:
+        supervisor.close(leave_grace_s=leave_grace_s)
 
 
 def _stored_arrival(handle: WorkerHandle, stored: BatchStored) -> Arrival:

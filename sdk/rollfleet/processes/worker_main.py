@@ -28,6 +28,7 @@ class WorkerArguments:
         max_batches_ahead: Batches that may wait for the learner.
         threads: Number of torch's threads.
         quiet: Whether to ignore warnings.
+        evaluation: Whether this is an evaluation worker.
         parent: Process with which the worker dies; 0: it notices the learner's end by the connection alone.
         connection: Socket to the learner.
         control_block: SharedMemory of the learner's instructions.
@@ -44,6 +45,7 @@ class WorkerArguments:
     max_batches_ahead: int
     threads: int
     quiet: bool
+    evaluation: bool
     parent: int
     connection: int
     control_block: int
@@ -88,6 +90,7 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
     from rollfleet.processes.worker_transport import ProcessWorkerTransport
     from rollfleet.system.file_locks import FileLocks
     from rollfleet.system.shared_memory import SharedMemory
+    from rollfleet.worker.evaluation import EvaluationWorker
     from rollfleet.worker.worker import Worker, failure
     from rollfleet_api.messages import WorkerStatus
 
@@ -105,13 +108,14 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         max_batches_ahead=arguments.max_batches_ahead,
         quota=quota,
     )
-    worker: Worker | None = None
+    worker: Worker | EvaluationWorker | None = None
     try:
         if workload is None:
             pickled_workload = SharedMemory(arguments.pickled_workload)
             workload = unpickle_workload(pickled_workload.map(0, os.fstat(arguments.pickled_workload).st_size).data)
             pickled_workload.close()
-        worker = Worker(transport, workload, arguments.index)
+        kind = EvaluationWorker if arguments.evaluation else Worker
+        worker = kind(transport, workload, arguments.index)
         transport.on_leave = worker.leave
         worker.run()
     except JobEnded:  # the learner is gone

@@ -27,7 +27,7 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerStatus
 
 CHECK_INTERVAL_S = 1.0
 MAX_EPISODES = 100  # the last of a stored batch's episodes, reported to the learner
@@ -130,6 +130,10 @@ class ProcessWorkerTransport:
         self._status = status
         with suppress(JobEnded):  # the next wait, or the next batch, raises it
             self._send(replace(status, time_s=time.time()))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """See `EvaluationTransport`."""
+        self._send(evaluation)
 
     def close(self) -> None:
         """See `WorkerTransport`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-_ENVS, _ACTIONS, _TORCH, _AGAIN, _PROCESS = range(5)
+_ENVS, _ACTIONS, _TORCH, _AGAIN, _PROCESS, _EVALUATION = range(6)
 _MAX_ENVS = 1 << 16
 
 
@@ -57,6 +57,13 @@ class Seeds:
         return cls(
             envs=[seed % (1 << 32)] * num_envs, actions=_wide(seed, 0, 0, _ACTIONS), torch=_wide(seed, 0, 0, _TORCH)
         )
+
+    @classmethod
+    def of_evaluation(cls, job_seed: int, part: int, num_envs: int) -> "Seeds":
+        """Return the seeds of a part of each evaluation: `num_envs` episodes. No worker has any of its seeds."""
+        stream = np.random.SeedSequence(job_seed, spawn_key=(_EVALUATION, part))
+        *envs, actions, policy = stream.generate_state(num_envs + 2, np.uint64).tolist()
+        return cls(envs=[seed % (1 << 32) for seed in envs], actions=actions >> 1, torch=policy >> 1)
 
     @staticmethod
     def of_process(job_seed: int, worker: int, incarnation: int) -> int:

@@ -42,6 +42,9 @@ class Worker:
         in_learner: Whether this is the learner's own process: its generators are not seeded, and the policy may be the
             object that it trains.
 
+    Attributes:
+        policy: The policy that acts.
+
     Raises:
         JobInvalid: The environment or the policy cannot be made.
     """
@@ -53,7 +56,8 @@ class Worker:
         self._sync = job.spec.mode is Mode.SYNC
         self._has_own_weights = job.spec.policy.entrypoint is not None  # they may be trained ones
         self._frames = self._batches = self._version = 0
-        self._frames_per_second = self._waited_for_room_s = self._waited_for_weights_s = 0.0
+        self._frames_per_second = 0.0
+        self._waited_for_room_s = self._waited_for_weights_s = self._waited_for_round_s = 0.0
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
         self._idle = WorkerStatus.starting(index, transport.incarnation)
@@ -80,7 +84,7 @@ class Worker:
             )
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
-            self._policy, self._receivers = policy, receivers_of(policy, env)
+            self.policy, self._receivers = policy, receivers_of(policy, env)
             self._calls = RemoteCalls(index, env, policy)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
@@ -230,7 +234,7 @@ class Worker:
         if newest is not None and newest.version != self._version:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
-                self._layout.load(torch.from_numpy(newest.data), self._select(self._policy))
+                self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
             self._set_version(newest.version)
 
     def _set_version(self, version: int) -> None:
@@ -238,7 +242,7 @@ class Worker:
         if version != self._version:
             self._version = version
             for receive in self._receivers:
-                receive(self._policy, version)
+                receive(self.policy, version)
 
     def _apply_seeds(self, control: Control) -> None:
         """Restart the environments if the learner has set a seed, or has restored a run."""
@@ -288,10 +292,13 @@ class Worker:
         if not ready():
             paused = self._transport.control is not None and self._transport.control.phase is LearnerPhase.PAUSE
             self._report(WorkerState.PAUSED if paused else WorkerState.WAITING_FOR_LEARNER)
+            began = time.monotonic()
             self._transport.wait_until(changed)
-        while not ready():
-            self.apply_waiting()
-            self._transport.wait_until(changed)
+            while not ready():
+                self.apply_waiting()
+                self._transport.wait_until(changed)
+            if not paused:
+                self._waited_for_round_s += time.monotonic() - began
         return None if over() else self._transport.control
 
     def _answer_call(self) -> None:
@@ -323,6 +330,7 @@ class Worker:
                 frames_per_second=self._frames_per_second,
                 waited_for_room_s=self._waited_for_room_s,
                 waited_for_weights_s=self._waited_for_weights_s,
+                waited_for_round_s=self._waited_for_round_s,
                 answer=self._calls.answer,
                 mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
             )

@@ -28,7 +28,7 @@ def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOpe
 
     def start(namespace: str, nats: NatsInMemory | None = None, *, token: str = "", **settings: Any) -> RunningOperator:
         running = RunningOperator(
-            api_server, nats or NatsInMemory(), quick(namespaces=(namespace,), **settings), token=token
+            api_server, nats or NatsInMemory(), quick(**{"namespaces": (namespace,), **settings}), token=token
         )
         started.append(running)
         return running

@@ -302,7 +302,7 @@ class Lab:
         found = [each for each in self.status(name).get("conditions", []) if each["type"] == kind]
         return found[0] if found else {}
 
-    def pod(self, index: int = 0, **state: Any) -> Manifest:
+    def pod(self, index: int = 0, *, node: Any = None, **state: Any) -> Manifest:
         """A pod of the workers, as the Job controller would make it, in this state (its `status`, in YAML's words)."""
         run = self.run()
         template = run["spec"]["template"]
@@ -322,7 +322,7 @@ class Lab:
                     "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
                     "ownerReferences": [{**owner, "controller": True}],
                 },
-                "spec": template["spec"],
+                "spec": {**template["spec"], "nodeName": node},
             }
         )
         return self.patch("Pod", pod["metadata"]["name"], {"status": state}, "status")

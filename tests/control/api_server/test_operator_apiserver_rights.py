@@ -93,10 +93,16 @@ def holding(server: "ApiServer", roles: list[Manifest]) -> Iterator[None]:
 def live_a_whole_life(lab: Lab) -> None:
     """Everything that may happen to a job, once."""
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
-    job: dict[str, Any] = {"learner": LEARNER, "source": {"configMap": "code"}, "ttlSecondsAfterFinished": 0}
+    job: dict[str, Any] = {
+        "learner": LEARNER,
+        "evaluation": {"every": 1},
+        "source": {"configMap": "code"},
+        "ttlSecondsAfterFinished": 0,
+    }
     lab.apply(**job, workers=1, autoscale={"minWorkers": 2, "maxWorkers": 3})
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 2)
     lab.run("learner")
+    lab.run("evaluation")
     lab.wait_condition("Progressing", "Starting")
 
     pod = lab.pod(0, phase="Failed", containerStatuses=[ended(143)])["metadata"]["name"]
@@ -258,6 +264,9 @@ OWN = {
     "service-account": manifest("v1", "ServiceAccount", "x-rollfleet"),
     "network-policy": policy(),
     "workers": run(),
+    "evaluation": run(metadata={"name": "x-eval-0123abcd"}),
+    "secret-of-evaluation": manifest("v1", "Secret", "x-evaluation-nats"),
+    "network-policy-of-evaluation": policy(metadata={"name": "x-evaluation-rollfleet"}),
     "event": report(KIND),
     "lease": manifest("coordination.k8s.io/v1", "Lease", "rollfleet"),
 }

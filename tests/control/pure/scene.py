@@ -32,8 +32,8 @@ def wanted(
     """Return the desired children of a job."""
     inputs = Inputs(
         settings=replace(Settings(worker_image="worker:1"), **settings),
-        endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate"),
-        credentials={Role.WORKER: b"of the workers", Role.LEARNER: b"of the learner"},
+        endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222"),
+        credentials={role: f"of the {role}".encode() for role in Role},
         revisions=revisions,
         stopped=stopped,
         queued=queued,

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from rollfleet.cluster.diagnosis import ADVICE, UNSEEN
+from rollfleet_ui.diagnosis import ADVICE, UNSEEN
 
 NO_TROUBLE = {"LearnerDone", "TotalFrames"}
 OF_KUBERNETES = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollfleet_api.address import Address
+from rollfleet_api.address import PUBLIC_URL_FILE, Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -26,7 +26,7 @@ def test_children_are_deleted_with_the_job_and_do_not_delay_it(job: Job, want: W
 
 def test_a_role_reads_its_address_from_the_mounted_secret(job: Job, want: Want, tmp_path: Any) -> None:
     for role in Role:
-        secret = want(job())[Ref("Secret", names.secret("cartpole", role))]
+        secret = want(job(evaluation={"every": 1}))[Ref("Secret", names.secret("cartpole", role))]
         for name, data in secret["data"].items():
             (tmp_path / name).write_bytes(base64.b64decode(data))
         address = Address.read({}, files=tmp_path)
@@ -35,6 +35,14 @@ def test_a_role_reads_its_address_from_the_mounted_secret(job: Job, want: Want, 
         assert role in address.credentials.read_text()
         assert address.ca is not None
         assert address.ca.read_text() == "a certificate"
+
+
+def test_the_learner_alone_learns_the_public_address_of_nats(job: Job, want: Want) -> None:
+    children = want(job(evaluation={"every": 1}))
+    found = {role: children[Ref("Secret", names.secret("cartpole", role))]["data"] for role in Role}
+    assert PUBLIC_URL_FILE not in found[Role.WORKER]
+    assert PUBLIC_URL_FILE not in found[Role.EVALUATION]
+    assert base64.b64decode(found[Role.LEARNER][PUBLIC_URL_FILE]) == b"tls://nats.example:4222"
 
 
 def test_workers_may_connect_only_to_name_servers_and_nats(job: Job, want: Want) -> None:

@@ -30,7 +30,7 @@ from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
 from rollfleet_operator.nats.users import Validity, role_credentials
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 PENDING_BYTES = 32 << 20  # the chart's default
 ROOM_BYTES = 4 << 30  # as a bound: nothing is allocated
 

@@ -128,14 +128,15 @@ def test_account_names_its_job() -> None:
         assert uid_of(token) == "uid-1"
 
 
-def test_worker_reaches_streams_only_through_its_permissions() -> None:
+def test_workers_reach_streams_only_through_their_permissions() -> None:
     _, workers = job_accounts(job(), KEYS_A, now_s=NOW_S)
-    allowed = permissions(subjects_of(job()), Role.WORKER)
+    allowed = [permissions(subjects_of(job()), role) for role in (Role.WORKER, Role.EVALUATION)]
     imports = workers.nats["imports"]
     assert isinstance(imports, list)
     reached = {str(each.get("local_subject", each["subject"])) for each in imports if isinstance(each, dict)}
-    elsewhere = {"_INBOX.default.a.worker.>", subjects_of(job()).state_info}  # its own; under another name
-    assert reached == {*allowed.publish, *allowed.subscribe} - elsewhere
+    inboxes = {"_INBOX.default.a.worker.>", "_INBOX.default.a.evaluation.>"}  # their own
+    elsewhere = {*inboxes, subjects_of(job()).state_info}  # under another name
+    assert reached == {subject for each in allowed for subject in (*each.publish, *each.subscribe)} - elsewhere
     limits = workers.nats["limits"]
     assert isinstance(limits, dict)
     assert not limits.get("disk_storage")
@@ -177,10 +178,12 @@ def test_settings_are_read_from_files(tmp_path: "Path") -> None:
         "ROLLFLEET_NATS_URL": "tls://nats:4222",
         "ROLLFLEET_NATS_CA": str(tmp_path / "ca.crt"),
         "ROLLFLEET_NATS_STATE_BYTES": "2Gi",
+        "ROLLFLEET_NATS_PUBLIC_URL": "tls://nats.example:4222",
         KEYS: str(tmp_path),
     }
     settings = NatsSettings.read(variables)
     assert settings.keys == KEYS_A
     assert settings.server.ca == b"certificate"
+    assert settings.public_url == "tls://nats.example:4222"
     assert settings.limits.state_bytes == 2 << 30
     assert settings.system is None

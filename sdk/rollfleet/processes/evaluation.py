@@ -1,0 +1,63 @@
+"""The evaluation workers of a learner: processes of their own, whose faults never reach its loop."""
+
+import logging
+from collections.abc import Collection
+
+from rollfleet.processes.launch import StartMethod
+from rollfleet.processes.supervisor import Supervisor
+from rollfleet.transports.evaluation_log import EvaluationLog
+from rollfleet.transports.workload import Workload
+from rollfleet.weights.layout import Snapshot
+from rollfleet_api.job import EvaluationSpec
+from rollfleet_api.messages import Control, Evaluation
+
+log = logging.getLogger(__name__)
+
+MAX_RESTARTS = 10
+
+
+class EvaluationProcesses:
+    """Starts a job's evaluation workers, sends each its versions, and gathers their results.
+
+    A worker that dies is started again, with its version. After 10 restarts, or an error that a restart would repeat,
+    the fault is logged, and that worker evaluates no more.
+
+    Args:
+        workload: The work of the job.
+        spec: The job's evaluation.
+        method: How to start processes.
+        quiet: Whether they ignore warnings.
+
+    Attributes:
+        supervisor: The processes.
+    """
+
+    def __init__(self, workload: Workload, spec: EvaluationSpec, method: StartMethod, *, quiet: bool) -> None:
+        self._spec, self._log = spec, EvaluationLog()
+        self.supervisor = Supervisor(workload, method, max_restarts=MAX_RESTARTS, quiet=quiet, evaluation=True)
+        self.supervisor.add(spec.workers)
+
+    def control(self, control: Control) -> None:
+        """Send control to the evaluation workers."""
+        self.supervisor.control(control)
+
+    def send_weights(self, version: int, snapshot: Snapshot, workers: Collection[int] | None) -> None:
+        """Send a version that is due, if it is for all workers. The snapshot is copied."""
+        index = self._spec.worker_of(version)
+        if workers is None and index is not None:
+            self.supervisor.send_weights(version, snapshot, frozenset([index]))
+
+    def all(self) -> tuple[Evaluation, ...]:
+        """Return the results so far, by version."""
+        self.listen()
+        return self._log.all()
+
+    def listen(self) -> None:
+        """Read results, and start workers again that have died."""
+        supervisor = self.supervisor
+        supervisor.listen(0)
+        while supervisor.evaluations:
+            self._log.add(supervisor.evaluations.popleft())
+        if supervisor.fault is not None:
+            log.warning("an evaluation worker gave up: %s", supervisor.fault)
+            supervisor.fault = None

@@ -1,0 +1,178 @@
+"""Evaluation: whole episodes on some versions of the weights. Their result is a small message, and never a batch."""
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from rollfleet.policies.actor import Policy
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.whole_episodes import WholeEpisodes
+from rollfleet.schemes import Layout
+from rollfleet.system.process_setup import generators_seeded
+from rollfleet.transports.worker_side import WeightsInbox
+from rollfleet.transports.workload import Workload
+from rollfleet.weights.layout import WeightLayout
+from rollfleet.worker.worker import failure
+from rollfleet_api.job import EvaluationSpec
+from rollfleet_api.messages import Control, Evaluation, LearnerPhase, WorkerState, WorkerStatus
+
+
+class PolicyEvaluation:
+    """Evaluates a policy of its own, in environments of its own.
+
+    Args:
+        workload: The job, its environments and its policy.
+        index: The index of the evaluation worker.
+
+    Raises:
+        JobInvalid: The environment or the policy cannot be made.
+    """
+
+    def __init__(self, workload: Workload, index: int) -> None:
+        spec = workload.job.spec
+        assert spec.evaluation is not None, "a job without evaluation has no evaluation workers"
+        self._spec: EvaluationSpec = spec.evaluation
+        self._seed = Seeds.of_evaluation(spec.collect.seed, 0, 1).envs[0]
+        with generators_seeded(self._seed):
+            env = workload.make_env(index)
+            try:
+                made = workload.make_policy(index, env.single_observation_space, env.single_action_space)
+                self._policy: Policy = copy.deepcopy(made) if isinstance(made, nn.Module) else made  # it may be shared
+                self._select = workload.scheme.select
+                self.layout: Layout = workload.scheme.layout(self._select(self._policy))
+                self._episodes = WholeEpisodes(env, self._policy, spec.collect, self._spec.exploration)
+            except BaseException:
+                env.close()
+                raise
+
+    def load(self, data: torch.Tensor) -> None:
+        """Load a version, uint8 `[layout.total_bytes]`."""
+        with torch.inference_mode():  # an earlier call may have left tensors of this mode
+            self.layout.load(data, self._select(self._policy))
+
+    def copy_weights(self, policy: Any) -> None:
+        """Load the present weights of another policy of the same kind, exactly."""
+        exact = WeightLayout(weights := self._select(policy))
+        with torch.inference_mode():
+            exact.load(exact.snapshot(weights).data, self._select(self._policy))
+
+    def evaluate(self, version: int, stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
+        """Run the episodes on the loaded weights. Returns None if `stop` was true before their end."""
+        with generators_seeded(self._seed):
+            found = self._episodes.run(self._spec.episodes, stop)
+        if found is None:
+            return None
+        returns, lengths = found
+        return Evaluation(
+            version=version,
+            episodes=len(returns),
+            mean_return=float(returns.mean()),
+            min_return=float(returns.min()),
+            max_return=float(returns.max()),
+            std_return=float(returns.std()),
+            mean_length=float(lengths.mean()),
+            time_s=time.time(),
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._episodes.close()
+
+
+class EvaluationTransport(Protocol):
+    """The connection of an evaluation worker to its learner: a part of `WorkerTransport`, and `evaluated`."""
+
+    @property
+    def control(self) -> Control | None:
+        """The newest control message; None: none has come yet."""
+        ...
+
+    def follow_weights(self, layout: Layout) -> WeightsInbox:
+        """Receive the versions for this evaluation worker from now on. Called once."""
+        ...
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition is true. Check it whenever control or weights change, and once a second.
+
+        Raises:
+            JobEnded: The learner is gone for good.
+        """
+        ...
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Send a result."""
+        ...
+
+    def report(self, status: WorkerStatus) -> None:
+        """Report the state of the process."""
+        ...
+
+
+class EvaluationWorker:
+    """Evaluates its newest version, until the job is complete.
+
+    Args:
+        transport: The connection to the learner.
+        workload: The job, its environments and its policy.
+        index: The index of the evaluation worker, from 0.
+
+    Raises:
+        JobInvalid: The environment or the policy cannot be made.
+    """
+
+    def __init__(self, transport: EvaluationTransport, workload: Workload, index: int) -> None:
+        self._transport = transport
+        self._status = WorkerStatus.starting(index, 0)
+        self._leaving = threading.Event()
+        transport.report(self._status)
+        hooks = workload.make_hooks()
+        if hooks.init_fn is not None:
+            hooks.init_fn()
+        self._evaluation = PolicyEvaluation(workload, index)
+
+    def run(self) -> None:
+        """Evaluate until the job is complete, or until `leave`.
+
+        Raises:
+            JobEnded: It ended otherwise: its learner is gone for good.
+            WeightMismatch: The learner's weights do not fit the policy.
+        """
+        layout, evaluated = self._evaluation.layout, 0
+        inbox = self._transport.follow_weights(layout) if layout.parameters else None
+
+        def ready() -> bool:
+            newest = inbox.newest() if inbox else None
+            return self._is_over() or (newest is not None and newest.version != evaluated)
+
+        while True:
+            self._transport.wait_until(ready)
+            newest = inbox.newest() if inbox else None
+            if newest is None or self._is_over():
+                break
+            evaluated = newest.version
+            self._evaluation.load(torch.from_numpy(newest.data))
+            if (evaluation := self._evaluation.evaluate(evaluated, self._is_over)) is not None:
+                self._transport.evaluated(evaluation)
+        self._transport.report(replace(self._status, state=WorkerState.COMPLETE))
+
+    def leave(self) -> None:
+        """Stop at the next step, and end. Safe in any thread and in a signal handler."""
+        self._leaving.set()
+
+    def failed(self, error: BaseException) -> WorkerStatus:
+        """Return the status that reports an error of `run`."""
+        return failure(self._status, error)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._evaluation.close()
+
+    def _is_over(self) -> bool:
+        control = self._transport.control
+        return self._leaving.is_set() or (control is not None and control.phase is LearnerPhase.COMPLETE)

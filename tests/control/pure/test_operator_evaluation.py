@@ -1,0 +1,168 @@
+"""The evaluation workers of a job: pods of their own, beside the workers, which never end the job."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import Evaluation, LearnerStatus
+from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
+from rollfleet_api.permissions import Role
+from rollfleet_api.status import ConditionType, EvaluationStatus
+from rollfleet_operator import names
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.limit_keeper import requested
+from rollfleet_operator.manifest import Manifest, Ref
+from rollfleet_operator.metrics import Metrics
+from rollfleet_operator.plan import Apply, Delete, plan
+from rollfleet_operator.revision import evaluation_revision, workers_revision
+from rollfleet_operator.settings import Settings
+from rollfleet_operator.status import status
+from rollfleet_operator.verdict import Stage
+from rollfleet_operator.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from tests.control.pure.scene import Scene
+
+Job = Callable[..., CollectorJob]
+MakeScene = Callable[..., "Scene"]
+Want = Callable[..., dict[Ref, Manifest]]
+EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
+LEARNER = LearnerStatus(
+    session=1, version=30, applied_version=29, frames=64, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
+)
+RESULT = Evaluation(
+    version=20,
+    episodes=10,
+    mean_return=123.456,
+    min_return=1.0,
+    max_return=200.0,
+    std_return=9.0,
+    mean_length=50.0,
+    time_s=0.0,
+)
+
+
+def planned(scene: "Scene", want: Want) -> list[Any]:
+    return plan(list(want(scene.job).values()), scene.observed)
+
+
+def roles(found: dict[Ref, Manifest]) -> dict[str, set[str]]:
+    """The roles that have an object, by kind."""
+    of: dict[str, set[str]] = {}
+    for ref, manifest in found.items():
+        of.setdefault(ref.kind, set()).add(manifest["metadata"]["labels"].get("rollfleet.dev/role", ""))
+    return of
+
+
+def test_evaluation_workers_are_pods_like_the_workers_with_rights_of_their_own(scene: MakeScene) -> None:
+    spec = {"image": "a:1", "resources": {"limits": {"cpu": "2"}}, "template": {"spec": {"nodeSelector": {"a": "b"}}}}
+    found = scene(evaluation=EVALUATION, **spec)
+    run = found.run(Role.EVALUATION)["spec"]
+    assert (run["completionMode"], run["completions"], run["parallelism"]) == ("Indexed", 3, 3)
+    pod, worker = run["template"]["spec"], found.run(Role.WORKER)["spec"]["template"]["spec"]
+    assert pod["containers"][0]["command"] == ["rollfleet", "worker", "--evaluation"]
+    assert "cartpole-evaluation-nats" in [volume.get("secret", {}).get("secretName") for volume in pod["volumes"]]
+    assert (pod["nodeSelector"], pod["containers"][0]["resources"]) == (
+        worker["nodeSelector"],
+        worker["containers"][0]["resources"],
+    )
+
+
+def test_the_host_name_of_the_last_evaluation_worker_fits(job: Job, want: Want) -> None:
+    longest = job("x" * MAX_NAME_LENGTH, evaluation={"every": 1, "workers": MAX_EVALUATION_WORKERS})
+    (run,) = [ref.name for ref in want(longest) if ref.kind == "Job" and "-eval-" in ref.name]
+    assert len(f"{run}-{MAX_EVALUATION_WORKERS - 1}") <= MAX_LABEL_LENGTH
+    assert names.Workload.parse(run).role is Role.EVALUATION
+
+
+def test_a_job_without_evaluation_has_nothing_of_it(job: Job, want: Want) -> None:
+    kinds = ("Secret", "NetworkPolicy")
+    assert all(roles(want(job()))[kind] == {"worker", "learner"} for kind in kinds)
+    assert all(roles(want(job(evaluation=EVALUATION)))[kind] == {"worker", "learner", "evaluation"} for kind in kinds)
+
+
+def test_evaluation_workers_may_connect_only_to_name_servers_and_nats(job: Job, want: Want) -> None:
+    fence = want(job(evaluation=EVALUATION))[Ref("NetworkPolicy", "cartpole-evaluation-rollfleet")]["spec"]
+    assert fence["policyTypes"] == ["Ingress", "Egress"]
+    assert fence["podSelector"]["matchLabels"]["rollfleet.dev/role"] == "evaluation"
+
+
+def test_an_edit_of_evaluation_makes_new_evaluation_workers_and_no_others(scene: MakeScene, want: Want) -> None:
+    before = scene(evaluation=EVALUATION, learner={"template": {}})
+    actions = planned(before.edited(evaluation={"episodes": 5}), want)
+    applied = [each.manifest["metadata"]["labels"]["rollfleet.dev/role"] for each in actions if isinstance(each, Apply)]
+    deleted = [each.ref.name for each in actions if isinstance(each, Delete)]
+    assert applied == ["evaluation"]
+    assert deleted == [before.run(Role.EVALUATION)["metadata"]["name"]]
+
+
+def test_scaling_the_workers_leaves_the_evaluation_workers(scene: MakeScene, want: Want) -> None:
+    before = scene(evaluation=EVALUATION)
+    changed = [each.ref.name for each in planned(before.edited(workers=9), want)]
+    assert changed == [before.run(Role.WORKER)["metadata"]["name"]]
+
+
+def test_evaluation_workers_follow_an_edit_that_makes_new_workers(job: Job) -> None:
+    before, after = job(evaluation=EVALUATION), job(evaluation=EVALUATION, collect={"seed": 7})
+    assert evaluation_revision(before) != evaluation_revision(after)
+    assert workers_revision(before) == workers_revision(job())
+
+
+def test_removed_evaluation_leaves_nothing_behind(scene: MakeScene, want: Want) -> None:
+    actions = planned(scene(evaluation=EVALUATION).edited(evaluation=None), want)
+    assert {each.ref.kind for each in actions if isinstance(each, Delete)} == {"Job", "Secret", "NetworkPolicy"}
+    assert len(actions) == 3
+
+
+def test_evaluation_workers_of_a_suspended_job_are_suspended(job: Job, want: Want) -> None:
+    runs = [each for ref, each in want(job(evaluation=EVALUATION, suspend=True)).items() if ref.kind == "Job"]
+    assert [run["spec"]["suspend"] for run in runs] == [True, True]
+
+
+@pytest.mark.parametrize("end", ["fails", "crashes", "waits"])
+def test_a_fault_of_an_evaluation_worker_degrades_the_job_and_does_not_end_it(scene: MakeScene, end: str) -> None:
+    found = scene(evaluation=EVALUATION, failure={"maxRestartsPerWorker": 0, "pendingDeadlineSeconds": 30})
+    found = found.running(0, 1)
+    if end == "waits":
+        unscheduled = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
+        found = found.pod(2, role=Role.EVALUATION, phase="Pending", conditions=[unscheduled])
+    else:
+        found = found.crashed(2, code=2, log="ValueError: no such level", role=Role.EVALUATION)
+    if end == "fails":
+        found = found.ended("Failed", Role.EVALUATION, reason="FailedIndexes")
+    assert found.verdict.stage is Stage.LIVE
+    degraded = next(each for each in status(found.snapshot).conditions if each.type == ConditionType.DEGRADED)
+    assert degraded.status == "True"
+    assert degraded.message.startswith("evaluation worker 2 ")
+
+
+def test_status_has_the_newest_evaluation_until_a_later_one_comes(scene: MakeScene) -> None:
+    found = scene(evaluation=EVALUATION)
+    assert status(found.with_heartbeats(learner=LEARNER).snapshot).evaluation is None
+    evaluated = found.with_heartbeats(learner=replace(LEARNER, evaluation=RESULT))
+    expected = EvaluationStatus(version=20, mean_return=123.5, episodes=10)
+    assert status(evaluated.snapshot).evaluation == expected
+    silent = evaluated.later(10).with_heartbeats()
+    assert status(silent.snapshot).evaluation == expected
+
+
+def test_metrics_have_the_newest_evaluation(job: Job) -> None:
+    cache = Cache()
+    for name, written in (("without", {}), ("evaluated", {"evaluation": {"version": 20, "meanReturn": 123.5}})):
+        manifest: Any = job(name).dump()
+        manifest["metadata"] |= {"namespace": "lab", "resourceVersion": "1"}
+        cache.put(manifest | {"status": written})
+    shown = Metrics(cache, WorkQueue()).exposition().decode().splitlines()
+    assert [line for line in shown if line.startswith("rollfleet_job_evaluation")] == [
+        'rollfleet_job_evaluation_mean_return{name="evaluated",namespace="lab"} 123.5',
+        'rollfleet_job_evaluation_version{name="evaluated",namespace="lab"} 20.0',
+    ]
+
+
+def test_evaluation_workers_and_their_devices_count_for_limits(job: Job) -> None:
+    found = requested(job(evaluation=EVALUATION, resources={"gpu": {"count": 2}}), Settings())
+    assert (found.workers, found.gpus) == (5, 10)

@@ -1,0 +1,225 @@
+"""Evaluation: whole episodes on some versions, with the same returns in every place, beside training."""
+
+import logging
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tests.waiting import wait_until
+from torch import Tensor, nn
+
+from rollfleet import ActorCritic, Collector
+from rollfleet.errors import JobInvalid
+from rollfleet.exploration import Exploration, exploration
+from rollfleet_api.messages import Evaluation
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import CollectInProcesses
+
+BATCHES = 9
+OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 64, "total_frames": 64 * BATCHES, "seed": 3}
+EVERY_3: dict[str, object] = {"every": 3, "episodes": 6}
+
+
+def actor_critic() -> ActorCritic:
+    torch.manual_seed(0)
+    env = gymnasium.make("CartPole-v1")
+    return ActorCritic(env.observation_space, env.action_space)
+
+
+def trained(collector: Collector, policy: nn.Module, *, awaits: Callable[[int], bool] = lambda version: False) -> Any:
+    """Change the weights after each batch. Returns the batches, and the evaluations without their times."""
+    batches, noise = [], torch.Generator().manual_seed(7)
+    for batch in collector:
+        batches.append(batch)
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=0.2)
+        if awaits(collector.version):
+            wait_until(lambda: collector.version in [each.version for each in collector.evaluations])
+    return batches, [replace(each, time_s=0.0) for each in collector.evaluations]
+
+
+@pytest.fixture
+def expected() -> Any:
+    """The batches without evaluation, and the evaluations of a collector in this process."""
+    with Collector("CartPole-v1", policy := actor_critic(), **OPTIONS) as collector:
+        batches, _ = trained(collector, policy)
+    with Collector("CartPole-v1", policy := actor_critic(), evaluation=EVERY_3, **OPTIONS) as collector:
+        return batches, trained(collector, policy)[1]
+
+
+def same(batches: list[Any], others: list[Any]) -> bool:
+    return len(batches) == len(others) and all((one == other).all() for one, other in zip(batches, others, strict=True))
+
+
+def test_evaluation_in_this_process_changes_no_batch(expected: Any) -> None:
+    batches, evaluations = expected
+    with Collector("CartPole-v1", policy := actor_critic(), evaluation=EVERY_3, **OPTIONS) as collector:
+        assert same(trained(collector, policy)[0], batches)
+    assert [(each.version, each.episodes) for each in evaluations] == [(3, 6), (6, 6), (9, 6)]
+    assert len({each.mean_return for each in evaluations}) > 1  # each on weights of its own
+
+
+class Counting(nn.Module):
+    """Counts its calls in a buffer, and puts the count into the batch."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, observation: Tensor) -> dict[str, Tensor]:
+        self.calls += 1
+        count = len(observation)
+        return {"action": torch.randint(2, (count,)), "calls": self.calls.expand(count).clone()}
+
+
+class Gambling(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Draws its rewards from the global generators."""
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = self.env.step(action)
+        return observation, random.random() + np.random.random() + float(torch.rand(())), *rest
+
+
+def test_evaluation_in_this_process_disturbs_neither_the_policy_nor_global_generators() -> None:
+    def gather(evaluation: Any) -> tuple[list[Any], list[float]]:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        env = lambda: Gambling(gymnasium.make("CartPole-v1"))  # noqa: E731
+        with Collector(env, Counting(), num_envs=2, frames_per_batch=16, evaluation=evaluation) as collector:
+            batches = [next(collector) for _ in range(4)]
+            return batches, [each.mean_return for each in collector.evaluations]
+
+    batches, returns = gather({"every": 1, "episodes": 3})
+    assert same(batches, gather(None)[0])
+    assert len(returns) == 4
+    assert len(set(returns)) == 1  # the same weights, the same episodes
+
+
+@pytest.mark.parametrize("workers", [1, 2], ids=["one", "two taking turns"])
+def test_in_processes_the_returns_are_the_same_and_evaluation_changes_no_batch(
+    processes: "CollectInProcesses", expected: Any, workers: int
+) -> None:
+    policy = actor_critic()
+    collector = processes("CartPole-v1", policy, workers=1, evaluation=EVERY_3 | {"workers": workers}, **OPTIONS)
+    batches, evaluations = trained(collector, policy, awaits=lambda version: version in (3, 6))
+    assert same(batches, expected[0])
+    assert evaluations[:2] == expected[1][:2]
+
+
+def test_a_policy_that_a_factory_makes_is_evaluated_on_the_learners_weights(expected: Any) -> None:
+    policy = actor_critic()
+    factory = lambda observations, actions: ActorCritic(observations, actions)  # noqa: E731
+    with Collector("CartPole-v1", policy, policy_factory=factory, evaluation=EVERY_3, **OPTIONS) as collector:
+        assert trained(collector, policy)[1] == expected[1]
+
+
+class Raising(nn.Module):
+    """Fails where it is evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        if exploration() is Exploration.DETERMINISTIC:
+            raise ValueError("no such level")
+        return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def test_an_evaluation_that_fails_for_good_is_reported_and_training_goes_on(
+    processes: "CollectInProcesses", caplog: pytest.LogCaptureFixture
+) -> None:
+    collector = processes("CartPole-v1", Raising(), evaluation={"every": 1}, num_envs=2, frames_per_batch=8)
+
+    def reported() -> bool:
+        next(collector)
+        return "an evaluation worker gave up" in caplog.text and "no such level" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        wait_until(reported, 60)
+    assert collector.evaluations == ()
+    next(collector)
+
+
+def test_in_this_process_an_error_of_an_evaluation_is_raised() -> None:
+    with Collector("CartPole-v1", Raising(), evaluation={"every": 2}, num_envs=2, frames_per_batch=8) as collector:
+        next(collector)
+        with pytest.raises(Exception, match="no such level"):
+            next(collector)
+
+
+def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(processes: "CollectInProcesses") -> None:
+    collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 2, "episodes": 4}, **OPTIONS)
+    transport: Any = collector._transport
+    next(collector)
+    os.kill(transport._evaluation.supervisor.handles[0].process.pid, signal.SIGKILL)
+    next(collector)
+    assert collector.version == 2
+    wait_until(lambda: [each.version for each in collector.evaluations] == [2])
+    assert transport._evaluation.supervisor.handles[0].incarnation == 1
+    next(collector)
+
+
+def test_a_collector_leaves_no_evaluation_worker_behind(
+    processes: "CollectInProcesses", started: Callable[..., list[Any]]
+) -> None:
+    collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 1, "workers": 2}, **OPTIONS)
+    next(collector)
+    assert len(started()) == 4
+    collector.shutdown()
+    assert started() == []
+
+
+def test_the_numbers_are_those_of_the_episodes() -> None:
+    with Collector("CartPole-v1", actor_critic(), evaluation={"every": 1, "episodes": 5}, **OPTIONS) as collector:
+        next(collector)
+        (found,) = collector.evaluations
+    assert isinstance(found, Evaluation)
+    assert found.min_return <= found.mean_return <= found.max_return
+    assert found.mean_length == found.mean_return  # a frame of CartPole is worth 1
+    assert (found.episodes, found.std_return > 0, found.time_s > 0) == (5, True, True)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "keywords", "message"),
+    [
+        ({"every": 0}, {}, "evaluation.every: must be at least 1, got 0"),
+        ({"every": "often"}, {}, "evaluation.every: expected an int, got 'often'"),
+        ({}, {}, "evaluation.every: missing; write e.g. `evaluation.every=10`"),
+        ({"every": 1, "episode": 3}, {}, "evaluation.episode: there is no such entry; the entries are workers, every"),
+        ({"every": 1, "exploration": "Modes"}, {}, "evaluation.exploration: got 'Modes'; write 'mode'"),
+        (3, {}, "evaluation: expected a dict, got 3"),
+        ({"every": 1, "workers": 2}, {}, "`evaluation`: its `workers` are processes, and this collector has none"),
+        ({"every": 1, "workers": 0}, {"workers": 1}, "evaluation.workers: must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_value_is_named(evaluation: Any, keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobInvalid) as raised:
+        Collector("CartPole-v1", evaluation=evaluation, frames_per_batch=8, **keywords)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("policy", [None, lambda observation: torch.zeros(len(observation), dtype=torch.int64)])
+def test_a_policy_without_weights_has_no_versions_to_evaluate(policy: Any) -> None:
+    with pytest.raises(JobInvalid, match="needs a policy with weights"):
+        Collector("CartPole-v1", policy, evaluation={"every": 1}, frames_per_batch=8)
+
+
+def test_the_learners_own_environments_cannot_be_evaluated_in() -> None:
+    env = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    with pytest.raises(JobInvalid, match="needs environments of its own"):
+        Collector(env, evaluation={"every": 1}, num_envs=2, frames_per_batch=8)
+    env.close()

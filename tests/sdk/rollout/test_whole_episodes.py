@@ -1,0 +1,96 @@
+"""Whole episodes have the returns of a plain Gymnasium loop, from the seeds of the evaluation."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from rollfleet import make_env
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.whole_episodes import WholeEpisodes
+from rollfleet_api.job import CollectSpec, EnvSpec, Exploration
+
+SEED, ENVS, COUNT = 5, 3, 7  # the last part has one episode that counts, and two that do not
+COLLECT = CollectSpec(frames_per_batch=3, seed=SEED, set_truncated=True, reset_at_each_iter=True)
+
+
+def leaning(observation: Tensor) -> Tensor:
+    """Pushes to the side that the pole leans to: episodes of some 40 frames, more than a fragment has."""
+    return (observation[:, 2] > 0).long()
+
+
+def plain_loop(limit: int = 10_000) -> tuple[list[float], list[int]]:
+    """Return the returns and lengths of the episodes, without Rollfleet."""
+    returns, lengths = [], []
+    env = gymnasium.make("CartPole-v1")
+    for episode in range(COUNT):
+        seeds = Seeds.of_evaluation(SEED, episode // ENVS, ENVS).envs
+        observation, _ = env.reset(seed=seeds[episode % ENVS])
+        total, length, done = 0.0, 0, False
+        while not done and length < limit:
+            action = int(leaning(torch.from_numpy(observation)[None])[0])
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, length, done = total + float(reward), length + 1, terminated or truncated
+        returns.append(total)
+        lengths.append(length)
+    env.close()
+    return returns, lengths
+
+
+def environments(mode: AutoresetMode | None) -> Any:
+    if mode is None:
+        return make_env(EnvSpec(id="CartPole-v1", num_envs=ENVS))
+    return SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * ENVS, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_each_environment_counts_its_first_episode_of_a_part(mode: AutoresetMode | None) -> None:
+    episodes = WholeEpisodes(environments(mode), leaning, COLLECT, Exploration.DETERMINISTIC)
+    for _ in range(2):  # the same again, whatever came before
+        found = episodes.run(COUNT)
+        assert found is not None
+        assert tuple(map(list, found)) == plain_loop()
+    episodes.close()
+
+
+def test_the_limit_of_an_episode_truncates_it() -> None:
+    collect = COLLECT.model_copy(update={"max_frames_per_traj": 20})
+    episodes = WholeEpisodes(environments(None), leaning, collect, Exploration.DETERMINISTIC)
+    found = episodes.run(COUNT)
+    assert found is not None
+    assert tuple(map(list, found)) == plain_loop(limit=20)
+    episodes.close()
+
+
+def test_stopped_episodes_have_no_result() -> None:
+    steps = iter(range(10))
+    episodes = WholeEpisodes(environments(None), leaning, COLLECT, Exploration.DETERMINISTIC)
+    assert episodes.run(COUNT, stop=lambda: next(steps) >= 5) is None
+    assert episodes.run(COUNT) is not None
+    episodes.close()
+
+
+def test_seeds_of_evaluation_are_no_workers() -> None:
+    found = {seed for part in range(20) for seed in Seeds.of_evaluation(0, part, 50).envs}
+    workers = {seed for worker in range(20) for seed in Seeds.derive(0, worker, 0, 50).envs}
+    assert len(found) == 1000
+    assert not found & workers
+
+
+def test_a_random_policy_has_the_same_episodes_again_and_disturbs_no_generator() -> None:
+    def sampled(observation: Tensor) -> Tensor:
+        return torch.randint(2, (len(observation),))
+
+    torch.manual_seed(1)
+    episodes = WholeEpisodes(environments(None), sampled, COLLECT, Exploration.RANDOM)
+    state = torch.get_rng_state()
+    one, other = episodes.run(COUNT), episodes.run(COUNT)
+    assert one is not None
+    assert other is not None
+    assert list(one[0]) == list(other[0])
+    assert torch.equal(torch.get_rng_state(), state)
+    episodes.close()
