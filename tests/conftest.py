@@ -22,6 +22,9 @@ hypothesis.settings.register_profile("desk", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
+# Tests run in parallel: threads of torch in one process would wait, at full load, for cores that another process has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A process that a test starts finds the tests' own environments and policies by name. At the end of the path, never at
 # its front: the repository's folder `operator` has the name of a module of the standard library.
 sys.path.append(str(Path(__file__).parents[1]))

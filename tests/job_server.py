@@ -64,7 +64,7 @@ class Server:
 
     def link(self, role: Role | None = None) -> Link:
         """Return a connection that is closed after the test."""
-        link = Link(self.address(role), role=role)
+        link = Link(self.address(role), role=role, timeout_s=60)
         self._links.callback(link.close)
         return link
 
@@ -84,7 +84,7 @@ class Server:
         job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
         link = Link(self.address(), role=None)
         try:
-            link.call(provision(link, job), timeout_s=10)
+            link.call(provision(link, job), timeout_s=60)
         finally:
             link.close()
         return job
@@ -123,15 +123,15 @@ class WorkerThread:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def wait_for(self, state: WorkerState, timeout_s: float = 20.0) -> None:
+    def wait_for(self, state: WorkerState, timeout_s: float = 60.0) -> None:
         """Wait until its heartbeat has this state."""
         wait_until(lambda: self.transport.status and self.transport.status.state is state, timeout_s)
 
-    def leave(self, timeout_s: float = 20.0) -> None:
+    def leave(self, timeout_s: float = 60.0) -> None:
         """Leave as the program does on SIGTERM. Waits until the worker is built: it has a heartbeat before that."""
         self._built.result(timeout_s).leave()
 
-    def join(self, timeout_s: float = 20.0) -> None:
+    def join(self, timeout_s: float = 60.0) -> None:
         """Wait until it has left."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), (

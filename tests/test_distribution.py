@@ -1,4 +1,4 @@
-"""What is installed: one distribution, three packages, at pinned versions."""
+"""What is installed: one distribution, four packages, at pinned versions."""
 
 import re
 import subprocess
@@ -12,12 +12,16 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from rollfleet.cli.starters import STARTERS
+
 PACKAGES = {
     "rollfleet_api": "sdk/rollfleet_api",
+    "rollfleet_ui": "sdk/rollfleet_ui",
     "rollfleet": "sdk/rollfleet",
     "rollfleet_operator": "operator/rollfleet_operator",
 }
-EXTRAS = {"sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "dev"}
+FOLDER_OF_STARTERS = "rollfleet/cli/starters"
+EXTRAS = {"sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev"}
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def pins(repository: Path) -> dict[str, str]:
     return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
 
 
-def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(repository: Path, tmp_path: Path) -> None:
+def test_the_wheel_holds_the_four_packages_whole_and_nothing_else(repository: Path, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
         cwd=repository,
@@ -56,7 +60,9 @@ def test_the_wheel_holds_the_three_packages_whole_and_nothing_else(repository: P
         for package, folder in PACKAGES.items()
         for path in (repository / folder).rglob("*.py")
     }
-    assert {name for name in held if name.endswith(".py")} == written
+    examples = {f"{FOLDER_OF_STARTERS}/{name}" for files in STARTERS.values() for name in files.values() if "/" in name}
+    assert examples <= held, "`rollfleet init` copies them"
+    assert {name for name in held - examples if name.endswith(".py")} == written
 
 
 def test_an_extra_is_there_for_each_use(project: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("sdk/rollfleet_api", "sdk/rollfleet", "operator/rollfleet_operator")
+PACKAGES = ("sdk/rollfleet_api", "sdk/rollfleet_ui", "sdk/rollfleet", "operator/rollfleet_operator")
 CODE = ("sdk", "operator", "tests", "examples", "benchmarks")
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "base", "misc"}
 MAX_LINES = 400

@@ -63,7 +63,6 @@ def test_slices_sampled_by_torchrl_are_pieces_of_one_trajectory() -> None:
             assert follows.all()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(
     ("place", "rows"),
     [

@@ -1,4 +1,5 @@
 import ast
+import multiprocessing
 from pathlib import Path
 
 FOLDERS = ("sdk", "operator", "examples")
@@ -25,3 +26,8 @@ def test_an_import_inside_a_function_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text("def make():\n    from torchrl.data import ReplayBuffer\n    return ReplayBuffer\n")
     assert imported(file) == {"torchrl"}
+
+
+def test_importing_torchrl_changes_no_other_test() -> None:
+    """With the start method `spawn`, which it sets, each process of an environment takes seconds to start."""
+    assert multiprocessing.get_context().get_start_method() == multiprocessing.get_all_start_methods()[0]

@@ -74,7 +74,6 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, 32), nn.Tanh(), nn.Linear(32, outputs))
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("place", [{}, {"workers": 2, "start_method": "fork"}], ids=["here", "processes"])
 def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor(place: dict[str, Any]) -> None:
     head = TensorDictModule(mlp(2, 2), in_keys=["observation"], out_keys=["logits"])

@@ -10,9 +10,10 @@ import pytest
 
 import rollfleet
 import rollfleet_api
+import rollfleet_ui
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-PACKAGES = (rollfleet, rollfleet_api)
+PACKAGES = (rollfleet, rollfleet_api, rollfleet_ui)
 WITHOUT_EXAMPLE = {
     "CollectorJob",  # its docstring is the description that `kubectl explain` shows
     "Exploration",  # an enumeration; `exploring` has the example

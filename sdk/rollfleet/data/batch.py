@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rollfleet.data.tensor_memory import copy_all, indexable
 from rollfleet.errors import JobInvalid, MessageCorrupt
+from rollfleet_api.collection import CatResults
 
 if TYPE_CHECKING:
     # Imported only where it is needed: it adds a third to a worker's memory.
@@ -246,32 +247,39 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     return padded
 
 
-def join(batches: Sequence["TensorDict"]) -> "TensorDict":
-    """Join the batches of several workers along the environments: [sum of envs, T]. A single one is returned as it is.
+def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -> "TensorDict":
+    """Join the workers' fragments `[envs, T]` into one batch, in their order.
 
-    If rows differ in length, or a batch has a mask, all are padded to the longest row (see `pad`).
+    A shorter fragment is padded to the longest (see `pad`). All fragments then have that mask.
+
+    Args:
+        fragments: One fragment of each worker.
+        how: `Envs`: `[all envs, T]`, and a single fragment as it is. `Time`: `[envs, workers * T]`. `Stack`:
+            `[workers, envs, T]`.
 
     Raises:
-        JobInvalid: They differ in a key, dtype or shape; the message names the first that does.
+        JobInvalid: The fragments differ in a key, dtype or shape, or in a number of environments that must be equal.
         ValueError: The sequence is empty.
     """
-    from tensordict import TensorDict
-
-    if not batches:
+    if not fragments:
         raise ValueError("no batches to join")
-    if len(batches) == 1:
-        return batches[0]
-    time = max(batch.shape[1] for batch in batches)
-    if any(batch.shape[1] < time or MASK in batch.keys(True) for batch in batches):
-        batches = [pad(batch, time) for batch in batches]
-    check_alike(batches)
-    joined = torch.cat(list(batches), dim=0)
-    assert isinstance(joined, TensorDict)
-    joined.names = batches[0].names
-    return joined
+    if how is CatResults.ENVS and len(fragments) == 1:
+        return fragments[0]
+    time = max(fragment.shape[1] for fragment in fragments)
+    if any(fragment.shape[1] < time or MASK in fragment.keys(True) for fragment in fragments):
+        fragments = [pad(fragment, time) for fragment in fragments]
+    _check_alike(fragments)
+    if how is not CatResults.ENVS and len({fragment.shape[0] for fragment in fragments}) > 1:
+        raise JobInvalid(
+            f"workers with {', '.join(str(fragment.shape[0]) for fragment in fragments)} environments cannot be joined "
+            f"along {how.value.lower()}; write cat_results 'envs', or trajs_per_batch 0"
+        )
+    if how is CatResults.STACK:
+        return torch.stack(list(fragments), dim=0)
+    return torch.cat(list(fragments), dim=0 if how is CatResults.ENVS else 1)
 
 
-def check_alike(batches: Sequence["TensorDict"]) -> None:
+def _check_alike(batches: Sequence["TensorDict"]) -> None:
     """Check that batches can be joined: they may differ only in their number of environments.
 
     Raises:

@@ -44,7 +44,7 @@ def split_trajectories(
         `[0, 0]`. With `as_nested`: `[trajectories, -1]`, with `torch.jagged` `[trajectories]`, without a mask.
 
     Raises:
-        JobInvalid: The batch has neither ids nor flags under these keys.
+        JobInvalid: The batch is none, or has neither ids nor flags under these keys.
 
     Example:
         >>> from rollfleet import Collector, split_trajectories
@@ -53,8 +53,10 @@ def split_trajectories(
         >>> int(split["collector", "mask"].sum())
         64
     """
-    from tensordict import TensorDict
+    from tensordict import TensorDict, TensorDictBase
 
+    if not isinstance(batch, TensorDictBase):
+        raise JobInvalid(f"batch: expected a TensorDict [..., T], got {shown(batch)}")
     cut = _Cut.of(batch, prefix, trajectory_key, done_key)
     starts, lengths = cut.starts, cut.lengths
     if as_nested is not False:

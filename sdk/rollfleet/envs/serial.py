@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
-from rollfleet.envs.space_tree import Array, SpaceTree, array_shape
+from rollfleet.envs.space_tree import Array, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.errors import EnvironmentInvalid
 
 Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -30,6 +30,8 @@ class SerialVectorEnv(SyncVectorEnv):
         self._seen, self._acted = SpaceTree(self.single_observation_space), SpaceTree(self.single_action_space)
         self._rows: list[Any] = self._seen.split(self._observations)
         self._shapes = [array_shape(leaf) for leaf in self._seen.leaves.values()]
+        dtypes = [array_dtype(leaf) for leaf in self._seen.leaves.values()]
+        self._whole = [dtype if dtype.kind in "iub" else None for dtype in dtypes]  # they do not hold each number
         self._plain = self._seen.plain and self._acted.plain
 
     def write_into(
@@ -43,22 +45,25 @@ class SerialVectorEnv(SyncVectorEnv):
         """Step each environment. One whose episode has ended must have been reset before.
 
         Raises:
-            EnvironmentInvalid: An environment returned an observation of another shape than its space's, or a reward or
-                a flag that is no number.
+            EnvironmentInvalid: An environment returned an observation of another shape than its space's, or with a
+                number that the space's dtype cannot hold, or a reward or a flag that is no number.
         """
         if not self._plain:
             return self._step_trees(actions)
         observations: Any = self._observations
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
-        shape, keys = self._shapes[0], self.info_keys
+        shape, whole, keys = self._shapes[0], self._whole[0], self.info_keys
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
             observation, reward, terminated, truncated, info = env.step(actions[i])
             if keys:
                 self._keep(info, i, infos)
             try:
-                # numpy would repeat a smaller observation; only one number fits into one number
-                if shape and observation.shape != shape:
+                # numpy would repeat a smaller observation, and cut a fraction; only one number fits into one number
+                if shape:
+                    if observation.shape != shape or (whole is not None and observation.dtype is not whole):
+                        observation = self._fitting(observation, i)
+                elif whole is not None and isinstance(observation, float):
                     observation = self._fitting(observation, i)
                 observations[i] = observation
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
@@ -107,19 +112,24 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def _write(self, i: int, observation: Any) -> None:
         for n, (rows, leaf) in enumerate(zip(self._rows, self._seen.split(observation), strict=True)):
-            rows[i] = self._fitting(leaf, i, n) if self._shapes[n] else leaf
+            rows[i] = self._fitting(leaf, i, n) if self._shapes[n] or isinstance(leaf, float) else leaf
 
     def _fitting(self, observation: Any, i: int, leaf: int = 0) -> Array:
-        """Return an observation, or one leaf of it, as an array of its space's shape."""
-        found, shape = np.asarray(observation), self._shapes[leaf]
-        if found.shape != shape:
-            path, space = list(self._seen.leaves.items())[leaf]
-            where = f" at {list(path)}" if path else ""
-            raise EnvironmentInvalid(
-                f"environment {i} ({self.envs[i]}) returned an observation of shape {list(found.shape)}{where}; its "
-                f"observation space has {list(shape)}: return that shape, or declare the other one in the space {space}"
-            )
+        """Return an observation, or one leaf of it, as an array of its space's shape and of numbers of its dtype."""
+        found, shape, whole = np.asarray(observation), self._shapes[leaf], self._whole[leaf]
+        if shape and found.shape != shape:
+            raise self._misfit(i, leaf, "shape", str(list(found.shape)), list(shape))
+        if whole is not None and found.dtype is not whole and (number := unheld(found, whole)):
+            raise self._misfit(i, leaf, "dtype", f"{found.dtype}, such as {number[0]}", whole)
         return found
+
+    def _misfit(self, i: int, leaf: int, what: str, found: str, expected: object) -> EnvironmentInvalid:
+        path, space = list(self._seen.leaves.items())[leaf]
+        where = f" at {list(path)}" if path else ""
+        return EnvironmentInvalid(
+            f"environment {i} ({self.envs[i]}) returned an observation of {what} {found}{where}; its observation space "
+            f"has {expected}: return that {what}, or declare the other one in the space {space}"
+        )
 
     def _write_outcome(self, i: int, *outcome: Any) -> None:
         """Write a reward and flags that are arrays of one number, which numpy does not take for numbers."""

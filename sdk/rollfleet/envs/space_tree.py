@@ -57,6 +57,23 @@ def array_shape(space: ArraySpace) -> tuple[int, ...]:
     return () if isinstance(space, Discrete) else space.shape
 
 
+def unheld(values: Array, dtype: np.dtype[Any]) -> list[Any]:
+    """Return the first of the values that an integer dtype cannot hold: numpy would cut or wrap it. Empty: none.
+
+    Example:
+        >>> unheld(np.array([7.0, 0.5]), np.dtype(np.uint8)), unheld(np.array([7.0]), np.dtype(np.uint8))
+        ([0.5], [])
+    """
+    if dtype.kind not in "iub" or np.can_cast(values.dtype, dtype):
+        return []
+    wrong: Array = values
+    if values.dtype.kind in "iubf":
+        with np.errstate(invalid="ignore"):  # NaN and infinity
+            wrong = values[values.astype(dtype) != values]
+    first: list[Any] = wrong.flatten()[:1].tolist()
+    return first
+
+
 def leaves_of(space: Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield the leaves of a space by path, supported or not."""
     if not isinstance(space, Dict | Tuple):

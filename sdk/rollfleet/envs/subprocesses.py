@@ -39,7 +39,8 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """A vector of environments over several processes, which does not reset by itself.
 
     Observations, rewards, flags and actions are in memory that all processes share. It owns all arrays that it returns;
-    the next call changes them. The processes end with the one that started them, however it ends.
+    the next call changes them. The processes end with the one that started them, however it ends. They start as this
+    program's `multiprocessing` does: a fork waits forever for a lock that another thread holds at that moment.
 
     After an exception out of `step` or `reset`, reset all environments before the next step.
 

@@ -11,7 +11,7 @@ from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import CHECK_WORKERS_S, Gatherer
 from rollfleet.learner.options import MANUAL, LearnerOptions
-from rollfleet.learner.round_shape import RoundShape
+from rollfleet.learner.rounds import RoundShape
 from rollfleet.learner.tally import Tally
 from rollfleet.schemes import scheme_of
 from rollfleet.transports.learner_side import Arrival, Peers, Transport

@@ -8,8 +8,7 @@ from dataclasses import replace
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
-from rollfleet.learner.round_shape import RoundShape
-from rollfleet.learner.rounds import Round
+from rollfleet.learner.rounds import Round, RoundShape
 from rollfleet.learner.run_state import RunState
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats

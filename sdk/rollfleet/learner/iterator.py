@@ -16,7 +16,6 @@ from rollfleet.learner.following import gatherer_over
 from rollfleet.learner.membership import Membership
 from rollfleet.learner.next_batch import NextBatch
 from rollfleet.learner.options import LearnerOptions
-from rollfleet.learner.outcome import Outcome
 from rollfleet.learner.public_calls import PublicCalls
 from rollfleet.learner.saved_state import checked
 from rollfleet.learner.tally import Tally
@@ -59,7 +58,7 @@ class BatchIterator(IterableDataset[Any]):
         self._membership = Membership(transport)
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
-        self._next_batch = NextBatch(self._weights, self._gatherer, Outcome(job.spec.collect, options))
+        self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
         self._value: Any = _NOTHING  # made and not yielded, because of Ctrl-C
 
     # --- iteration ---

@@ -1,42 +1,67 @@
-"""One iteration of the learner: broadcast if that is due, gather, join, post-process."""
+"""One iteration of the learner: broadcast if that is due, gather, join, post-process, store in a replay buffer."""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from rollfleet.data.batch import join
+from rollfleet.data.splitting import frames_of, rows_for, split_trajectories
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
-from rollfleet.learner.outcome import Outcome
+from rollfleet.learner.options import LearnerOptions
+from rollfleet.transports.learner_side import Arrival
+from rollfleet_api.collection import CollectSpec, TrajFormat
 from rollfleet_api.messages import LearnerPhase
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 
 class NextBatch:
     """Makes the value of the next iteration. After an exception, `make` continues where the last call ended.
 
+    It keeps a batch until all steps are done. After an error of `postproc` or of the buffer, `make` calls that same
+    step again, with the same value.
+
     Args:
         weights: The versions of the weights.
         gatherer: Gathers the workers' fragments.
-        outcome: Makes a batch of them.
+        collect: How the fragments of workers are joined, and their layout.
+        options: The learner's options.
     """
 
-    def __init__(self, weights: Broadcaster, gatherer: Gatherer, outcome: Outcome) -> None:
-        self._weights, self._gatherer, self._outcome = weights, gatherer, outcome
+    def __init__(self, weights: Broadcaster, gatherer: Gatherer, collect: CollectSpec, options: LearnerOptions) -> None:
+        self._weights, self._gatherer = weights, gatherer
+        self._cat_results = collect.cat_results
+        self._postproc = options.postproc
+        self._buffer = options.replay_buffer
+        steps = {
+            split_trajectories: bool(options.split_trajs),
+            frames_of: collect.traj_format is TrajFormat.CAT,
+            self._process: self._postproc is not None,
+            self._store: self._buffer is not None,
+        }
+        self._steps: list[Callable[[Any], Any]] = [step for step, wanted in steps.items() if wanted]
+        self._left: list[Callable[[Any], Any]] | None = None  # steps to do; None: there is no batch
+        self._value: Any = None
 
     def make(self) -> Any:
         """Return the value to yield; None: the batch is in the replay buffer.
 
         Raises:
             StopIteration: The job is complete.
+            JobInvalid: The fragments cannot be joined, or `postproc` returned None.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
         if self._gatherer.phase is LearnerPhase.PAUSE:
             raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
         try:
-            while not self._outcome.waits:
+            while self._left is None:
                 if self._gatherer.is_over():
                     break
                 self._gather()
             else:
-                return self._outcome.finish()
+                return self._finish()
         except StopIteration as error:  # it would end the learner's loop (PEP 479)
             raise RuntimeError("an environment, the policy, `postproc` or the buffer raised StopIteration") from error
         self._gatherer.complete()
@@ -47,6 +72,33 @@ class NextBatch:
             self._weights.send()
             self._gatherer.direct_async()
         if arrivals := self._gatherer.gather():
-            self._outcome.begin(arrivals, self._gatherer.shape)
+            self._begin(arrivals)
             self._gatherer.hand_over(arrivals)
             self._weights.count_batch()
+
+    def _begin(self, arrivals: Sequence[Arrival]) -> None:
+        """Join the arrivals into one batch, unless their workers have written them into the replay buffer."""
+        if any(arrival.stored for arrival in arrivals):
+            self._value, self._left = None, []
+            return
+        fragments = [arrival.batch for arrival in arrivals]
+        if (shape := self._gatherer.shape) is not None:
+            fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
+        self._value, self._left = join(fragments, self._cat_results), list(self._steps)
+
+    def _finish(self) -> Any:
+        while self._left:
+            self._value = self._left[0](self._value)
+            del self._left[0]
+        value, self._value, self._left = self._value, None, None
+        return value
+
+    def _process(self, batch: "TensorDict") -> Any:
+        assert self._postproc is not None
+        if (result := self._postproc(batch)) is None:
+            raise JobInvalid("`postproc` returned None; return the batch, or the value to yield in its place")
+        return result
+
+    def _store(self, batch: "TensorDict") -> None:
+        assert self._buffer is not None
+        self._buffer.extend(rows_for(self._buffer, batch))

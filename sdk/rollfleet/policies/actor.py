@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rollfleet.data.batch import ACTION, Key
 from rollfleet.data.tensor_memory import Array, as_array
-from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape
+from rollfleet.envs.space_tree import Space, SpaceTree, array_dtype, array_shape, unheld
 from rollfleet.envs.spaces import action_keys, observation_keys, tensor_dtype
 from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.exploration import exploration
@@ -84,6 +84,7 @@ class Actor:
         self.carried: list[Array] = [
             np.zeros((num_envs, *array_shape(leaf)), array_dtype(leaf)) for leaf in self.observations.leaves.values()
         ]
+        self._whole = [index for index, array in enumerate(self.carried) if array.dtype.kind in "iub"]
         self.device = _device(policy)
         self.action_of: Callable[[list[Array]], Any] = itemgetter(0) if self.actions.plain else self.actions.join
         self._inputs = [torch.from_numpy(array) for array in self.carried]
@@ -236,8 +237,11 @@ class Actor:
         """Carry the environments' `observation`, and the next state in `values`, to the next step.
 
         Raises:
-            EnvironmentInvalid: The observation has another shape than its space.
+            EnvironmentInvalid: The observation has another shape than its space, or a number that the space's dtype
+                cannot hold.
         """
+        if self._whole:
+            self._check_numbers(observation)
         if self._quick is not None:
             array = self.carried[0]
             if getattr(observation, "shape", None) != array.shape and np.shape(observation) != array.shape:
@@ -261,6 +265,7 @@ class Actor:
             observation: First observations, [envs, ...] of all environments; None: they are in `carried` already.
         """
         if observation is not None:
+            self._check_numbers(observation)
             for array, new in zip(self.carried, self.observations.split(observation), strict=False):
                 array[envs] = new[envs]
         if self._hidden is not None:
@@ -270,6 +275,16 @@ class Actor:
         if array.shape != self.carried[index].shape:
             raise self._misfit(index, array.shape)
         self.carried[index], self._inputs[index] = array, torch.from_numpy(array)
+
+    def _check_numbers(self, observation: Any) -> None:
+        leaves = self.observations.split(observation)
+        for index in self._whole:
+            dtype, found = self.carried[index].dtype, np.asarray(leaves[index])
+            if found.dtype is not dtype and (number := unheld(found, dtype)):
+                raise EnvironmentInvalid(
+                    f"the environments returned {shown(self.carried_keys[index])} of dtype {found.dtype}, such as "
+                    f"{number[0]}; their space has {dtype}: return that dtype, or declare the other one in the space"
+                )
 
     def _misfit(self, index: int, shape: tuple[int, ...]) -> EnvironmentInvalid:
         return EnvironmentInvalid(

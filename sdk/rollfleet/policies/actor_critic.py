@@ -1,6 +1,6 @@
 """The `mlp` policy: an actor and a critic, with a categorical, multi-categorical or (tanh-)normal distribution."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf, log, pi, prod, sqrt
 from typing import Any, Literal
 
@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
+from rollfleet.arguments import shown, whole_number
 from rollfleet.envs.spaces import supported, tensor_dtype
-from rollfleet.errors import PolicyInvalid
+from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.exploration import Exploration, exploration
 from rollfleet.policies.observation_encoder import ObservationEncoder
+from rollfleet_api.policy import Activation
 
 _HALF_LOG_2PI = 0.5 * log(2 * pi)
 _LOG_2 = log(2.0)
@@ -66,14 +68,21 @@ class ActorCritic(nn.Module):
             observation_space: The observation space of one environment.
             action_space: The action space of one environment.
             hidden: The width of each hidden layer; empty: a linear policy.
-            activation: The function after each hidden layer.
+            activation: The function after each hidden layer, in upper or lower case.
 
         Raises:
+            JobInvalid: `hidden` is no sequence of positive numbers, or there is no such activation.
             PolicyInvalid: The action space is a Dict, a Tuple, or a Box of integers or with bounds on one side only.
             EnvironmentInvalid: A space is not supported.
         """
         super().__init__()
-        self.hidden, self.activation = tuple(hidden), activation
+        if not isinstance(hidden, Iterable):
+            raise JobInvalid(f"hidden: expected a list of widths such as [64, 64], got {shown(hidden)}")
+        known = {each.lower(): each.value for each in Activation}
+        if (function := known.get(str(activation).lower())) is None:
+            raise JobInvalid(f"activation: expected one of {', '.join(known.values())}, got {shown(activation)}")
+        self.hidden = tuple(whole_number(width, "hidden", least=1) for width in hidden)
+        self.activation = function
         action_space = supported(action_space, "action", "policy mlp")
         self._encode = ObservationEncoder(supported(observation_space, "observation", "policy mlp"))
         self._choices: MultiCategorical | None = None
@@ -96,8 +105,8 @@ class ActorCritic(nn.Module):
                 f"policy mlp cannot act in {action_space}: it has several parts; flatten it in a wrapper, "
                 "or write a policy"
             )
-        self.actor = _tower(inputs, hidden, outputs, activation, head_gain=0.01)
-        self.critic = _tower(inputs, hidden, 1, activation, head_gain=1.0)
+        self.actor = _tower(inputs, self.hidden, outputs, self.activation, head_gain=0.01)
+        self.critic = _tower(inputs, self.hidden, 1, self.activation, head_gain=1.0)
 
     def forward(self, observation: Any) -> dict[str, Tensor]:
         """Choose actions.
@@ -275,7 +284,7 @@ class MultiCategorical(nn.Module):
 def _tower(inputs: int, hidden: Sequence[int], outputs: int, activation: str, *, head_gain: float) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [_linear(inputs, width, sqrt(2)), nn.ReLU() if activation == "Relu" else nn.Tanh()]
+        layers += [_linear(inputs, width, sqrt(2)), nn.ReLU() if activation == Activation.RELU else nn.Tanh()]
         inputs = width
     return nn.Sequential(*layers, _linear(inputs, outputs, head_gain))
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from torch import nn
 
-from rollfleet.envs.spaces import supported
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.actor_critic import ActorCritic
@@ -47,7 +46,7 @@ def make_policy(
         >>> env.close()
     """
     if spec.random is not None:
-        return RandomPolicy(supported(action_space, "action", "policy random"))
+        return RandomPolicy(action_space)
     policy: Policy
     if spec.mlp is not None:
         policy = ActorCritic(

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Generator, Tensor
 
 from rollfleet.envs.space_tree import ArraySpace, Space, SpaceTree, array_shape
-from rollfleet.envs.spaces import tensor_dtype
+from rollfleet.envs.spaces import supported, tensor_dtype
 
 
 class RandomPolicy:
@@ -26,7 +26,12 @@ class RandomPolicy:
     """
 
     def __init__(self, action_space: Space) -> None:
-        """Take the action space of a single environment; the observation gives the number of environments."""
+        """Take the action space of a single environment; the observation gives the number of environments.
+
+        Raises:
+            EnvironmentInvalid: The space is not supported.
+        """
+        supported(action_space, "action", "policy random")
         self._tree, self._uniform = SpaceTree(action_space), UniformActions(action_space)
 
     def __call__(self, observation: Any) -> Any:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rollfleet.data.batch import to_batch
+from rollfleet.data.batch import join, to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
-from rollfleet.learner.outcome import join_fragments
 from rollfleet.recording.segments import Record, describe, scan, segments_in
 from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
@@ -77,7 +76,7 @@ class Recording:
         for group in self._groups():
             batches = [arrival.batch for record in group if (arrival := self._arrival(record))]
             if batches:
-                yield join_fragments(batches, self.job.spec.collect.cat_results) if group[0].round else batches[0]
+                yield join(batches, self.job.spec.collect.cat_results) if group[0].round else batches[0]
 
     def arrivals(self) -> Iterator[Arrival]:
         """Iterate over the batches as each worker sent them, with their metadata.

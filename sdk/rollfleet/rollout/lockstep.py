@@ -8,11 +8,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, VERSION
-from rollfleet.data.storage import Storage
 from rollfleet.data.tensor_memory import Array
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.rollout.episodes import FinalObservations
-from rollfleet.rollout.stepper import Collected, StepContext, check_outcome
+from rollfleet.rollout.stepper import Collected, StepContext, Storage, check_outcome
 
 
 class LockstepStepper:

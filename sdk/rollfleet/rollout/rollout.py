@@ -9,7 +9,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from rollfleet.data.batch import INFO, IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, Fragment, Key
-from rollfleet.data.storage import Layout, Storage
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
 from rollfleet.envs.serial import SerialVectorEnv
@@ -23,7 +22,7 @@ from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
-from rollfleet.rollout.stepper import Collected, StepContext, Stepper
+from rollfleet.rollout.stepper import Collected, Layout, StepContext, Stepper, Storage
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
 from rollfleet.system.interrupts import interruptible

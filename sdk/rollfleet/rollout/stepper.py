@@ -1,14 +1,16 @@
-"""The seam between a rollout and the ways in which it steps environments."""
+"""The seam between a rollout and the ways in which it steps environments, and the memory that they fill."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from rollfleet.data.storage import Storage
-from rollfleet.data.tensor_memory import Array
+from rollfleet.data.batch import REWARD, STEP_COUNT, TERMINATED, TRAJECTORY, TRUNCATED, Key
+from rollfleet.data.tensor_memory import Array, as_array
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor import Actor
@@ -16,6 +18,41 @@ from rollfleet.rollout.episodes import EpisodeCounts
 from rollfleet.rollout.infos import Infos
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec
+
+Layout: TypeAlias = Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]
+
+_FIXED: Layout = {
+    REWARD: (torch.float32, (1,)),
+    TERMINATED: (torch.bool, (1,)),
+    TRUNCATED: (torch.bool, (1,)),
+    TRAJECTORY: (torch.int64, ()),
+}
+_SCALARS = (REWARD, TERMINATED, TRUNCATED, STEP_COUNT)
+
+
+class Storage:
+    """Preallocated memory for all values of a fragment, [envs, frames].
+
+    Readers get torch tensors, and the loop that writes gets numpy views of them.
+
+    Attributes:
+        tensors: By key, contiguous, [envs, frames, ...].
+        arrays: Views of the same memory. Flags, reward and step_count lack their last dimension of 1; bfloat16 is
+            int16.
+    """
+
+    def __init__(self, layout: Layout, envs: int, frames: int) -> None:
+        """Allocate the values that every fragment has, and those in `layout`."""
+        # Policies run in inference mode; memory that is allocated there could not be trained on.
+        with torch.inference_mode(False):
+            self.tensors: dict[Key, Tensor] = {
+                key: torch.zeros((envs, frames, *shape), dtype=dtype, device="cpu")
+                for key, (dtype, shape) in {**layout, **_FIXED}.items()
+            }
+        self.arrays: dict[Key, Array] = {
+            key: as_array(tensor)[..., 0] if key in _SCALARS else as_array(tensor)
+            for key, tensor in self.tensors.items()
+        }
 
 
 class StepContext(NamedTuple):

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, REWARD, TERMINATED, TRAJECTORY, TRUNCATED, Fragment, Key
-from rollfleet.data.storage import Storage
 from rollfleet.data.tensor_memory import Array
-from rollfleet.rollout.stepper import Collected
+from rollfleet.rollout.stepper import Collected, Storage
 
 Piece = dict[Key, Tensor]
 

@@ -17,7 +17,7 @@ from rollfleet_api.messages import Control, LearnerPhase, WorkerState
 from rollfleet_api.validation import parse_job
 
 ENVS, STEPS = 2, 4
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class Marked(nn.Module):

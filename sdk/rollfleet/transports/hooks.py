@@ -68,4 +68,4 @@ def _imported(collect: CollectSpec, name: str) -> Any:
         return None if entrypoint is None else load(entrypoint)
     except ValueError as error:
         alias = CollectSpec.model_fields[name].alias
-        raise JobInvalid(f"collect.{alias}: {error}") from error
+        raise JobInvalid(f"{name} (`collect.{alias}`): {error}") from error

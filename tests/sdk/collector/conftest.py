@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -12,19 +12,18 @@ import torch
 
 from rollfleet import Collector
 from rollfleet.learner.construction import construct
-from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
-from rollfleet_api.job import CollectorJob, Metadata
+from rollfleet_api.job import Metadata, Vectorization
 from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
     from tests.job_server import Server
 from tests.sdk.collector.given_keywords import keywords_of
-from tests.sdk.collector.places import FORKED, Collect, CollectInProcesses
+from tests.sdk.collector.places import Collect, CollectInProcesses
 
 
 class CollectOverNats(Collect):
@@ -47,11 +46,16 @@ class CollectOverNats(Collect):
         metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
         job = job.model_copy(update={"metadata": metadata, "spec": spec})
         admin = self._server.link()
-        admin.call(deprovision(admin), timeout_s=10)
-        admin.call(provision(admin, job), timeout_s=10)
-        for index in range(job.spec.workers):
-            link = self._server.link(Role.WORKER)
-            thread = threading.Thread(target=partial(_work, link, job, construction.workload, index), daemon=True)
+        admin.call(deprovision(admin), timeout_s=60)
+        admin.call(provision(admin, job), timeout_s=60)
+        builds = [cache(partial(self._build, construction.workload, index)) for index in range(job.spec.workers)]
+        if job.spec.env.vectorization is Vectorization.ASYNC:
+            # Before a worker runs: a process of environments is a fork, and would wait forever for a lock that another
+            # worker's thread holds at that moment, such as torch's while it seeds.
+            for build in builds:
+                build()
+        for build in builds:
+            thread = threading.Thread(target=_work, args=(build,), daemon=True)
             self._stack.callback(_join, thread)
             thread.start()
         device = torch.device(keywords["device"]) if "device" in keywords else None
@@ -60,10 +64,13 @@ class CollectOverNats(Collect):
         options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
         return self._kept(Collector.over(transport, job, policy, **options))
 
+    def _build(self, workload: Workload, index: int) -> tuple[NatsWorkerTransport, Worker]:
+        transport = NatsWorkerTransport(self._server.link(Role.WORKER), index)
+        return transport, Worker(transport, workload, index)
 
-def _work(link: Link, job: CollectorJob, workload: Workload, index: int) -> None:
-    transport = NatsWorkerTransport(link, index)
-    worker = Worker(transport, workload, index)
+
+def _work(build: Callable[[], tuple[NatsWorkerTransport, Worker]]) -> None:
+    transport, worker = build()
     try:
         worker.run()
     except Exception as error:
@@ -74,7 +81,7 @@ def _work(link: Link, job: CollectorJob, workload: Workload, index: int) -> None
 
 
 def _join(thread: threading.Thread) -> None:
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive(), "a worker did not leave"
 
 
@@ -84,17 +91,14 @@ def _place(request: pytest.FixtureRequest, stack: ExitStack) -> Collect:
     return CollectInProcesses(stack) if request.param == "processes" else Collect(stack)
 
 
-PROCESSES = pytest.param("processes", marks=FORKED)
-
-
-@pytest.fixture(params=["here", PROCESSES, "nats"])
+@pytest.fixture(params=["here", "processes", "nats"])
 def collect(request: pytest.FixtureRequest) -> Iterator[Collect]:
     """Makes collectors on each transport in turn."""
     with ExitStack() as stack:
         yield _place(request, stack)
 
 
-@pytest.fixture(params=[PROCESSES, "nats"])
+@pytest.fixture(params=["processes", "nats"])
 def apart(request: pytest.FixtureRequest) -> Iterator[Collect]:
     """Makes collectors with two workers outside of the learner, on each such transport in turn."""
     with ExitStack() as stack:

@@ -1,14 +1,9 @@
 """Collectors on each transport, made from the same keywords, which work alike on all of them."""
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import pytest
+from typing import Any, ClassVar
 
 from rollfleet import Collector
-
-if TYPE_CHECKING:
-    pass
 
 
 class Collect:
@@ -43,8 +38,3 @@ class CollectInProcesses(Collect):
         """Make a collector with worker processes."""
         mine: dict[str, Any] = {"workers": self.workers, "start_method": "fork"}
         return self._kept(Collector(env, policy, **mine | keywords))
-
-
-# Python 3.12 and newer warn about forks of processes with threads, such as torch's. These workers end before a thread
-# could matter.
-FORKED = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

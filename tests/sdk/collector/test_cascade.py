@@ -33,26 +33,21 @@ class Constant(nn.Module):
 
 
 class Nested(gymnasium.Env[Any, Any]):
-    """Steps by a batch of two inner worker processes; observes the weight, action and version of each."""
+    """Steps by a batch of an inner worker process; observes its weight, action and version."""
 
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (6,))
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, weights_interval: int = 0) -> None:
         self.policy = Constant(-1)
         self.inner = Collector(
-            "CartPole-v1",
-            self.policy,
-            workers=2,
-            num_envs=1,
-            frames_per_batch=4,
-            weights_interval=weights_interval,
+            "CartPole-v1", self.policy, workers=1, num_envs=1, frames_per_batch=4, weights_interval=weights_interval
         )
         self.receive_weights = self.inner.receive_weights
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        return np.zeros(6, np.float32), {}
+        return np.zeros(3, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         batch = next(self.inner)
@@ -77,7 +72,7 @@ def test_the_workers_of_an_environments_own_collector_act_on_the_learners_weight
         shown = 2.0 + version
         assert (batch["shown"] == shown).all()
         assert (batch[VERSION] == version).all()
-        expected = torch.tensor([shown, shown, shown % 2, shown % 2, version, version])
+        expected = torch.tensor([shown, shown % 2, version])
         assert (batch["next", "observation"] == expected).all()
         with torch.no_grad():
             policy.weight.add_(1)
@@ -87,14 +82,14 @@ def test_the_workers_of_an_environments_own_collector_act_on_the_learners_weight
 
 @pytest.mark.parametrize("weights_interval", [1, 2])
 def test_the_outer_learners_version_numbers_hold_whatever_the_inner_interval_is(
-    collect: "Collect", weights_interval: int
+    here: Callable[..., Collector], weights_interval: int
 ) -> None:
     policy = Constant(3)
     keywords: dict[str, Any] = {"env_kwargs": {"weights_interval": weights_interval}, "weights_interval": 2}
-    for number, batch in enumerate(islice(collect(Nested, policy, **keywords, **OPTIONS), 5)):
+    for number, batch in enumerate(islice(here(Nested, policy, **keywords, **OPTIONS), 5)):
         version = 1 + number // 2
         assert (batch[VERSION] == version).all()
-        assert (batch["next", "observation"][..., -2:] == version).all()
+        assert (batch["next", "observation"][..., -1] == version).all()
 
 
 def test_a_received_version_without_a_number_leaves_the_inner_interval_as_it_was(collect: "Collect") -> None:
@@ -103,12 +98,12 @@ def test_a_received_version_without_a_number_leaves_the_inner_interval_as_it_was
     assert [int(batch[VERSION].unique()) for batch in islice(collector, 3)] == [1, 2, 3]
 
 
-def test_only_workers_that_were_sent_weights_pass_them_on(apart: "Collect") -> None:
-    collector = apart(Nested, Constant(3), weights_interval=0, **OPTIONS)
+def test_only_workers_that_were_sent_weights_pass_them_on(processes: "Collect") -> None:
+    collector = processes(Nested, Constant(3), weights_interval=0, **OPTIONS)
     next(collector)
     collector.update_policy_weights_(Constant(4), worker_ids=1)
     batch = next(collector)
-    assert batch["next", "observation"][:, -1].tolist() == [[3, 3, 1, 1, 1, 1], [4, 4, 0, 0, 2, 2]]
+    assert batch["next", "observation"][:, -1].tolist() == [[3, 1, 1], [4, 0, 2]]
 
 
 class WithCollector(nn.Module):

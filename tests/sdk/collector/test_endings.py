@@ -45,7 +45,6 @@ def test_the_end_of_the_with_block_does_not_raise_it_a_second_time_either(apart:
             collector.update_policy_weights_({}, worker_ids=9)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Collector]) -> None:
     """In mode async a worker may break while the learner is busy with the batch before."""
     collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
@@ -67,7 +66,6 @@ class Closing(CountingEnv):
         (self._folder / "closed").touch()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize(("timeout_s", "closed"), [(0.01, False), (60.0, True)])
 def test_workers_have_timeout_s_to_end_in_order(
     processes: "Collect", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float, closed: bool

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from tests.sdk.collector.places import FORKED
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
@@ -37,7 +36,6 @@ def drawn(collector: Any) -> torch.Tensor:
     return torch.cat([batch["observation"].clone() for batch in islice(collector, 3)], 1)
 
 
-@FORKED
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
 def test_no_two_environments_of_processes_draw_the_same_numbers(processes: "Collect", options: dict[str, Any]) -> None:
     seen = drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options))
@@ -51,7 +49,6 @@ def test_no_two_environments_draw_the_same_numbers_in_processes_of_their_own(her
         assert len(seen[..., kind].unique()) == seen[..., kind].numel()
 
 
-@FORKED
 @pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
 def test_a_seed_gives_the_same_numbers_again(processes: "Collect", options: dict[str, Any]) -> None:
     one, same, other = (

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from tests.sdk.collector.places import FORKED
 from torch import Tensor, nn
 
 from rollfleet import ActorCritic
@@ -53,7 +52,6 @@ class Difference:
         return (at - (at if last is None else last))[:, :2]
 
 
-@FORKED
 @pytest.mark.parametrize("as_dict", [False, True], ids=["plain", "dict"])
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_a_policy_may_keep_its_observations(collect: "Collect", vectorization: str, as_dict: bool) -> None:
@@ -88,7 +86,6 @@ class Keeping(gymnasium.Env[Any, Any]):
         return np.full(3, len(self._actions), np.float32), float(sum(map(np.sum, self._actions))), False, False, {}
 
 
-@FORKED
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize("plain", [False, True], ids=["actor and critic", "module"])
 def test_an_environment_may_keep_its_actions(collect: "Collect", vectorization: str, plain: bool) -> None:
@@ -147,7 +144,6 @@ def test_the_learner_trains_on_what_its_own_policy_kept(here: Any) -> None:
     next(collector)
 
 
-@FORKED
 def test_weights_reach_a_policy_that_has_replaced_its_buffers(apart: "Collect") -> None:
     policy = RunningMean()
     collector = apart("CartPole-v1", policy, num_envs=2, frames_per_batch=64)

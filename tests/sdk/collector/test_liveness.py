@@ -130,6 +130,19 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     assert collector.stats().waited_for_weights_s == 0
 
 
+def test_the_workers_wait_for_the_next_round_is_counted(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    worker = start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
+    collector = connect()
+    next(collector)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    (before,) = collector._transport.workers().values()
+    next(collector)
+    wait_until(lambda: collector._transport.workers()[0].waited_for_round_s > before.waited_for_round_s)
+    assert collector.stats().waited_for_weights_s == 0
+
+
 def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
     worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")

@@ -1,6 +1,7 @@
 """Where a worker's environments step, and workers that join and leave during a run, through the public interface."""
 
 import os
+import threading
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import psutil
 import pytest
 import torch
 from tests.sdk.collector.counting import always_0
-from tests.sdk.collector.places import FORKED, CollectInProcesses
+from tests.sdk.collector.places import CollectInProcesses
 
 from rollfleet.errors import JobInvalid
 from rollfleet.rollout.trajectory_ids import split
@@ -41,7 +42,6 @@ def pids(batch: Any) -> list[set[int]]:
 
 
 @pytest.mark.slow
-@FORKED
 @pytest.mark.parametrize(
     ("options", "processes"),
     [
@@ -68,8 +68,20 @@ def test_env_processes_sets_the_processes_of_a_workers_environments(
     assert not any(psutil.pid_exists(pid) for pid in everyone)
 
 
+@pytest.mark.parametrize("collect", ["nats"], indirect=True)
+def test_processes_of_environments_are_forked_before_a_worker_in_a_thread_runs(collect: "Collect") -> None:
+    """A fork would wait forever for a lock that another worker's thread holds."""
+    built: list[threading.Thread] = []
+    collect(
+        "CartPole-v1",
+        frames_per_batch=16,
+        vectorization="async",
+        init_fn=lambda: built.append(threading.current_thread()),
+    )
+    assert built == [threading.current_thread()] * collect.workers
+
+
 @pytest.mark.slow
-@FORKED
 def test_frames_do_not_depend_on_where_environments_step(collect: "Collect") -> None:
     found = []
     for options in ({}, {"vectorization": "async"}, {"vectorization": "async", "env_processes": 2}):
@@ -110,7 +122,6 @@ def test_backend_envpool_collects_from_its_pools(collect: "Collect") -> None:
 # --- workers come and go -------------------------------------------------------------------------------------------
 
 
-@FORKED
 def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processes: "Collect") -> None:
     collector = processes(Placed, always_0, num_envs=2, frames_per_batch=48)
     expected = 0
@@ -137,7 +148,6 @@ def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processe
     check(next(collector), {1, 4})
 
 
-@FORKED
 def test_in_mode_async_joining_workers_are_heard_and_leaving_ones_lose_nothing(processes: "Collect") -> None:
     collector = processes("CartPole-v1", num_envs=2, frames_per_batch=16, mode="async")
     seen: dict[int, list[Any]] = {}

@@ -10,7 +10,6 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
-from tests.sdk.collector.places import FORKED
 from torch import Tensor
 
 from rollfleet import ActorCritic, Collector
@@ -114,7 +113,6 @@ def test_one_seed_gives_the_same_batches_bit_for_bit_in_every_place(collect: "Co
             assert torch.equal(value, other[key]), key
 
 
-@FORKED
 def test_two_runs_of_several_workers_are_the_same_in_every_place(apart: "Collect", processes: "Collect") -> None:
     """The policy draws no random numbers: the workers over NATS are threads here, and share torch's generators."""
     keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 160, "total_frames": 800, "seed": SEED}

@@ -13,7 +13,6 @@ import torch
 from tensordict import TensorDict
 from tests.sdk.collector import counting
 from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of
-from tests.sdk.collector.places import FORKED
 from tests.waiting import wait_until
 
 from rollfleet import Collector, ReplayBuffer
@@ -24,7 +23,6 @@ from rollfleet.testing import CountingEnv
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
 
-pytestmark = FORKED
 FILLED: dict[str, Any] = OPTIONS | {"workers": 2, "start_method": "fork"}
 
 
@@ -72,8 +70,7 @@ def whole_trajectories_of(buffer: ReplayBuffer) -> dict[int, list[int]]:
     return {worker: [] for worker, *_ in steps}
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("mode", "start_method"), [("sync", "fork"), ("async", "fork"), ("async", "spawn")])
 def test_workers_fill_a_shared_buffer_and_no_batch_goes_through_the_learner(
     fill: Fill, mode: str, start_method: str
 ) -> None:

@@ -27,11 +27,8 @@ from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobInvalid
 
 FORK = multiprocessing.get_context("fork")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 NUMBERS = 10**9  # numbers that each writer has for its rows
-
-# From 3.12 on Python warns of forks of processes with threads, such as torch's.
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
 def frames(*numbers: int) -> TensorDict:

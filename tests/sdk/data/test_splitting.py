@@ -97,6 +97,12 @@ def test_ids_may_have_another_key_and_the_mask_is_beside_them(keywords: dict[str
     assert split[(*ids[:-1], "mask")].tolist() == [[True, True], [True, False]]
 
 
+@pytest.mark.parametrize("batch", [None, 5, {"frame": torch.arange(3)}], ids=str)
+def test_what_is_no_batch_is_refused(batch: Any) -> None:
+    with pytest.raises(JobInvalid, match=r"^batch: expected a TensorDict \[\.\.\., T\], got "):
+        split_trajectories(batch)
+
+
 def test_a_batch_without_ids_and_flags_is_refused() -> None:
     with pytest.raises(JobInvalid, match=r"no trajectory ids \('traj_ids',\), and no flags \('next', 'done'\)"):
         split_trajectories(TensorDict({"frame": torch.arange(3)}, batch_size=[3]))

@@ -81,6 +81,50 @@ def test_an_observation_of_another_shape_is_refused(rollout_of: Callable[..., Ro
     assert "\n" not in str(caught.value)
 
 
+UNHELD: dict[str, tuple[Space[Any], Any, str]] = {
+    "a scaled image": (
+        IMAGE,
+        np.full((4, 4, 3), 0.5, np.float32),
+        "float32, such as 0.5; its observation space has uint8",
+    ),
+    "a bright image": (IMAGE, np.full((4, 4, 3), 300), "int64, such as 300; its observation space has uint8"),
+    "a negative number": (IMAGE, np.full((4, 4, 3), -1, np.int8), "int8, such as -1; its observation space has uint8"),
+    "no number": (IMAGE, np.full((4, 4, 3), np.nan), "float64, such as nan; its observation space has uint8"),
+    "a leaf of a Dict": (PAIR, {"camera": np.full((4, 4, 3), 0.5), "speed": np.zeros(1)}, "such as 0.5 at ['camera']"),
+}
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+@pytest.mark.parametrize("name", UNHELD)
+def test_numbers_that_the_spaces_dtype_cannot_hold_are_refused(
+    rollout_of: Callable[..., Rollout], name: str, when: str
+) -> None:
+    space, wrong, message = UNHELD[name]
+    right = space.sample()
+    rollout = rollout_of(space, *((wrong, right) if when == "reset" else (right, wrong)))
+    with pytest.raises(EnvironmentInvalid) as caught:
+        rollout.collect(version=0)
+    assert "environment 0 (<Returning instance>) returned an observation of dtype " in str(caught.value)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [(0.7, 1), (1, 0.7)], ids=["reset", "step"])
+@pytest.mark.parametrize("space", [Discrete(5), Dict(state=Discrete(5))], ids=["plain", "dict"])
+def test_a_state_that_is_no_whole_number_is_refused(
+    rollout_of: Callable[..., Rollout], space: Space[Any], values: tuple[float, float]
+) -> None:
+    returned = values if isinstance(space, Discrete) else [{"state": value} for value in values]
+    with pytest.raises(EnvironmentInvalid, match=r"float64, such as 0\.7.*; its observation space has int64"):
+        rollout_of(space, *returned).collect(version=0)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64, np.int16], ids=lambda dtype: dtype.__name__)
+def test_numbers_of_another_dtype_are_taken_if_they_fit(rollout_of: Callable[..., Rollout], dtype: Any) -> None:
+    fragment = rollout_of(IMAGE, np.full((4, 4, 3), 7, dtype), np.full((4, 4, 3), 255, dtype)).collect(version=0)
+    assert fragment.steps[("observation",)][0, :, 0, 0, 0].tolist() == [7, 255, 255]
+
+
 def test_lists_and_numbers_that_fit_are_taken(rollout_of: Callable[..., Rollout]) -> None:
     fragment = rollout_of(VECTOR, [0.0] * 4, [0.25, 0.5, 0.75, 1.0]).collect(version=0)
     assert fragment.steps[("observation",)][0, 1].tolist() == [0.25, 0.5, 0.75, 1.0]
@@ -107,10 +151,10 @@ def test_a_reward_that_is_no_number_is_refused(rollout_of: Callable[..., Rollout
 class Together(VectorEnv[Any, Any, Any]):
     """A vector environment that returns values for one environment."""
 
-    def __init__(self, mode: AutoresetMode, **wrong: Any) -> None:
+    def __init__(self, mode: AutoresetMode, space: Space[Any] = VECTOR, **wrong: Any) -> None:
         self.num_envs, self.metadata, self._wrong = 3, {"autoreset_mode": mode}, wrong
-        self.single_observation_space, self.single_action_space = VECTOR, Discrete(2)
-        self.observation_space, self.action_space = batch_space(VECTOR, 3), batch_space(Discrete(2), 3)
+        self.single_observation_space, self.single_action_space = space, Discrete(2)
+        self.observation_space, self.action_space = batch_space(space, 3), batch_space(Discrete(2), 3)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return self._wrong.get("first", np.zeros((3, 4))), {}
@@ -137,3 +181,18 @@ def test_a_vector_environment_returns_values_of_all(mode: AutoresetMode, wrong: 
     with pytest.raises(EnvironmentInvalid) as caught:
         rolling(Together(mode, **wrong)).collect(version=0)
     assert shape in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=str)
+@pytest.mark.parametrize("when", ["first", "observation"])
+@pytest.mark.parametrize("space", [IMAGE, Dict(camera=IMAGE)], ids=["plain", "dict"])
+def test_a_vector_environment_returns_numbers_that_its_space_holds(
+    mode: AutoresetMode, when: str, space: Space[Any]
+) -> None:
+    zeros, scaled = np.zeros((3, 4, 4, 3)), np.full((3, 4, 4, 3), 0.5, np.float32)
+    values = {"first": zeros, "observation": zeros, when: scaled}
+    env = Together(
+        mode, space, **{name: value if space is IMAGE else {"camera": value} for name, value in values.items()}
+    )
+    with pytest.raises(EnvironmentInvalid, match=r"of dtype float32, such as 0\.5; .* has uint8"):
+        rolling(env).collect(version=0)

@@ -142,6 +142,14 @@ def test_an_invalid_value_is_refused_by_its_keyword(keywords: dict[str, Any], me
 
 
 @pytest.mark.parametrize("places", [{}, {"workers": 2}], ids=["here", "processes"])
+def test_a_class_is_no_policy(places: dict[str, Any]) -> None:
+    with pytest.raises(
+        PolicyInvalid, match=r"^policy is the class Identity; pass an object of it, or `policy_factory=`$"
+    ):
+        Collector("CartPole-v1", nn.Identity, frames_per_batch=8, **places)
+
+
+@pytest.mark.parametrize("places", [{}, {"workers": 2}], ids=["here", "processes"])
 def test_a_policy_that_cannot_be_called_is_refused_before_workers_start(places: dict[str, Any]) -> None:
     with pytest.raises(PolicyInvalid, match=r"a policy is an nn.Module or another callable, not a int"):
         Collector("CartPole-v1", 5, frames_per_batch=8, **places)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import AffineTransform, TanhTransform
 
-from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
+from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.exploration import Exploration, exploration, exploring
 from rollfleet.policies.actor_critic import PRE_TANH_LIMIT, ActorCritic
 from rollfleet.policies.factory import make_policy
@@ -199,6 +199,33 @@ def test_exploration_is_random_outside_and_nests() -> None:
             assert exploration() is Exploration.MODE
         assert exploration() is Exploration.MEAN
     assert exploration() is Exploration.RANDOM
+
+
+@pytest.mark.parametrize("name", ["Relu", "relu", "RELU"])
+def test_an_activation_is_named_in_any_case(name: Any) -> None:
+    policy = ActorCritic(FREE, Discrete(2), hidden=np.array([8]), activation=name)  # type: ignore[arg-type]
+    assert isinstance(policy.actor[1], torch.nn.ReLU)
+    assert (policy.hidden, policy.activation) == ((8,), "Relu")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"activation": "gelu"}, "activation: expected one of Tanh, Relu, got 'gelu'"),
+        ({"activation": None}, "activation: expected one of Tanh, Relu, got None"),
+        ({"hidden": 64}, r"hidden: expected a list of widths such as \[64, 64\], got 64"),
+        ({"hidden": [64.0]}, r"hidden: expected an int, got 64\.0"),
+        ({"hidden": [0]}, "hidden: must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_layer_is_named(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobInvalid, match=f"^{message}$"):
+        ActorCritic(FREE, Discrete(2), **keywords)
+
+
+def test_a_random_policy_takes_a_space() -> None:
+    with pytest.raises(EnvironmentInvalid, match=r"policy random: action space 5 is not a gymnasium\.Space"):
+        RandomPolicy(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("space", [Discrete(3, start=4), TORQUES])

@@ -58,8 +58,7 @@ def collector(**options: Any) -> Collector:
     return Collector("CartPole-v1", policy, **small | options)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(("start_method", "vectorization"), [("fork", "sync"), ("fork", "async"), ("spawn", "async")])
 def test_shutdown_leaves_nothing_behind(start_method: str, vectorization: str) -> None:
     import tensordict  # noqa: F401  # its import opens descriptors too
 

@@ -325,7 +325,9 @@ def test_workers_share_the_cpus(
     assert "3 threads" in capfd.readouterr().err
 
 
-def test_fork_does_not_wait_for_missing_threads_of_torch(start: Start) -> None:
+def test_fork_does_not_wait_for_missing_threads_of_torch(start: Start, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(2)
     product = torch.rand(512, 512)
     _ = product @ product  # now torch has threads here
     transport = start(lambda: Faulty(lambda: product @ product))

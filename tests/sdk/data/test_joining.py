@@ -4,9 +4,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rollfleet.data.batch import MASK, TRAJECTORY
+from rollfleet.data.batch import MASK, TRAJECTORY, join
 from rollfleet.errors import JobInvalid
-from rollfleet.learner.outcome import join_fragments
 from rollfleet_api.job import CatResults
 
 
@@ -29,7 +28,7 @@ def test_fragments_are_joined_as_asked_in_the_order_of_the_workers(
     how: CatResults, shape: tuple[int, ...], names: list[str | None]
 ) -> None:
     fragments = [fragment(worker) for worker in range(3)]
-    batch = join_fragments(fragments, how)
+    batch = join(fragments, how)
     assert batch.batch_size == shape
     assert batch.names == names
     for worker in range(3):
@@ -45,7 +44,7 @@ def test_fragments_are_joined_as_asked_in_the_order_of_the_workers(
 
 @pytest.mark.parametrize("how", list(CatResults))
 def test_a_shorter_fragment_is_padded_and_masked(how: CatResults) -> None:
-    batch = join_fragments([fragment(0), fragment(1, time=1)], how)
+    batch = join([fragment(0), fragment(1, time=1)], how)
     assert batch.numel() == 12
     mask = batch[MASK]
     assert int(mask.sum()) == 8
@@ -57,22 +56,22 @@ def test_a_shorter_fragment_is_padded_and_masked(how: CatResults) -> None:
 def test_one_fragment_with_a_mask_gives_all_fragments_a_mask() -> None:
     masked = fragment(1)
     masked[MASK] = torch.tensor([[True, True, False], [True, False, False]])
-    batch = join_fragments([fragment(0), masked], CatResults.ENVS)
+    batch = join([fragment(0), masked], CatResults.ENVS)
     assert batch[MASK].sum(1).tolist() == [3, 3, 2, 1]
 
 
 def test_a_single_fragment_is_returned_as_it_is() -> None:
     only = fragment(0)
-    assert join_fragments([only], CatResults.ENVS) is only
-    assert join_fragments([only], CatResults.STACK).batch_size == (1, 2, 3)
+    assert join([only], CatResults.ENVS) is only
+    assert join([only], CatResults.STACK).batch_size == (1, 2, 3)
 
 
 @pytest.mark.parametrize("how", [CatResults.TIME, CatResults.STACK])
 def test_workers_with_different_numbers_of_environments_are_joined_along_environments_only(how: CatResults) -> None:
     fragments = [fragment(0, envs=2), fragment(1, envs=3)]
     with pytest.raises(JobInvalid, match=r"workers with 2, 3 environments cannot be joined .* cat_results 'envs'"):
-        join_fragments(fragments, how)
-    assert join_fragments(fragments, CatResults.ENVS).batch_size == (5, 3)
+        join(fragments, how)
+    assert join(fragments, CatResults.ENVS).batch_size == (5, 3)
 
 
 @pytest.mark.parametrize("how", list(CatResults))
@@ -80,4 +79,4 @@ def test_fragments_of_different_environments_are_refused_by_key(how: CatResults)
     other = fragment(1)
     other["frame"] = other["frame"].float()
     with pytest.raises(JobInvalid, match="frame"):
-        join_fragments([fragment(0), other], how)
+        join([fragment(0), other], how)
