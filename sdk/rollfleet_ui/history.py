@@ -81,7 +81,7 @@ class Series:
     def points(self) -> History:
         """Return all points, with fractions limited to 0 to 1."""
         return History.model_construct(
-            time=[round(time_s, 1) for time_s in self._times],
+            time=[_tenths(time_s) for time_s in self._times],
             series={name: [_short(value, name) for value in kept] for name, kept in self._values.items()},
         )
 
@@ -210,6 +210,11 @@ def _read(packed: bytes) -> _Saved:
     ):
         raise HistoryInvalid("the history has series of unknown names, or of different lengths")
     return saved
+
+
+def _tenths(time_s: float) -> float:
+    """Round a time to tenths, but never to the next second: its point would merge with that second's."""
+    return round(time_s - 0.1 if round(time_s, 1) // 1 > time_s // 1 else time_s, 1)
 
 
 def _short(value: float, name: str) -> float | None:

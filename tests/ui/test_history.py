@@ -156,6 +156,16 @@ def test_fields_that_a_later_version_adds_are_ignored() -> None:
     assert [each.kind for each in read.moments] == ["Teleported"]
 
 
+def test_no_points_become_one_because_their_times_were_rounded() -> None:
+    history = JobHistory()
+    for time_s in (12.97, 13.4, 14.1):
+        history.series.add(time_s, {"frames": time_s})
+    restored = JobHistory.from_bytes(history.to_bytes())
+    restored.merge(JobHistory())
+    assert len(restored.series) == 3
+    assert restored.series.points() == history.series.points()
+
+
 def test_histories_of_before_and_after_a_restart_become_one() -> None:
     before, after = JobHistory(), JobHistory()
     before.note(0.0, Happened.CREATED, "created")
