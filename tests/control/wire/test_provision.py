@@ -155,7 +155,7 @@ async def test_workers_and_learner_can_tell_a_deleted_job_from_one_that_is_out_o
     job = site.job()
     await site.nats.provision(job)
     stream = subjects_of(job).state_stream
-    subject = subjects_of(job).exists if role is Role.WORKER else subjects_of(job).state_info
+    subject = subjects_of(job).state_info if role is Role.LEARNER else subjects_of(job).exists
     request = Request(subject=subject)
     async with site.guest(job, role) as guest, site.administrator(subjects_of(job)) as administrator:
 

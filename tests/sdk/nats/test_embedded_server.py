@@ -60,7 +60,7 @@ async def test_two_servers_at_once_have_different_ports_and_passwords(tmp_path: 
         assert all(listens(port_of(server)) for server in servers)
         assert len({server.host_port for server in servers}) == 2
         passwords = [password for server in servers for password in server.passwords.values()]
-        assert len(set(passwords)) == 2 * len({ADMIN, *Role}) == 6
+        assert len(set(passwords)) == 2 * len({ADMIN, *Role}) == 8
     finally:
         await asyncio.gather(*map(stop, servers))
 
