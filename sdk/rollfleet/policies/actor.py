@@ -333,6 +333,13 @@ class Actor:
 
     def _cast(self, arrays: list[Array]) -> list[Array]:
         for index, dtype in self._casts:
+            if self._layout[self.keys[index]][0] is torch.bfloat16:
+                arrays[index] = torch.from_numpy(arrays[index]).view(torch.bfloat16).float().numpy()
+            if number := unheld(arrays[index], dtype):
+                raise PolicyInvalid(
+                    f"the policy returned {shown(self.keys[index])} with {number[0]}, which the action space's {dtype} "
+                    "cannot hold"
+                )
             arrays[index] = arrays[index].astype(dtype)
         return arrays
 

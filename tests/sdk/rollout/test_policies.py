@@ -1,7 +1,10 @@
 """Policies that a rollout accepts, and its errors for those that it refuses."""
 
 from collections.abc import Callable
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -64,6 +67,37 @@ def test_all_outputs_of_a_policy_are_in_the_batch() -> None:
     assert torch.equal(batch["nested", "half"], batch["observation"].half())
     assert torch.equal(batch["also", "nested"], batch["observation"].sum(-1).bfloat16())
     assert torch.equal(batch["flag"], batch["observation"] > 0)
+
+
+def test_an_action_of_bfloat16_keeps_its_value() -> None:
+    rollout = rollout_of(PENDULUM, lambda observation: torch.full((2, 1), 0.5, dtype=torch.bfloat16))
+    batch = to_batch(rollout.collect(version=0))
+    assert (batch["action"] == 0.5).all()
+
+
+def test_an_action_that_the_dtype_of_its_space_cannot_hold_is_refused() -> None:
+    def policy(observation: Tensor) -> Tensor:
+        return torch.full((2, 1), 255 if first else 256)
+
+    rollout = rollout_of(EnvSpec(entrypoint=f"{__name__}:Dimmer", num_envs=2), policy)
+    first = True
+    assert (to_batch(rollout.collect(version=0))["action"] == 255).all()
+    first = False
+    with pytest.raises(PolicyInvalid, match=r"'action' with 256, which the action space's uint8 cannot hold"):
+        rollout.collect(version=0)
+
+
+class Dimmer(gymnasium.Env[Any, Any]):
+    """A lamp with 256 levels."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(0, 255, (1,), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
 def test_a_tensordict_that_the_policy_filled_is_read() -> None:
