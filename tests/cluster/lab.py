@@ -42,7 +42,7 @@ class Release:
         self._values = {
             "operator": {"image": {"repository": f"{images}-operator", "tag": tag, "pullPolicy": pull}},
             "worker": {"image": {"repository": f"{images}-worker", "tag": tag}},
-            "ui": {"enabled": True},
+            **({"ui": {"enabled": True}} if (chart / "templates/ui.yaml").exists() else {}),  # not in earlier charts
             "nats": {
                 "image": {"repository": f"{images}-nats", "tag": tag},
                 # Not every cluster for tests has a class of volumes.

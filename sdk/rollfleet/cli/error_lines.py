@@ -46,7 +46,8 @@ def _line(error: Exception) -> str:
     if format_message := getattr(error, "format_message", None):  # wrong use, found by typer
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "rollfleet"
-        return f"{command}: {format_message().rstrip('.')}; see `{command} --help`"
+        problem = format_message().rstrip(".").replace(": Value error, ", ": ")  # the prefix of pydantic
+        return f"{command}: {problem}; see `{command} --help`"
     cause = (str(error).splitlines() or [""])[0]
     return (
         f"{type(error).__name__}: {cause}; this is a defect of Rollfleet: "

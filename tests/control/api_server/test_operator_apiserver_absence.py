@@ -56,7 +56,7 @@ class Pods:
 
     def mount(self) -> None:
         """Write the Secrets into files."""
-        for role in Role:
+        for role in (Role.WORKER, Role.LEARNER):
             self._file(role).write_bytes(self.secret(role))
 
     def secret(self, role: Role) -> bytes:

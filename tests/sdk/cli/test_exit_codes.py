@@ -67,6 +67,7 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("top", 1, "no cluster is named"),
         ("submit job.yaml", 1, "no cluster is named"),
         ("submit job.yaml --nats nats://127.0.0.1:1 --follow", 2, "--nats takes no cluster"),
+        ("init new --example foo", 2, "Invalid value for '--example': 'foo' is not one of"),
         ("init . --example ppo", 1, "job.yaml exists already; name another folder"),
         ("runn", 2, "rollfleet: No such command 'runn'. Did you mean 'run'?; see `rollfleet --help`"),
         ("run", 2, "see `rollfleet run --help`"),
