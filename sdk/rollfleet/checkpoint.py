@@ -142,7 +142,7 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
             raise KeyError
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, AttributeError, KeyError) as error:
         raise RollfleetError(
-            f"{path} is damaged, or was not written by rollfleet.Checkpoint; delete it to use the file before it"
+            f"{path} is damaged, or was not written by rollfleet.Checkpoint; move it away to use the one before it"
         ) from error
     return path, state
 
