@@ -1,6 +1,7 @@
 """One incarnation of a worker process, as the learner sees it."""
 
 import os
+import re
 import socket
 import sys
 from collections import deque
@@ -138,14 +139,14 @@ class WorkerHandle:
                 return False
             text = data.decode(errors="replace")
             self._last.append(text)
-            while sum(map(len, self._last)) - len(self._last[0]) > LAST_CHARACTERS:
+            while sum(map(len, self._last)) - len(self._last[0]) > 8 * LAST_CHARACTERS:
                 self._last.popleft()
             with suppress(OSError, ValueError, AttributeError):  # ours may be closed or None
                 sys.stderr.write(text)
 
     def last_output(self) -> str:
-        """Return the end of its standard error."""
-        return "".join(self._last)[-LAST_CHARACTERS:].strip()
+        """Return the end of its standard error, without faulthandler's list of modules: it would hide the stack."""
+        return re.sub("\nExtension modules: .*", "", "".join(self._last))[-LAST_CHARACTERS:].strip()
 
     def region(self, ready: BatchReady) -> NDArray[np.uint8]:
         """Return the bytes of a batch, in the memory that the worker writes: uint8 `[nbytes]`.
