@@ -1,64 +1,51 @@
 """A job's status: a pure function of a snapshot."""
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Final
 
 from pydantic import JsonValue, ValidationError
 
-from rollfleet_api.messages import LearnerStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.reported import reported
 from rollfleet_api.status import (
-    BatchesStatus,
     CollectorJobStatus,
     Condition,
     ConditionType,
-    EvaluationStatus,
     Phase,
-    WaitsStatus,
     WorkersStatus,
 )
 from rollfleet_operator import names
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.conditions import condition, conditions
-from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.problems import clip, crashed, last_crash, last_line
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
 from rollfleet_operator.verdict import Stage
 
-_MOST_SECONDS: Final = 1e9
 _OURS: Final = frozenset(map(str, ConditionType))
 
 
 def status(snapshot: Snapshot) -> CollectorJobStatus:
     """Return the job's status now. Times, and values that are unknown now, stay as they were."""
-    job, verdict, learner = snapshot.job, snapshot.verdict, snapshot.heartbeats.learner
+    job, verdict = snapshot.job, snapshot.verdict
     before = job.status or CollectorJobStatus()
     devices = [pod.devices.get(job.spec.resources.gpu.resource, 0) for pod in snapshot.pods if pod.running]
     now = format_time(snapshot.now_s)
-    return CollectorJobStatus(
-        observed_generation=job.metadata.generation,
-        phase=_phase(snapshot),
-        conditions=_timed(conditions(snapshot), before.conditions, job.metadata.generation, now),
-        workers=WorkersStatus(desired=snapshot.wanted, ready=snapshot.ready),
-        selector=names.selector(job.metadata.name, Role.WORKER),
-        gpus=0 if snapshot.stopped else sum(devices),
-        frames=learner.frames if learner else before.frames,
-        frames_per_second=0.0 if snapshot.stopped else round(snapshot.frames_per_second, 1),
-        mean_return=_rounded(learner.mean_return) if learner else before.mean_return,
-        episodes=learner.episodes if learner else before.episodes,
-        evaluation=_evaluation(learner) if learner else before.evaluation,
-        lag=learner.lag if learner else before.lag,
-        waits=_waits(learner, snapshot.heartbeats) if learner else before.waits,
-        published_version=(learner.version or None) if learner else before.published_version,
-        applied_version=(learner.applied_version or None) if learner else before.applied_version,
-        batches=BatchesStatus(delivered=learner.batches, dropped=learner.dropped) if learner else before.batches,
-        restarts=sum(run.restarts for run in snapshot.observed.runs if run.name.role is Role.WORKER),
-        ready_time=_ready_time(snapshot, before, now),
-        start_time=before.start_time or (now if snapshot.running else None),
-        completion_time=(before.completion_time or now) if verdict.ended else None,
-        last_error=_last_error(snapshot) or before.last_error,
-    )
+    now_known: dict[str, object] = {
+        "observed_generation": job.metadata.generation,
+        "phase": _phase(snapshot),
+        "conditions": _timed(conditions(snapshot), before.conditions, job.metadata.generation, now),
+        "workers": WorkersStatus(desired=snapshot.wanted, ready=snapshot.ready),
+        "selector": names.selector(job.metadata.name, Role.WORKER),
+        "gpus": 0 if snapshot.stopped else sum(devices),
+        "frames_per_second": 0.0 if snapshot.stopped else round(snapshot.frames_per_second, 1),
+        "restarts": sum(run.restarts for run in snapshot.observed.runs if run.name.role is Role.WORKER),
+        "ready_time": _ready_time(snapshot, before, now),
+        "start_time": before.start_time or (now if snapshot.running else None),
+        "completion_time": (before.completion_time or now) if verdict.ended else None,
+        "last_error": _last_error(snapshot) or before.last_error,
+    }
+    beats = snapshot.heartbeats
+    return before.model_copy(update=now_known | reported(beats.learner, beats.workers.values()))
 
 
 def ours(found: CollectorJobStatus) -> CollectorJobStatus:
@@ -124,34 +111,6 @@ def _essence(status: CollectorJobStatus) -> tuple[object, ...]:
         status.workers.desired,
         {condition.type: (condition.status, condition.reason) for condition in ours(status).conditions},
     )
-
-
-def _waits(learner: LearnerStatus, heartbeats: Heartbeats) -> WaitsStatus:
-    workers = heartbeats.workers.values()
-    return WaitsStatus(
-        learner_seconds=_whole(learner.waited_s or 0.0),
-        workers_for_learner_seconds=sum(
-            _whole(worker.waited_for_room_s) + _whole(worker.waited_for_round_s) for worker in workers
-        ),
-        workers_for_weights_seconds=sum(_whole(worker.waited_for_weights_s) for worker in workers),
-    )
-
-
-def _evaluation(learner: LearnerStatus) -> EvaluationStatus | None:
-    found = learner.evaluation
-    if found is None:
-        return None
-    return EvaluationStatus(version=found.version, mean_return=_rounded(found.mean_return), episodes=found.episodes)
-
-
-def _rounded(value: float | None) -> float | None:
-    """Round to four digits; None: unknown, or no number that JSON has."""
-    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
-
-
-def _whole(seconds: float) -> int:
-    """Return whole seconds; any client may send an infinite time, or a negative one."""
-    return int(seconds) if 0 <= seconds < _MOST_SECONDS else 0
 
 
 def _phase(snapshot: Snapshot) -> Phase:

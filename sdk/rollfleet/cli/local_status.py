@@ -3,20 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.reported import reported
 from rollfleet_api.status import (
-    BatchesStatus,
     CollectorJobStatus,
     Condition,
     ConditionStatus,
     ConditionType,
-    EvaluationStatus,
     Phase,
-    WaitsStatus,
     WorkersStatus,
 )
 from rollfleet_ui.diagnosis import Diagnosis, diagnose
@@ -30,6 +27,7 @@ _PHASES: Final = {
 }
 _ABSENT: Final = (WorkerState.STARTING, WorkerState.FAILED, WorkerState.LEFT)
 ADVICE: Final = {
+    "EvaluationCrashed": "See its last lines in the timeline. The training goes on.",
     "LearnerFailed": "See the learner's log under Workers, fix it, and start the run again.",
     "NatsUnavailable": "Wait: nats-server restarts by itself, and the workers continue.",
     "TooManyRestarts": "See the worker's log under Workers, fix it, and start the run again.",
@@ -104,26 +102,6 @@ def condition(kind: ConditionType, reason: str, message: str) -> Condition:
 
 
 def _status(job: CollectorJob, seen: Seen) -> CollectorJobStatus:
-    learner, beats = seen.learner, seen.workers.values()
-    counted: dict[str, object] = {}
-    if learner:
-        counted = {
-            "frames": learner.frames,
-            "mean_return": _rounded(learner.mean_return),
-            "episodes": learner.episodes,
-            "evaluation": _evaluation(learner),
-            "lag": learner.lag,
-            "published_version": learner.version or None,
-            "applied_version": learner.applied_version or None,
-            "batches": BatchesStatus(delivered=learner.batches, dropped=learner.dropped),
-            "waits": WaitsStatus(
-                learner_seconds=int(learner.waited_s or 0.0),
-                workers_for_learner_seconds=int(
-                    sum(beat.waited_for_room_s + beat.waited_for_round_s for beat in beats)
-                ),
-                workers_for_weights_seconds=int(sum(beat.waited_for_weights_s for beat in beats)),
-            ),
-        }
     ended = seen.ended
     status = CollectorJobStatus(
         phase=_PHASES[ConditionType(ended.type)] if ended else Phase.RUNNING if seen.workers else Phase.PENDING,
@@ -135,7 +113,7 @@ def _status(job: CollectorJob, seen: Seen) -> CollectorJobStatus:
         completion_time=_text(seen.ended_s) if seen.ended_s else None,
         last_error=seen.last_error or None,
     )
-    return status.model_copy(update=counted)
+    return status.model_copy(update=reported(seen.learner, seen.workers.values()))
 
 
 def _conditions(job: CollectorJob, seen: Seen) -> list[Condition]:
@@ -155,17 +133,6 @@ def _progress(states: set[WorkerState]) -> tuple[str, str]:
     if WorkerState.WAITING_FOR_LEARNER in states:
         return "WaitingForLearner", "workers wait for the learner"
     return "Starting", "workers are starting"
-
-
-def _evaluation(learner: LearnerStatus) -> EvaluationStatus | None:
-    found = learner.evaluation
-    if found is None:
-        return None
-    return EvaluationStatus(version=found.version, mean_return=_rounded(found.mean_return), episodes=found.episodes)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
 
 
 def _text(time_s: float) -> str:

@@ -31,5 +31,5 @@ class EvaluationLog:
 
     @property
     def newest(self) -> Evaluation | None:
-        """The evaluation of the newest version; None: there is none yet."""
-        return self.all()[-1] if self._by_version else None
+        """The evaluation of the newest version; None: no evaluation yet."""
+        return max(list(self._by_version.values()), key=lambda each: each.version, default=None)

@@ -1,0 +1,55 @@
+"""What a job's status takes from heartbeats: the same on a cluster and on one machine."""
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import Final
+
+from rollfleet_api.messages import Evaluation, LearnerStatus, WorkerStatus
+from rollfleet_api.status import BatchesStatus, EvaluationStatus, WaitsStatus
+
+_MOST_SECONDS: Final = 1e9
+
+
+def reported(learner: LearnerStatus | None, workers: Iterable[WorkerStatus]) -> dict[str, object]:
+    """Return the fields of a job's status that its heartbeats report; without a learner none.
+
+    Any client may send a number that JSON does not have, or a negative time: neither reaches the status.
+    """
+    if learner is None:
+        return {}
+    return {
+        "frames": learner.frames,
+        "mean_return": _rounded(learner.mean_return),
+        "episodes": learner.episodes,
+        "evaluation": _evaluation(learner.evaluation),
+        "lag": learner.lag,
+        "waits": _waits(learner, list(workers)),
+        "published_version": learner.version or None,
+        "applied_version": learner.applied_version or None,
+        "batches": BatchesStatus(delivered=learner.batches, dropped=learner.dropped),
+    }
+
+
+def _waits(learner: LearnerStatus, workers: Iterable[WorkerStatus]) -> WaitsStatus:
+    return WaitsStatus(
+        learner_seconds=_whole(learner.waited_s or 0.0),
+        workers_for_learner_seconds=sum(
+            _whole(worker.waited_for_room_s) + _whole(worker.waited_for_round_s) for worker in workers
+        ),
+        workers_for_weights_seconds=sum(_whole(worker.waited_for_weights_s) for worker in workers),
+    )
+
+
+def _evaluation(found: Evaluation | None) -> EvaluationStatus | None:
+    if found is None:
+        return None
+    return EvaluationStatus(version=found.version, mean_return=_rounded(found.mean_return), episodes=found.episodes)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to four digits; None: unknown, or no number that JSON has."""
+    return None if value is None or not isfinite(value) else float(f"{value:.4g}")
+
+
+def _whole(seconds: float) -> int:
+    return int(seconds) if 0 <= seconds < _MOST_SECONDS else 0
