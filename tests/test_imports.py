@@ -50,38 +50,16 @@ def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
     )
 
 
+UNSHARED = ("torch", "tensordict", "numpy", "gymnasium", "kopf", "kubernetes", "nats", "rollfleet", "rollfleet_operator")
+"""What the packages that both sides share may not import."""
+
+
 @pytest.mark.parametrize(
     ("package", "refused"),
     [
         ("rollfleet_operator", ("torch", "tensordict", "gymnasium", "kubernetes", "rollfleet")),
-        (
-            "rollfleet_api",
-            (
-                "torch",
-                "tensordict",
-                "numpy",
-                "gymnasium",
-                "kopf",
-                "kubernetes",
-                "nats",
-                "rollfleet",
-                "rollfleet_operator",
-            ),
-        ),
-        (
-            "rollfleet_ui",
-            (
-                "torch",
-                "tensordict",
-                "numpy",
-                "gymnasium",
-                "kopf",
-                "kubernetes",
-                "nats",
-                "rollfleet",
-                "rollfleet_operator",
-            ),
-        ),
+        ("rollfleet_api", UNSHARED),
+        ("rollfleet_ui", UNSHARED),
         (
             "rollfleet",
             ("kopf", "kubernetes", "prometheus_client", "matplotlib", "mujoco", "tensorboard", "rollfleet_operator"),
