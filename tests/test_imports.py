@@ -50,7 +50,7 @@ def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess
     )
 
 
-UNSHARED = ("torch", "tensordict", "numpy", "gymnasium", "kopf", "kubernetes", "nats", "rollfleet", "rollfleet_operator")
+REFUSED = ("torch", "tensordict", "numpy", "gymnasium", "kopf", "kubernetes", "nats", "rollfleet", "rollfleet_operator")
 """What the packages that both sides share may not import."""
 
 
@@ -58,8 +58,8 @@ UNSHARED = ("torch", "tensordict", "numpy", "gymnasium", "kopf", "kubernetes", "
     ("package", "refused"),
     [
         ("rollfleet_operator", ("torch", "tensordict", "gymnasium", "kubernetes", "rollfleet")),
-        ("rollfleet_api", UNSHARED),
-        ("rollfleet_ui", UNSHARED),
+        ("rollfleet_api", REFUSED),
+        ("rollfleet_ui", REFUSED),
         (
             "rollfleet",
             ("kopf", "kubernetes", "prometheus_client", "matplotlib", "mujoco", "tensorboard", "rollfleet_operator"),
