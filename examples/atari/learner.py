@@ -15,16 +15,18 @@ from torch import Tensor
 import rollfleet
 
 GAMMA, LAMBDA = 0.99, 0.95
-LEARNING_RATE, EPOCHS, MINIBATCH_FRAMES = 5e-4, 4, 256
-CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, MAX_GRADIENT_NORM = 0.1, 0.01, 0.5, 0.5
+LEARNING_RATE, EPOCHS, MINIBATCH_FRAMES = 1e-3, 6, 512
+CLIP, ENTROPY_WEIGHT, VALUE_WEIGHT, MAX_GRADIENT_NORM = 0.2, 0.01, 0.5, 0.5
 SOLVED_RETURN = 18.0  # of 21 points
 
 
 def advantages(batch: TensorDict, next_value: Tensor) -> Tensor:
-    """Compute generalised advantage estimates, float32 `[envs, T]`; only terminated frames are not bootstrapped."""
+    """Compute generalised advantage estimates, float32 `[envs, T]`. A point ends a rally: no value crosses it."""
     reward, done, terminated = (batch["next", key][..., 0] for key in ("reward", "done", "terminated"))
-    delta = reward + GAMMA * next_value * ~terminated - batch["state_value"][..., 0]
-    keep, result, following = GAMMA * LAMBDA * ~done, torch.empty_like(delta), torch.zeros_like(delta[:, 0])
+    point = reward != 0  # of Pong; other games may go on after a reward
+    delta = reward + GAMMA * next_value * ~(terminated | point) - batch["state_value"][..., 0]
+    keep = GAMMA * LAMBDA * ~(done | point)
+    result, following = torch.empty_like(delta), torch.zeros_like(delta[:, 0])
     for t in reversed(range(delta.shape[1])):
         following = result[:, t] = delta[:, t] + keep[:, t] * following
     return result
@@ -37,13 +39,13 @@ def train(policy: ConvolutionalActorCritic, optimizer: torch.optim.Optimizer, ba
     advantage = advantages(batch, next_value.view(batch.shape))
     target = (advantage + batch["state_value"][..., 0]).flatten()
     observation, action = batch["observation"].flatten(0, 1), batch["action"].flatten()
-    advantage, old_log_prob = advantage.flatten(), batch["action_log_prob"].flatten()
+    advantage = ((advantage - advantage.mean()) / (advantage.std() + 1e-8)).flatten()
+    old_log_prob = batch["action_log_prob"].flatten()
     for _ in range(EPOCHS):
         for index in torch.randperm(len(target)).split(MINIBATCH_FRAMES):
             distribution, value = policy.evaluate(observation[index])
             ratio = (distribution.log_prob(action[index]) - old_log_prob[index]).exp()
-            normal = (advantage[index] - advantage[index].mean()) / (advantage[index].std() + 1e-8)
-            gain = torch.min(ratio * normal, ratio.clamp(1 - CLIP, 1 + CLIP) * normal)
+            gain = torch.min(ratio * advantage[index], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[index])
             loss = VALUE_WEIGHT * (value - target[index]).square().mean() - gain.mean()
             optimizer.zero_grad()
             (loss - ENTROPY_WEIGHT * distribution.entropy().mean()).backward()
@@ -62,12 +64,14 @@ def main(folder: Path, seed: int) -> None:
         env = rollfleet.make_env(collector.job.spec.env)
         policy = make(env.single_observation_space, env.single_action_space)
         env.close()
-        optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE, eps=1e-5)
+        optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE, eps=1e-5, fused=True)
+        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=50)
         collector.update_policy_weights_(policy)  # workers wait for the first weights
         for batch in collector:
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.1, 1 - collector.frames / collector.total_frames)
             train(policy, optimizer, batch)
             collector.update_policy_weights_(policy)
+            checkpoint.step()
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 10 == 0:
                 print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:6.1f}")
@@ -75,8 +79,7 @@ def main(folder: Path, seed: int) -> None:
                 break
         took = time.monotonic() - began
         print(f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames and {took:.0f} s")
-    torch.save(policy.state_dict(), folder / "policy.pt")
-    print(f"learning curve: {curve.save()}; trained policy: {folder / 'policy.pt'}")
+        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 
 
 if __name__ == "__main__":

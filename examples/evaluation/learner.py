@@ -57,9 +57,11 @@ def main(folder: Path) -> None:
         rollfleet.connect(policy=policy) as collector,
         rollfleet.LearningCurve(folder, title="PPO on CartPole-v1, evaluated") as curve,
     ):
+        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=10)
         for batch in collector:
             frames_at[collector.version] = collector.frames - batch.numel()
             train(policy, optimizer, batch)
+            checkpoint.step()
             for found in collector.evaluations:
                 if found.version <= shown:
                     continue
@@ -73,6 +75,7 @@ def main(folder: Path) -> None:
                 )
                 if found.mean_return >= SOLVED_RETURN:
                     print(f"solved by version {shown}; learning curve: {curve.save()}")
+                    checkpoint.save()
                     return
         raise SystemExit(f"not solved in {collector.frames:,} frames")
 

@@ -70,11 +70,13 @@ def main(folder: Path, seed: int) -> None:
         rollfleet.connect(policy=policy) as collector,
         rollfleet.LearningCurve(folder, title="PPO on HalfCheetah-v5") as curve,
     ):
+        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=50)
         for batch in collector:
             optimizer.param_groups[0]["lr"] = LEARNING_RATE * max(0.0, 1 - collector.frames / collector.total_frames)
             train(policy, optimizer, batch)
             # After training: the log-probabilities in the batch belong to the statistics that the workers acted on.
             policy.learn_statistics(batch["observation"])
+            checkpoint.step()
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 10 == 0:
                 print(f"{collector.frames:9,} frames  mean return {collector.mean_return or 0:7.1f}")
@@ -82,7 +84,7 @@ def main(folder: Path, seed: int) -> None:
             f"mean return {collector.mean_return or 0:.1f} after {collector.frames:,} frames "
             f"and {time.monotonic() - began:.0f} s"
         )
-        print(f"learning curve: {curve.save()}")
+        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 
 
 if __name__ == "__main__":

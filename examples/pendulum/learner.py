@@ -129,12 +129,14 @@ def main(folder: Path, seed: int) -> None:
         rollfleet.connect(policy=actor) as collector,
         rollfleet.LearningCurve(folder, title="SAC on Pendulum-v1") as curve,
     ):
+        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": actor}, every=50)
         warm_up = collector.job.spec.collect.init_random_frames
         for batch in collector:
             replay.add(batch)
             if collector.frames > warm_up:
                 for _ in range(batch.numel() // FRAMES_PER_UPDATE):
                     sac.update(replay)
+            checkpoint.step()
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 50 == 0:
                 print(f"{collector.frames:8,} frames  mean return {collector.mean_return or 0:8.1f}")
@@ -146,7 +148,7 @@ def main(folder: Path, seed: int) -> None:
                 break
         else:
             raise SystemExit(f"not solved in {collector.frames:,} frames")
-        print(f"learning curve: {curve.save()}")
+        print(f"learning curve: {curve.save()}; trained policy: {checkpoint.save()}")
 
 
 if __name__ == "__main__":

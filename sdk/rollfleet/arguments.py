@@ -1,5 +1,6 @@
 """Arguments of public calls, one by one: NumPy's numbers are numbers, and a wrong value is an error that names it."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -85,3 +86,15 @@ def true_or_false(value: object, name: str) -> bool:
     if not isinstance(flag, bool):
         raise JobInvalid(f"{name}: expected True or False, got {shown(flag)}")
     return flag
+
+
+def path_of(value: Any, name: str) -> Path:
+    """Return the path of a file or a folder.
+
+    Raises:
+        JobInvalid: It is no text and no path.
+    """
+    try:
+        return Path(value)
+    except TypeError:
+        raise JobInvalid(f"{name}: expected a path, got {shown(value)}") from None

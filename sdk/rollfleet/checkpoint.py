@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from rollfleet.arguments import whole_number
+from rollfleet.arguments import path_of, shown, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
+_WRITE_ONE = "write one in the learner: rollfleet.Checkpoint(FOLDER, collector, {'policy': policy}).save()"
 
 
 class Checkpoint:
@@ -59,10 +60,12 @@ class Checkpoint:
         every: int = 1,
         keep: int = 2,
     ) -> None:
+        if not isinstance(parts, Mapping):
+            raise JobInvalid(f"parts: expected a dict, such as {{'policy': policy}}, got {shown(parts)}")
         for name, part in parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
                 raise JobInvalid(f"parts[{name!r}]: a {type(part).__name__} has no state_dict() and load_state_dict()")
-        self._folder, self._collector, self._parts = Path(folder), collector, dict(parts)
+        self._folder, self._collector, self._parts = path_of(folder, "folder"), collector, dict(parts)
         self._every, self._keep = whole_number(every, "every", least=1), whole_number(keep, "keep", least=1)
         self._steps = 0
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -134,16 +137,16 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
     if path.is_dir():
         files = _files(path)
         if not files:
-            raise RollfleetError(f"{path} has no checkpoint-NUMBER.pt; rollfleet.Checkpoint writes them")
+            raise RollfleetError(f"{path} has no checkpoint-NUMBER.pt; {_WRITE_ONE}")
         path = files[max(files)]
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        if not {"job", "collector", "parts"} <= state.keys():
-            raise KeyError
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, AttributeError, KeyError) as error:
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise RollfleetError(
-            f"{path} is damaged, or was not written by rollfleet.Checkpoint; move it away to use the one before it"
+            f"{path} is damaged, or no checkpoint; move it away to use the one before it, or {_WRITE_ONE}"
         ) from error
+    if not (isinstance(state, dict) and {"job", "collector", "parts"} <= state.keys()):
+        raise RollfleetError(f"{path} is no checkpoint; {_WRITE_ONE}")
     return path, state
 
 

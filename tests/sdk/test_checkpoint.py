@@ -120,7 +120,7 @@ def test_no_code_of_a_file_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("saved", [{"policy": {}}, torch.zeros(1)], ids=["weights", "tensor"])
 def test_another_file_of_torch_is_no_checkpoint(saved: object, tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "policy.pt")
-    with pytest.raises(RollfleetError, match=r"policy\.pt .* was not written by rollfleet\.Checkpoint"):
+    with pytest.raises(RollfleetError, match=r"policy\.pt is no checkpoint; write one in the learner: rollfleet"):
         read(tmp_path / "policy.pt")
 
 

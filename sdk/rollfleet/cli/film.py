@@ -53,6 +53,8 @@ class Film(VectorWrapper):
             rendered: Any = self.env.render()
         except (ImportError, gymnasium.error.Error) as error:
             raise RollfleetError(f"no picture of the environment: {error}; pip install 'rollfleet[local]'") from error
-        if not rendered or rendered[0] is None:
+        except NotImplementedError:
+            rendered = None
+        if rendered is None or rendered[0] is None:
             raise RollfleetError("this environment makes no pictures; play without --gif")
         return Image.fromarray(rendered[0]).quantize(method=Image.Quantize.FASTOCTREE)  # a third of the memory

@@ -93,6 +93,10 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Step all environments. One whose episode has ended is reset instead, and its action ignored."""
         return self._pool.step(actions)
 
+    def render(self) -> Any:
+        """Return a picture of the first environment, uint8 `[1, height, width, 3]`. It needs `render_mode`."""
+        return self._pool.render()
+
     def close(self, **_: Any) -> None:
         """End the pool's threads. May be called again."""
         if self._pool is not None:

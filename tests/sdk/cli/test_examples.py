@@ -42,6 +42,13 @@ def shortened(repository: Path, workplace: "Workplace", example: str, frames: in
     (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
 
 
+def assert_plays(workplace: "Workplace") -> None:
+    """Assert that the policy of a learner that was started in the workplace can be shown."""
+    played = workplace.start("play", "out", "--episodes", "1")
+    assert played.wait(timeout_s=120) == 0, played.output
+    assert "mean return" in played.output
+
+
 def test_each_example_is_a_job_and_most_have_a_short_learner(repository: Path) -> None:
     folders = [path for path in sorted((repository / "examples").iterdir()) if path.is_dir()]
     assert tuple(folder.name for folder in folders) == EXAMPLES
@@ -116,6 +123,7 @@ def test_pendulum_learns_from_a_replay_buffer_that_workers_fill(repository: Path
     program.wait_for(r"not solved in 4,096 frames")
     assert program.wait() == 1
     assert int(rows(workplace.folder)[-1]["version"]) > 32
+    assert_plays(workplace)
     workplace.assert_nothing_is_left()
 
 
@@ -125,6 +133,7 @@ def test_halfcheetah_trains_with_a_normaliser_that_is_broadcast(repository: Path
     program = workplace.run("--learner", "learner.py", "--", "--output", "out")
     assert program.wait() == 0, program.output
     assert [int(row["frames"]) for row in rows(workplace.folder)] == [4096, 8192, 12_288, 16_384]
+    assert_plays(workplace)
     assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
     workplace.assert_nothing_is_left()
 
@@ -140,7 +149,7 @@ def test_atari_trains_on_stacked_images_of_whole_games(repository: Path, workpla
     assert int(last["frames"]) == 18_432
     assert -21 <= float(last["mean_return"]) < -15  # a game ends at 21 points
     assert (workplace.folder / "out" / "curve.png").read_bytes().startswith(PNG)
-    assert (workplace.folder / "out" / "policy.pt").is_file()
+    assert_plays(workplace)
     workplace.assert_nothing_is_left()
 
 

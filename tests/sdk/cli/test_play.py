@@ -1,6 +1,7 @@
 """`rollfleet play` runs a trained policy in its job's environment, without exploration, and shows it."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,10 @@ def test_policy_without_a_name_needs_a_job(trained: Path) -> None:
         played(path)
 
 
-def test_environment_that_cannot_draw_is_named(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["steps_env"].Steps, "render", lambda _: None)
+@pytest.mark.parametrize("render", [lambda _: None, gymnasium.vector.VectorEnv.render], ids=["nothing", "error"])
+def test_environment_that_cannot_draw_is_named(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, render: Callable[[object], object]
+) -> None:
+    monkeypatch.setattr(sys.modules["steps_env"].Steps, "render", render)
     with pytest.raises(RollfleetError, match="makes no pictures; play without --gif"):
         played(trained, gif=trained.with_suffix(".gif"))

@@ -51,18 +51,22 @@ def test_kubectl_builds_the_objects_of_a_starter(workplace: "Workplace", starter
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("starter", "mean_return"), [("ppo", 150.0), ("custom-env", -2.0)])
-def test_a_starter_trains(workplace: "Workplace", starter: str, mean_return: float) -> None:
+@pytest.mark.parametrize(("starter", "frames", "mean_return"), [("ppo", 61_440, 150.0), ("custom-env", 30_720, -2.0)])
+def test_a_starter_trains_and_its_policy_plays(
+    workplace: "Workplace", starter: str, frames: int, mean_return: float
+) -> None:
     assert workplace.start("init", "--example", starter).wait() == 0
     job = yaml.safe_load((workplace.folder / "job.yaml").read_text())
-    job["spec"]["collect"]["totalFrames"] = 61_440
+    job["spec"]["collect"]["totalFrames"] = frames
     if starter == "ppo":
         job["spec"]["policy"] = {"mlp": {"hidden": [48, 48]}}  # the learner trains the policy of the job
     (workplace.folder / "job.yaml").write_text(yaml.safe_dump(job))
     program = workplace.run("--learner", "learner.py")
     assert program.wait(timeout_s=110) == 0, program.output
-    assert "trained: runs/policy.pt" in program.output
-    assert (workplace.folder / "runs/policy.pt").is_file()
-    last = (workplace.folder / "runs/curve.csv").read_text().splitlines()[-1].split(",")
+    assert "trained: runs/ppo/checkpoint-" in program.output
+    played = workplace.start("play", "runs/ppo", "--episodes", "1")
+    assert played.wait() == 0, played.output
+    assert "mean return" in played.output
+    last = (workplace.folder / "runs/ppo/curve.csv").read_text().splitlines()[-1].split(",")
     assert float(last[1]) > mean_return  # an untrained policy: about 20, and -10
     workplace.assert_nothing_is_left()

@@ -143,3 +143,12 @@ def test_a_pool_can_be_closed_twice_and_recreated_by_other_seeds() -> None:
     assert not np.array_equal(first, other)
     env.close()
     env.close()
+
+
+@pytest.mark.usefixtures("envpool")
+def test_the_first_environment_is_pictured() -> None:
+    env = make_env(spec("Pong-v5", num_envs=2, render_mode="rgb_array"))
+    env.reset(seed=0)
+    picture: Any = env.render()
+    env.close()
+    assert (picture.shape, picture.dtype) == ((1, 210, 160, 3), np.uint8)

@@ -1,6 +1,6 @@
 """PPO, from top to bottom: it iterates over the batches of a job, trains, and sends weights to the workers.
 
-`rollfleet run job.yaml --learner learner.py`
+`rollfleet run job.yaml --learner learner.py`; with `-- --resume`, from the newest checkpoint on.
 """
 
 import argparse
@@ -52,8 +52,8 @@ def train(policy: Any, optimizer: torch.optim.Optimizer, batch: TensorDict) -> N
             optimizer.step()
 
 
-def main(folder: Path) -> None:
-    """Train until the job's `collect.totalFrames`."""
+def main(folder: Path, *, resume: bool) -> None:
+    """Train until the job's `collect.totalFrames`. The last checkpoint in `folder` has the trained policy."""
     torch.set_num_threads(1)  # for networks this small, threads cost more than they gain
     torch.manual_seed(0)
     with (
@@ -65,18 +65,24 @@ def main(folder: Path) -> None:
         policy: Any = rollfleet.make_policy(spec.policy, env.single_observation_space, env.single_action_space)
         env.close()
         optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
+        checkpoint = rollfleet.Checkpoint(folder, collector, {"policy": policy, "optimizer": optimizer}, every=10)
+        if resume:
+            checkpoint.resume()
         collector.update_policy_weights_(policy)  # workers wait for the first weights
         for batch in collector:
             train(policy, optimizer, batch)
             collector.update_policy_weights_(policy)
+            checkpoint.step()
             curve.add(frames=collector.frames, mean_return=collector.mean_return, version=collector.version)
             if collector.batches % 10 == 0:
                 print(f"{collector.frames:8,} frames  mean return {collector.mean_return or 0:6.1f}")
-    torch.save(policy.state_dict(), folder / "policy.pt")
-    print(f"trained: {folder / 'policy.pt'}, mean returns: {folder / 'curve.csv'}")
+        print(f"trained: {checkpoint.save()}, mean returns: {folder / 'curve.csv'}")
+        print(f"see it act: rollfleet play {folder} --gif play.gif")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("runs"))
-    main(parser.parse_args().output)
+    parser.add_argument("--output", type=Path, default=Path("runs/ppo"))
+    parser.add_argument("--resume", action="store_true", help="continue from the newest checkpoint, if there is one")
+    arguments = parser.parse_args()
+    main(arguments.output, resume=arguments.resume)

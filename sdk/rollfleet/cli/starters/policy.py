@@ -4,6 +4,8 @@ import gymnasium
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
+from rollfleet.exploration import Exploration, exploration
+
 
 def network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Make a network of one hidden layer."""
@@ -21,7 +23,7 @@ class Policy(nn.Module):
     def forward(self, observation: Tensor) -> dict[str, Tensor]:
         """Act on observations [envs, inputs]. The batch has all of these outputs."""
         distribution = Categorical(logits=self.actor(observation))
-        action = distribution.sample()
+        action = distribution.sample() if exploration() is Exploration.RANDOM else distribution.logits.argmax(-1)
         return {"action": action, "action_log_prob": distribution.log_prob(action)}
 
     def value(self, observation: Tensor) -> Tensor:
