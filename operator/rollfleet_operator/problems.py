@@ -9,6 +9,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator.observed import Crash, Observed, Pod
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+_BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 _CONTAINER: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _TITLES: Final = {
     Role.WORKER: "worker {}",
@@ -41,7 +42,8 @@ def why_not_running(pod: Pod) -> Problem | None:
     if pod.waiting:
         word, message = pod.waiting
         if word in _IMAGE:
-            return Problem("ImagePullFailed", f"{who} has no image: {message or word}")
+            cause = _BACK_OFF.sub("", message)  # the same while the kubelet tries and while it waits
+            return Problem("ImagePullFailed", f"{who} has no image: {cause or message or word}")
         if word in _CONTAINER:
             return Problem("ContainerRefused", f"{who} cannot start: {message or word}")
     return None

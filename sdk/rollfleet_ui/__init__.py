@@ -1,4 +1,4 @@
-"""The page that shows a fleet at work in a browser: one model and one server, for the operator and for this machine.
+"""The page that shows jobs in a browser: one model and one server, for the operator and for this machine.
 
 - `views` and `diagnosis` explain a job from its objects in a cluster; the command line uses them too.
 - `model` is what the API sends. `rows` and `spec_text` make it from a job.

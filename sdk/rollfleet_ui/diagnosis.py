@@ -15,6 +15,7 @@ ADVICE: Final = {
     "ApiError": "If this lasts, the operator lacks a permission or the API server is unhealthy: see its log.",
     "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
     "Error": "See the operator's log, and report it to the maintainers of Rollfleet.",
+    "EvaluationCrashed": "See `rollfleet logs {job}`. The evaluation worker restarts by itself; the training goes on.",
     "FailedMount": "A volume of `spec.template` is missing, or the operator has not written the job's Secret yet.",
     "Forbidden": "A policy of the cluster refuses the pods; show its administrators the message above.",
     "ImagePullFailed": "Check `spec.image`; for a private image, add `imagePullSecrets` to `spec.template`.",
@@ -39,8 +40,9 @@ ADVICE: Final = {
     "TemplateInvalid": "Correct `spec.template` as the message says.",
     "TooManyRestarts": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
     "Unschedulable": "Compare node selectors and tolerations in `spec.template` with `kubectl describe nodes`.",
-    UNSEEN: "Check that the operator runs and watches this namespace (`operator.namespaces` of the chart).",
-    "WaitingForLearner": "Start the learner, or see why it is stuck: `rollfleet logs {job} --learner` if it is a pod.",
+    UNSEEN: "If this lasts, check that the operator runs and has this namespace (`operator.namespaces` of the chart).",
+    "WaitingForLearner": "Start one (`rollfleet submit JOB.yaml --learner FILE`, or `rollfleet.connect('{job}')`), or "
+    "see why it is stuck: `rollfleet logs {job} --learner`.",
     "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",
     "WorkerCrashed": "See `rollfleet logs {job}{worker}`. The worker restarts by itself.",
     "WorkerHopeless": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
@@ -92,13 +94,16 @@ def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:
     if suspended := job.held(ConditionType.SUSPENDED):
         return _explained(job, state, suspended.reason, suspended.message)
     if not job.status.conditions:
-        return _explained(job, state, UNSEEN, "no operator has processed this job", is_problem=True)
+        return _explained(job, state, UNSEEN, "no operator has processed this job yet", is_problem=True)
     if job.held(ConditionType.READY) is None and (warning := _warning(job, events)):
         return _explained(
             job, state, warning.reason, f"{warning.involved_object.name}: {warning.message}", is_problem=True
         )
     progressing = job.condition(ConditionType.PROGRESSING)
-    return _explained(job, state, progressing.reason, progressing.message) if progressing else Diagnosis(state=state)
+    if progressing is None:
+        return Diagnosis(state=state)
+    found = _explained(job, state, progressing.reason, progressing.message)
+    return found.model_copy(update={"advice": ""}) if job.status.frames_per_second else found  # it waits now and then
 
 
 def stale(job: JobView) -> str:

@@ -10,6 +10,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
+from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.run_folder import PAGE, RunFolder, RunInvalid
 from rollfleet_ui.source import Listener, Viewer
@@ -21,7 +22,6 @@ DEPTH: Final = 3
 LOOK_S: Final = 2.0
 CUT_S: Final = 60.0
 """A run that has not ended and whose folder is silent for this long was killed."""
-
 
 CUT: Final = "Cut"
 """The state of such a run."""
@@ -91,19 +91,11 @@ class SavedRuns:
 
     def history(self, key: str) -> History:
         """Return the series of a run."""
-        try:
-            return self._runs[key].history().series.points()
-        except (OSError, RunInvalid) as error:
-            log.warning("%s", error)
-            return History()
+        return self._history(key).series.points()
 
     def timeline(self, key: str) -> list[Moment]:
         """Return what happened to a run."""
-        try:
-            return self._runs[key].history().moments
-        except (OSError, RunInvalid) as error:
-            log.warning("%s", error)
-            return []
+        return self._history(key).moments
 
     async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log; see `Source`."""
@@ -114,6 +106,13 @@ class SavedRuns:
         """Call `listener` with the key of each run that changes; see `Source`."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def _history(self, key: str) -> JobHistory:
+        try:
+            return self._runs[key].history()
+        except (OSError, RunInvalid) as error:
+            log.warning("%s", error)
+            return JobHistory()
 
     def _read(self, path: Path) -> str | None:
         """Read a run. Returns its key; None: it has not changed, or cannot be read."""

@@ -66,7 +66,11 @@ async def served(app: web.Application, *, port: int, host: str | None = "127.0.0
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            cause = str(error).rpartition(": ")[2]
+            raise OSError(error.errno, f"port {port}: {cause}; write another port, or 0 for a free one") from error
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

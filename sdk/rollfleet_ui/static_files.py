@@ -14,10 +14,7 @@ _TYPES: Final = {
     ".css": "text/css",
     ".html": "text/html",
     ".js": "text/javascript",
-    ".json": "application/json",
-    ".png": "image/png",
     ".svg": "image/svg+xml",
-    ".woff2": "font/woff2",
 }
 _OTHER: Final = "text/plain"
 

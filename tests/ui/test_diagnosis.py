@@ -44,6 +44,12 @@ def test_advice_names_the_job_and_the_worker() -> None:
     assert "{" not in "".join(diagnose(job(conditions=[condition("Failed", reason=each)])).advice for each in ADVICE)
 
 
+def test_a_wait_needs_advice_only_while_no_frames_come() -> None:
+    waiting = [condition("Ready"), condition("Progressing", reason="WaitingForLearner")]
+    assert diagnose(job(conditions=waiting)).advice
+    assert not diagnose(job(conditions=waiting, framesPerSecond=10.0)).advice
+
+
 def test_a_change_that_no_operator_has_processed_is_reported() -> None:
     assert "generation 3, processed: 1" in stale(job(generation=3))
     assert stale(job()) == ""

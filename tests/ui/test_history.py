@@ -132,6 +132,7 @@ def test_a_history_goes_on_after_it_was_saved() -> None:
         filled(100).to_bytes()[:-20],
         zlib.compress(b"{}"),
     ],
+    ids=lambda packed: f"{len(packed)} bytes",  # not the bytes: a second later, gzip makes others
 )
 def test_hostile_bytes_are_refused_in_one_line(packed: bytes) -> None:
     with pytest.raises(HistoryInvalid, match=r"^[^\n]+$"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.ui.run_files import write_run
 
+from rollfleet_ui.model import SERIES
 from rollfleet_ui.run_folder import PAGE, RunFolder
 from rollfleet_ui.saved_runs import CUT, CUT_S, SavedRuns
 from rollfleet_ui.token_guard import Everything
@@ -102,7 +103,8 @@ def test_a_run_whose_parts_are_broken_shows_the_rest(tmp_path: Path) -> None:
     (folder.path / "workers.json").write_text("[{]")
     runs = SavedRuns(tmp_path)
     (row,) = runs.jobs()
-    assert runs.history(row.key).time == []
+    history = runs.history(row.key)
+    assert (history.time, history.series) == ([], {name: [] for name in SERIES})
     assert runs.timeline(row.key) == []
     assert runs.workers(row.key) == []
 

@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 MOST_KEPT_BYTES: Final = 16 << 20
 """The most bytes of deleted jobs in memory; the oldest go first."""
 
-
 LOOKED_AT_S: Final = 10.0
 """Seconds for which a job counts as looked at: a page that shows it asks again at each change."""
 
@@ -86,7 +85,7 @@ class Fleet:
             if record is None or record.uid != manifest["metadata"]["uid"]:
                 record = self._records[key] = JobRecord(manifest, self._take(key, manifest["metadata"]["uid"]))
             if record.update(manifest, snapshot, status):
-                self._tell(key)
+                self._notify(key)
 
     async def refresh(self, nats: NatsPort) -> None:
         """Take in what no reconciliation reports: jobs that were deleted while no operator ran, and new heartbeats.
@@ -99,7 +98,7 @@ class Fleet:
         for key, kept in self._kept.items():
             if not kept.is_deleted and self._cache.job(key) is None and self._listed(key):
                 kept.is_deleted = True
-                self._tell(key)
+                self._notify(key)
         oldest_s = self._clock() - LOOKED_AT_S
         self._looked_at = {key: time_s for key, time_s in self._looked_at.items() if time_s >= oldest_s}
         for key in list(self._looked_at):
@@ -124,7 +123,7 @@ class Fleet:
             data = record.delete(now_s).to_bytes()
             self._kept[key] = _Kept(row=row, data=data, since_s=now_s, is_deleted=True, is_saved=False)
             self._forget()
-            self._tell(key)
+            self._notify(key)
 
     def restore(self, pages: Mapping[JobKey, bytes]) -> None:
         """Take in the pages that an earlier operator saved."""
@@ -140,7 +139,7 @@ class Fleet:
                 self._kept.setdefault(key, kept)
             elif record.uid == row.uid:
                 record.restore(saved)
-            self._tell(key)
+            self._notify(key)
 
     def unsaved(self) -> list[JobKey]:
         """Return the jobs with changes since they were last saved, or saved so long ago that NATS forgets them soon."""
@@ -231,9 +230,9 @@ class Fleet:
             size += len(kept.data)
             if size > MOST_KEPT_BYTES or now_s - kept.since_s > KEPT_S:
                 del self._kept[key]
-                self._tell(key)
+                self._notify(key)
 
-    def _tell(self, key: JobKey) -> None:
+    def _notify(self, key: JobKey) -> None:
         for listener in self._listeners:
             listener("/".join(key))
 

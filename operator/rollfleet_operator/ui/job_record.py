@@ -15,7 +15,7 @@ from rollfleet_operator.ui.edits import edit
 from rollfleet_operator.ui.saved_page import SavedPage
 from rollfleet_operator.ui.workers import object_rows, worker_rows
 from rollfleet_operator.verdict import current_run
-from rollfleet_ui.diagnosis import Diagnosis, diagnose
+from rollfleet_ui.diagnosis import diagnose
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
@@ -58,7 +58,7 @@ class JobRecord:
             self.restore(saved)
             self._spec, self._generation = saved.page.spec, saved.page.status.observed_generation or -1
             self._seen_until_s = max(saved.history.series.points().time, default=0.0)
-        self._recorder = Historian(self.history)
+        self._historian = Historian(self.history)
         self.row = self._new_row()
 
     @property
@@ -107,8 +107,8 @@ class JobRecord:
         snapshot, is_read = self.snapshot, self._generation == self._view.metadata.generation
         return JobPage(
             row=self.row,
-            diagnosis=self._diagnosis(),
-            bottleneck="" if self._stopped else self._recorder.bottleneck(),
+            diagnosis=diagnose(self._view),
+            bottleneck="" if self._stopped else self._historian.bottleneck(),
             status=self._view.status,
             spec=self._spec if is_read else yaml.safe_dump(self._manifest["spec"], sort_keys=False),
             defaulted=defaulted(snapshot.job.spec) if snapshot and is_read else [],
@@ -122,12 +122,9 @@ class JobRecord:
         gone = self.snapshot.verdict.ended and not self.snapshot.heartbeats.workers
         return self._workers if gone and self._workers else worker_rows(self.snapshot)
 
-    def _diagnosis(self) -> Diagnosis:
-        return diagnose(self._view)
-
     def _new_row(self) -> JobRow:
         returns = self.history.series.sketch("meanReturn", SKETCH_POINTS)
-        return job_row(self._view, self._diagnosis(), returns)
+        return job_row(self._view, diagnose(self._view), returns)
 
     def _note_edit(self, snapshot: Snapshot) -> None:
         generation = snapshot.job.metadata.generation or 0
@@ -166,7 +163,7 @@ class JobRecord:
     def _note_ended(self, snapshot: Snapshot, pod: Pod, text: str, detail: str) -> None:
         self._ended.add(pod.uid)
         if pod.role is Role.WORKER:
-            self._recorder.worker_ended(snapshot.now_s, pod.index, text, detail)
+            self._historian.worker_ended(snapshot.now_s, pod.index, text, detail)
         else:
             kind = Happened.LEARNER_ENDED if pod.role is Role.LEARNER else Happened.WORKER_ENDED
             self.history.note(snapshot.now_s, kind, text, detail)
@@ -176,7 +173,7 @@ class JobRecord:
         stopped = snapshot.stopped or self._view.status.start_time is None
         if not (stopped and self._stopped):
             suspect_s = snapshot.job.spec.failure.suspect_after_seconds
-            self._recorder.look(
+            self._historian.look(
                 snapshot.now_s,
                 learner=snapshot.heartbeats.learner,
                 workers=snapshot.heartbeats.workers,

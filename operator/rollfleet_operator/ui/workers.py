@@ -71,7 +71,7 @@ def _learner(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:
 
 
 def _pod_state(pod: Pod | None) -> str:
-    """Return the state of a pod as far as no heartbeat tells it; empty: it runs; `Ended`: it ended in order."""
+    """Return the state of a pod that does not run; empty: it runs; `Ended`: it ended in order."""
     if pod is None:
         return "Pending"
     if pod.deleting:

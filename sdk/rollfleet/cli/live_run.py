@@ -121,6 +121,8 @@ class LiveRun:
             if process.startswith("worker "):
                 worker = int(process.removeprefix("worker "))
                 self._historian.worker_ended(time.time(), worker, self._last_error, found.log.text(20))
+            else:
+                self._history.note(time.time(), Happened.WORKER_ENDED, self._last_error, found.log.text(20))
 
     def failed(self, reason: str, text: str) -> None:
         """Note why the run fails."""
@@ -214,6 +216,16 @@ class LiveRun:
     def _beats(self) -> dict[int, WorkerStatus]:
         return dict(self._watch.workers) if self._watch else {}
 
+    @property
+    def _current(self) -> dict[int, WorkerStatus]:
+        """The newest heartbeats of worker processes that run."""
+
+        def is_current(beat: WorkerStatus) -> bool:
+            process = self._processes.get(worker_name(beat.worker))
+            return process is None or (not process.ended and beat.time_s >= process.since_s)
+
+        return {index: beat for index, beat in self._beats.items() if is_current(beat)}
+
     async def _follow(self) -> None:
         saved_s = time.monotonic()
         while True:
@@ -230,9 +242,9 @@ class LiveRun:
                 time.time(),
                 learner=self._learner,
                 workers=beats,
-                ready=ready(beats),
+                ready=ready(self._current),
                 frames_per_second=self._watch.frames_per_second(),
-                problems={} if self._ended else self._watch.problems(),
+                problems={} if self._ended else self._problems(),
             )
         for listener in self._listeners:
             listener(self._job.key)
@@ -241,7 +253,7 @@ class LiveRun:
         workers = [self._processes.get(worker_name(index)) for index in range(self._job.spec.workers)]
         seen = Seen(
             learner=self._learner,
-            workers=self._beats,
+            workers=self._current,
             problem=self._problem(),
             frames_per_second=self._watch.frames_per_second() if self._watch else 0.0,
             restarts=sum(process.starts - 1 for process in workers if process),
@@ -257,11 +269,18 @@ class LiveRun:
         nats = self._processes.get(NATS)
         if nats and nats.ended is not None:
             return "NatsUnavailable", nats.ended
-        crashed = [process.ended for process in self._processes.values() if process.ended]
-        if crashed:
-            return "WorkerCrashed", crashed[0]
-        stuck = self._watch.problems() if self._watch else {}
-        return ("WorkerStuck", next(iter(stuck.values()))) if stuck else None
+        for name, process in self._processes.items():
+            if process.ended:
+                return "WorkerCrashed" if name.startswith("worker ") else "EvaluationCrashed", process.ended
+        for index, text in self._problems().items():
+            return "WorkerCrashed" if self._beats[index].state is WorkerState.FAILED else "WorkerStuck", text
+        return None
+
+    def _problems(self) -> dict[int, str]:
+        """Return what keeps workers from their work, by index. One that starts again is silent until it has started."""
+        found = self._watch.problems() if self._watch else {}
+        heard = {index for index, beat in self._beats.items() if beat.state is WorkerState.FAILED} | {*self._current}
+        return {index: text for index, text in found.items() if index in heard}
 
     def _worker(self, index: int) -> WorkerRow:
         learner, process, beat = self._learner, self._processes.get(worker_name(index)), self._beats.get(index)
@@ -269,13 +288,15 @@ class LiveRun:
         if beat:
             row = worker_row(beat, learner.version if learner else None)
         found: dict[str, object] = {"node": platform.node(), "gpus": self._job.spec.resources.gpu.count}
-        if self._ended and not (beat and beat.state in (WorkerState.COMPLETE, WorkerState.FAILED)):
-            found["state"] = "Ended"
-        elif process:
-            if process.ended and beat and beat.state is not WorkerState.FAILED:
-                found["state"] = "Restarting"
-            elif not beat:
-                found["state"] = WorkerState.STARTING
+        if self._ended:
+            is_known = beat and beat.state in (WorkerState.COMPLETE, WorkerState.FAILED)
+            found |= {"state": row.state if is_known else "Ended", "frames_per_second": 0.0}
+        elif process and process.ended:
+            is_known = beat and beat.state is WorkerState.FAILED
+            found |= {"state": row.state if is_known else "Restarting", "frames_per_second": 0.0}
+        elif process and index not in self._current:
+            incarnation = beat.incarnation + 1 if beat else 0
+            found |= {"state": WorkerState.STARTING, "incarnation": incarnation, "frames_per_second": 0.0}
         if process:
             found |= {
                 "restarts": process.starts - 1,

@@ -46,7 +46,7 @@ class Seen:
 
     Attributes:
         learner: The learner's newest heartbeat. None: none has come.
-        workers: The workers' newest heartbeats, by index.
+        workers: The newest heartbeats of workers that run, by index.
         problem: The reason of a problem and a sentence; None: no problem.
         frames_per_second: The learner's frames per second.
         restarts: Restarts of all workers.
@@ -93,7 +93,8 @@ def diagnosis(view: JobView) -> Diagnosis:
     """Diagnose a run, with advice for this machine."""
     found = diagnose(view)
     state = STOPPED if found.reason == STOPPED else found.state
-    return found.model_copy(update={"state": state, "advice": ADVICE.get(found.reason, "")})
+    needed = found.is_problem or not view.status.frames_per_second
+    return found.model_copy(update={"state": state, "advice": ADVICE.get(found.reason, "") if needed else ""})
 
 
 def condition(kind: ConditionType, reason: str, message: str) -> Condition:
@@ -102,9 +103,9 @@ def condition(kind: ConditionType, reason: str, message: str) -> Condition:
 
 
 def _status(job: CollectorJob, seen: Seen) -> CollectorJobStatus:
-    ended = seen.ended
+    ended, has_begun = seen.ended, seen.workers or (seen.learner and seen.learner.frames)
     status = CollectorJobStatus(
-        phase=_PHASES[ConditionType(ended.type)] if ended else Phase.RUNNING if seen.workers else Phase.PENDING,
+        phase=_PHASES[ConditionType(ended.type)] if ended else Phase.RUNNING if has_begun else Phase.PENDING,
         conditions=[ended] if ended else _conditions(job, seen),
         workers=WorkersStatus(desired=0 if ended else job.spec.workers, ready=0 if ended else ready(seen.workers)),
         frames_per_second=0.0 if ended else round(seen.frames_per_second, 1),

@@ -56,7 +56,7 @@ export class Changes {
   /**
    * @param on.jobs  Called with changed rows; a row that is gone is `{key, gone: true}`.
    * @param on.began Called when the stream begins, and again after each interruption.
-   * @param on.link  Called with the state of the link: `live`, `away` or `refused`, and the text of a refusal.
+   * @param on.link  Called with the state of the link: `live`, `away` or `refused`.
    */
   constructor(on) {
     this.on = on;

@@ -187,7 +187,7 @@ export class Chart extends Component {
 }
 
 /** A sample of a series' line or area, for its legend. */
-function Sample({ colour = "accent", dash, area }) {
+function Sample({ colour, dash, area }) {
   return html`<svg class="sample" viewBox="0 0 18 10" aria-hidden="true">
     ${area === "hatched"
       ? html`<path class="hatch" d="M0 10 8 0M5 10 13 0M10 10 18 0" />`

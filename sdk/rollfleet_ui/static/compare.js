@@ -3,7 +3,7 @@
 import { jobPath, Resource } from "./api.js";
 import { Chart } from "./chart.js";
 import { Choice } from "./controls.js";
-import { count, number, percent, span } from "./format.js";
+import { count, elapsed, number, percent } from "./format.js";
 import { Component, html } from "./html.js";
 import { MOST_COMPARED } from "./jobs.js";
 import { sortedByFrames } from "./overview.js";
@@ -73,7 +73,7 @@ export class Compare extends Component {
         </div>
       </div>
       <div class="compared">
-        <${Chart} title=${title} x=${x} xIs=${axis} xFormat=${{ frames: count, age: span }[axis]}
+        <${Chart} title=${title} x=${x} xIs=${axis} xFormat=${{ frames: count, age: elapsed }[axis]}
           format=${format} range=${range} size="wall" series=${series} note="newest values" />
         <ul class="compared-jobs">
           ${compared.map((key) => html`<li key=${key}><a href=${jobLink(key)}>${key}</a>

@@ -23,6 +23,12 @@ export function span(seconds) {
   return `${Math.max(0, Math.round(seconds))}s`;
 }
 
+/** The time since a start, precisely: `2:30`, `1:02:30`. */
+export function elapsed(seconds) {
+  const [hours, minutes, rest] = [seconds / 3600, (seconds / 60) % 60, seconds % 60].map(Math.floor);
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+}
+
 /** The time span from a time until now. */
 export const since = (time) => (time == null ? UNKNOWN : span(Date.now() / 1000 - time));
 

@@ -15,7 +15,7 @@ const LONGEST_STEP_S = 30;
 export const VIEWS = { "": "Overview", workers: "Workers", timeline: "Timeline", spec: "Spec" };
 
 /**
- * Props: `job`, its key; `view`, one of `VIEWS`; `parts`, the rest of the address; `gone`, whether its row is.
+ * Props: `job`, its key; `view`, one of `VIEWS`; `worker`, the name of the one whose log is open.
  * `shown(this)` is called once; `changed()` reads again what is on screen.
  */
 export class Job extends Component {
@@ -60,26 +60,24 @@ export class Job extends Component {
     if (before.view !== this.props.view) this.changed();
   }
 
-  render({ job, view, parts, gone }, { page, workers, history, timeline, error }) {
+  render({ job, view, worker }, { page, workers, history, timeline, error }) {
     if (!page) {
       return html`<div class="bar"><h1 tabindex="-1">${job}</h1></div>
         <p class="empty" role="status">${error ? error.message : "Loading…"}</p>`;
     }
     const { row, diagnosis } = page;
     return html`
-      <div class="bar">
-        <h1 tabindex="-1"><span class="dim">${row.namespace}/</span>${row.name}</h1>
-      </div>
-      ${(gone || row.deleted || error?.status === 404) &&
+      <div class="bar"><h1 tabindex="-1"><span class="dim">${row.namespace}/</span>${row.name}</h1></div>
+      ${(row.deleted || error?.status === 404) &&
         html`<p class="notice" role="status">This job was deleted. Its history stays here for a while.</p>`}
       ${error && error.status !== 404 && html`<p class="notice" role="status">Not updated: ${error.message}</p>`}
       <section class="diagnosis ${diagnosis.isProblem ? "problem" : ""}" aria-label="Diagnosis">
         <p class="verdict"><${Shape} kind=${kindOfJob(row)} /> <b>${diagnosis.state}</b>
-          ${diagnosis.reason && html` <span class="reason">${diagnosis.reason}</span>`}
+          ${diagnosis.reason && diagnosis.reason !== diagnosis.state && html` <span class="reason">${diagnosis.reason}</span>`}
           ${diagnosis.message && html` <span class="message">${diagnosis.message}</span>`}</p>
         ${diagnosis.advice && html`<p class="advice"><b>What to do</b> ${marked(diagnosis.advice)}</p>`}
       </section>
-      <${Numbers} row=${row} />
+      <${Numbers} row=${row} evaluation=${page.status.evaluation} />
       <div class="tabs">
         <nav aria-label="Views of this job">
           ${Object.entries(VIEWS).map(([name, title]) => html`<a key=${name} href=${jobLink(job, ...(name ? [name] : []))}
@@ -88,19 +86,20 @@ export class Job extends Component {
         ${view === "" && html`<${Axis} />`}
       </div>
       ${view === "" && html`<${Overview} job=${job} overFrames=${isOverFrames()} page=${page} history=${history} timeline=${timeline} />`}
-      ${view === "workers" && html`<${Workers} job=${job} row=${row} workers=${workers} chosen=${parts[0]} />`}
+      ${view === "workers" && html`<${Workers} job=${job} row=${row} workers=${workers} chosen=${worker} />`}
       ${view === "timeline" && html`<${Timeline} moments=${timeline} />`}
       ${view === "spec" && html`<${Spec} page=${page} />`}`;
   }
 }
 
 /** The numbers of a job, in one line where there is room. */
-function Numbers({ row }) {
+function Numbers({ row, evaluation }) {
   const goal = row.totalFrames > 0;
   const facts = [
     ["Frames", count(row.frames), goal && `of ${count(row.totalFrames)}`, goal && row.frames / row.totalFrames],
     ["Frames/s", count(row.framesPerSecond)],
     ["Mean return", number(row.meanReturn)],
+    ...(evaluation ? [["Evaluation", number(evaluation.meanReturn), `at version ${count(evaluation.version)}`]] : []),
     ["Version", count(row.publishedVersion), row.appliedVersion != null && `slowest worker ${count(row.appliedVersion)}`],
     ["Lag", count(row.lag)],
     ["Workers", String(row.workersReady), `of ${row.workersDesired}`],

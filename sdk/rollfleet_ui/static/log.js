@@ -43,12 +43,12 @@ export class Log extends Component {
     if (state.text !== this.state.text && (wasAtEnd || state.text == null)) this.lines.scrollTop = this.lines.scrollHeight;
   }
 
-  render({ job, worker, name }, { previous, tail, text, error }) {
+  render({ job, worker, name, ended }, { previous, tail, text, error }) {
     const title = worker.index == null ? "Learner" : `Worker ${name}`;
     return html`<aside class="log" aria-label="Log of ${title}">
       <div class="bar">
         <h2 tabindex="-1" ref=${(heading) => (this.heading = heading)}>${title}</h2>
-        <span class="dim">${worker.state} ${worker.since != null && html`for ${since(worker.since)}`}</span>
+        <span class="dim">${worker.state} ${!ended && worker.since != null && html`for ${since(worker.since)}`}</span>
         <a class="button close" href=${jobLink(job, "workers")}>Close</a>
       </div>
       ${worker.lastError && html`<p class="last-error"><b>Last error</b> ${worker.lastError}</p>`}

@@ -13,7 +13,7 @@ const SECOND_MS = 1000;
 class Page extends Component {
   state = { jobs: null, error: null, link: "connecting", heard: null };
   scrolls = new Map();
-  keep = (view) => (this.view = view);
+  keep = (view) => (this.view = view); // a job or a comparison, which reads what it shows
 
   componentDidMount() {
     this.changes = new Changes({
@@ -51,7 +51,7 @@ class Page extends Component {
   }
 
   async read() {
-    this.view?.changed?.();
+    this.view?.changed();
     if (this.state.job) return this.setState({ heard: Date.now() });
     try {
       const rows = await get("jobs");
@@ -65,12 +65,12 @@ class Page extends Component {
     this.setState(({ jobs }) => {
       const next = new Map(jobs);
       for (const row of rows) row.gone ? next.delete(row.key) : next.set(row.key, row);
-      return { jobs: jobs && next, heard: Date.now(), gone: rows.some((row) => row.gone && row.key === this.state.job) };
+      return { jobs: jobs && next, heard: Date.now() };
     });
-    this.view?.changed?.();
+    this.view?.changed();
   }
 
-  render(_, { jobs, error, link, heard, job, gone }) {
+  render(_, { jobs, error, link, heard, job }) {
     const { parts, options } = route();
     const keys = options.getAll("job");
     return html`
@@ -82,7 +82,7 @@ class Page extends Component {
       </header>
       <main id="main" tabindex="-1" ref=${(main) => (this.main = main)}>
         ${job
-          ? html`<${Job} key=${job} shown=${this.keep} job=${job} view=${parts[3] in VIEWS ? parts[3] : ""} parts=${parts.slice(4)} gone=${gone} />`
+          ? html`<${Job} key=${job} shown=${this.keep} job=${job} view=${parts[3] in VIEWS ? parts[3] : ""} worker=${parts[4]} />`
           : parts[0] === "compare"
             ? html`<${Compare} key=${keys.join(" ")} shown=${this.keep} keys=${keys} />`
             : html`<${Jobs} jobs=${jobs} error=${error} />`}

@@ -26,14 +26,17 @@ export function kindOfJob(row) {
   return row.isProblem && kind !== "failed" ? "trouble" : kind;
 }
 
+const WORKERS = {
+  failed: /^Failed/,
+  trouble: /^(Silent|Restarting)|Error|BackOff/,
+  running: /^(Collecting|Connected|Running|Waiting)/,
+  suspended: /^Paused/,
+  complete: /^Complete/,
+  deleted: /^(Ended|Left|Terminating)/,
+};
+
 /** Return the kind of a worker's state, or of its pod's. */
-export function kindOfWorker(row) {
-  if (/^(Failed|Lost)|Error|BackOff/.test(row.state)) return row.state.startsWith("Failed") ? "failed" : "trouble";
-  if (/^(Collecting|Running|Training|Waiting)/.test(row.state)) return "running";
-  if (/^(Paused|Suspended)/.test(row.state)) return "suspended";
-  if (/^(Complete|Succeeded)/.test(row.state)) return "complete";
-  return /^(Left|Terminating|Gone)/.test(row.state) ? "deleted" : "pending";
-}
+export const kindOfWorker = (row) => Object.keys(WORKERS).find((kind) => WORKERS[kind].test(row.state)) ?? "pending";
 
 /** Return rows with trouble first, in an order that stays: by kind, then by `among`. */
 export function troubleFirst(rows, kind, among) {

@@ -25,7 +25,7 @@ export class Workers extends Component {
     const fastest = Math.max(...workers.map((each) => (each.index == null ? 0 : each.framesPerSecond)));
     const open = workers.find((each) => nameOf(each) === chosen);
     return html`<div class="split ${open ? "open" : ""}">
-      <div class="list">
+      <div>
         <div class="bar">
           <h2>Workers</h2><span class="dim">${count(workers.filter((each) => each.index != null).length)}</span>
           <div class="filters"><${Filter} label="Filter by index, state, node or error" /></div>

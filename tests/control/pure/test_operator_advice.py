@@ -1,9 +1,10 @@
-"""The command line and docs/operations.md have advice for every problem that the operator reports."""
+"""The command line and docs/troubleshooting.md have advice for every problem that the operator reports."""
 
 import ast
 import re
 from pathlib import Path
 
+from rollfleet_api.permissions import Role
 from rollfleet_ui.diagnosis import ADVICE, UNSEEN
 
 NO_TROUBLE = {"LearnerDone", "TotalFrames"}
@@ -30,9 +31,10 @@ def test_every_problem_of_the_operator_has_advice(repository: Path) -> None:
     files = ("problems.py", "apply.py", "status.py", "verdict.py")
     reported = set().union(*(reasons(operator / name) for name in files))
     assert "QuotaExceeded" in reported
+    reported |= {f"{role.capitalize()}Crashed" for role in Role}
     assert reported - OF_KUBERNETES - NO_TROUBLE <= set(ADVICE)
 
 
-def test_every_problem_is_in_the_operations_page(repository: Path) -> None:
-    page = (repository / "docs/operations.md").read_text()
+def test_every_problem_is_in_the_page_on_troubleshooting(repository: Path) -> None:
+    page = (repository / "docs/troubleshooting.md").read_text()
     assert [reason for reason in ADVICE if f"`{reason}`" not in page and reason != UNSEEN] == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from rollfleet import ActorCritic, Collector
+from rollfleet_ui.model import Happened
+from rollfleet_ui.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Program, Workplace
@@ -97,8 +100,12 @@ def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: "Wor
         """,
     )
     workplace.write_job(**SPEC | {"policy": {"entrypoint": "odd:make"}, "evaluation": {"every": 1}})
-    program = workplace.run()
+    program = workplace.run("--ui")
     program.wait_for(r"evaluation worker 0 ended: .*no such level")
     assert program.wait() == 0, program.output
     assert "test: 640 frames (" in program.output
+    (folder,) = workplace.folder.glob("runs/test/*")
+    texts = [each.text for each in RunFolder(folder).history().moments if each.kind == Happened.WORKER_ENDED]
+    assert len(texts) == 1
+    assert re.search(r"evaluation worker 0 ended: .*no such level", texts[0])
     workplace.assert_nothing_is_left()

@@ -24,7 +24,7 @@ NOTHING = Seen(
     learner=None,
     workers={},
     problem=None,
-    frames_per_second=1234.56,
+    frames_per_second=0.0,
     restarts=0,
     last_error="",
     started_s=1_700_000_000.0,
@@ -73,8 +73,22 @@ def test_a_run_is_in_the_state_that_its_heartbeats_show(seen: Seen, state: str, 
     assert found.is_problem == (reason in ("WorkerCrashed", "LearnerFailed"))
 
 
+def test_a_run_whose_frames_flow_needs_no_advice() -> None:
+    waiting = replace(NOTHING, workers=beats(WorkerState.WAITING_FOR_LEARNER))
+    assert diagnosis(job_view(JOB, waiting)).advice
+    assert not diagnosis(job_view(JOB, replace(waiting, frames_per_second=10.0))).advice
+
+
 def test_advice_names_no_command_that_needs_a_cluster() -> None:
     assert not [advice for advice in ADVICE.values() if "rollfleet logs" in advice or "kubectl" in advice]
+
+
+def test_a_run_whose_workers_all_start_again_still_runs() -> None:
+    learner = LearnerStatus(
+        session=1, version=1, applied_version=1, frames=64, batches=1, dropped=0, mean_return=None, lag=0, time_s=0.0
+    )
+    found = diagnosis(job_view(JOB, replace(NOTHING, learner=learner)))
+    assert (found.state, found.reason) == ("Running", "Starting")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

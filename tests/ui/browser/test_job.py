@@ -7,6 +7,8 @@ from playwright.async_api import expect
 from tests.ui.browser.made_jobs import MadeJobs, made_job
 from tests.ui.browser.visits import Serve, Visits
 
+from rollfleet_api.status import CollectorJobStatus, EvaluationStatus
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -37,6 +39,16 @@ async def test_curves_are_read_by_pointer_and_by_keyboard_over_time_and_over_fra
     await expect(curve).to_have_attribute("aria-valuenow", "298")
     await page.get_by_role("button", name="Over frames").click()
     await expect(curve).to_have_attribute("aria-valuetext", re.compile(r"frames: Mean return \d"))
+
+
+async def test_the_newest_evaluation_stands_beside_the_mean_return(serve: Serve, visits: Visits) -> None:
+    job = made_job("calm")
+    status = CollectorJobStatus(evaluation=EvaluationStatus(version=40, mean_return=412.5, episodes=10))
+    job.page = job.page.model_copy(update={"status": status})
+    page = await visits.open(await serve(MadeJobs(job)), at="/jobs/default/calm")
+    await expect(page.locator(".numbers div").filter(has_text="Evaluation")).to_have_text(
+        re.compile(r"412\.5\s*at version 40")
+    )
 
 
 async def test_waits_are_read_for_the_learner_and_for_the_workers(serve: Serve, visits: Visits) -> None:
@@ -114,3 +126,15 @@ async def test_a_job_that_is_deleted_while_it_is_shown_keeps_its_curves(serve: S
     await expect(page.get_by_text("This job was deleted.")).to_be_visible()
     jobs.remove("default/calm")
     await expect(page.get_by_role("slider", name=re.compile("Mean return"))).to_have_attribute("aria-valuemax", "299")
+
+
+async def test_a_job_that_is_gone_says_so_and_the_next_one_does_not(serve: Serve, visits: Visits) -> None:
+    jobs = MadeJobs(made_job("calm"), made_job("other"))
+    page = await visits.open(await serve(jobs), at="/jobs/default/calm")
+    await expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    jobs.remove("default/calm")
+    await expect(page.get_by_text("This job was deleted.")).to_be_visible()
+    await page.get_by_role("link", name="Jobs", exact=True).click()
+    await page.get_by_role("link", name="other").click()
+    await expect(page.get_by_role("slider", name=re.compile("Mean return"))).to_be_visible()
+    await expect(page.get_by_text("This job was deleted.")).to_have_count(0)

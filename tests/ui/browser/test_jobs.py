@@ -1,9 +1,14 @@
 """The list of all jobs, as a person uses it."""
 
+from pathlib import Path
+
 import pytest
 from playwright.async_api import Page, expect
 from tests.ui.browser.made_jobs import MadeJobs, made_job
 from tests.ui.browser.visits import Serve, Visits
+from tests.ui.run_files import write_run
+
+from rollfleet_ui.saved_runs import SavedRuns
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -66,9 +71,12 @@ async def test_a_change_is_on_screen_without_a_reload(serve: Serve, visits: Visi
     await expect(page.get_by_role("row", name="later")).to_have_count(0)
 
 
-async def test_a_thousand_jobs_scroll_and_keep_few_rows_in_the_document(serve: Serve, visits: Visits) -> None:
-    jobs = MadeJobs(*(made_job(f"job-{index:03}", namespace=f"team-{index % 7}", points=8) for index in range(1000)))
-    page = await visits.open(await serve(jobs))
+async def test_a_thousand_saved_runs_scroll_and_keep_few_rows_in_the_document(
+    serve: Serve, visits: Visits, tmp_path: Path
+) -> None:
+    for index in range(1000):
+        write_run(tmp_path, f"job-{index:03}", namespace=f"team-{index % 7}")
+    page = await visits.open(await serve(SavedRuns(tmp_path)))
     await expect(page.get_by_role("button", name="All 1000")).to_be_visible()
     await page.get_by_role("columnheader", name="Job").get_by_role("button").click()
     await page.get_by_role("columnheader", name="Job").get_by_role("button").click()

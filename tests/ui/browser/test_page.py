@@ -81,6 +81,18 @@ async def test_markup_in_any_text_is_text(serve: Serve, visits: Visits) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth") == 1280
 
 
+async def test_long_names_and_errors_wrap_on_a_narrow_screen(serve: Serve, visits: Visits) -> None:
+    job = hostile()
+    url = await serve(MadeJobs(job))
+    page = await visits.open(url, viewport={"width": 320, "height": 700})
+    place = f"/jobs/{job.page.row.key}"
+    for view in ("/", place, f"{place}/workers", f"{place}/workers/3", f"/compare?job={job.page.row.key}"):
+        await page.goto(f"{url.partition('?')[0]}#{view}")
+        await expect(page.get_by_text("xxxxx").first).to_be_visible()
+        await expect(page.get_by_text("Loading…")).to_have_count(0)
+        assert await page.evaluate("document.documentElement.scrollWidth") == 320, view
+
+
 async def test_a_server_that_goes_away_is_said_and_the_page_goes_on_when_it_is_back(visits: Visits) -> None:
     jobs, guard = fleet(), TokenGuard()
     async with served(page_of(jobs, guard), port=0) as port:

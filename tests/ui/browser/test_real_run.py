@@ -75,7 +75,7 @@ async def test_a_run_is_watched_and_disturbed_and_opened_again_from_its_folder(
     await expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("frames")
     await shoot(page, "workers", pictures, height=620)
 
-    await asyncio.to_thread(program.seconds_until_gone, signal.SIGINT)
+    await asyncio.to_thread(program.end_by, signal.SIGINT)
     await expect(page.get_by_text("The server does not answer.")).to_be_visible()
     await expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("frames")
 
