@@ -9,6 +9,7 @@ from rollfleet.cluster.settings import Cluster
 from rollfleet.learner.construction import construct, start
 from rollfleet.learner.iterator import BatchIterator
 from rollfleet.learner.keywords import Keywords, hints_names, implemented_by
+from rollfleet.learner.next_batch import RAISED_STOP
 from rollfleet.learner.options import Extends, LearnerOptions
 from rollfleet.learner.worker_calls import call_workers
 from rollfleet.system.devices import Device
@@ -48,14 +49,17 @@ class Collector(BatchIterator):
     """
 
     def _start(self, env: Any, policy: Any = None, *, keywords: Keywords) -> None:
-        construction = construct(env, policy, keywords)
-        transport, job = start(construction, keywords)
-        acts = construction.acts_with_the_learners_policy
         try:
-            super().__init__(transport, job, policy, construction.options, acts=acts)
-        except BaseException:
-            transport.close()
-            raise
+            construction = construct(env, policy, keywords)
+            transport, job = start(construction, keywords)
+            acts = construction.acts_with_the_learners_policy
+            try:
+                super().__init__(transport, job, policy, construction.options, acts=acts)
+            except BaseException:
+                transport.close()
+                raise
+        except StopIteration as error:  # it would end a loop of the caller's (PEP 479)
+            raise RuntimeError(RAISED_STOP) from error
 
     @implemented_by(_start, caller="rollfleet.Collector")
     def __init__(
@@ -240,7 +244,7 @@ class Collector(BatchIterator):
             {0: [9.8, 9.8]}
         """
         timeout_s = seconds(timeout_s, "timeout_s")
-        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting():
+        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting(self._gatherer.phase):
             workers = self._membership.these(worker_ids)
             return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
 

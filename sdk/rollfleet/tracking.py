@@ -11,6 +11,7 @@ from typing import Self, TypeAlias
 
 from torch import Tensor
 
+from rollfleet.arguments import path_of, shown
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
 
@@ -179,9 +180,10 @@ def track(
         JobInvalid: There is no such tracker.
         RollfleetError: The tracker's package cannot be imported. The message has the command that installs it.
     """
-    if to not in TRACKERS:
-        raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {to!r}")
-    run = Run(project=project, name=name or collector.job.metadata.name, folder=Path(folder), frames=collector.frames)
+    if not isinstance(to, str) or to not in TRACKERS:
+        raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {shown(to)}")
+    where = path_of(folder, "folder")
+    run = Run(project=project, name=name or collector.job.metadata.name, folder=where, frames=collector.frames)
     try:
         write, close = TRACKERS[to](run)
     except ImportError as error:

@@ -49,6 +49,7 @@ TESTS = {
     ],
     "len(collector)": [
         f"{COLLECTOR}calls.py::test_the_length_is_the_number_of_batches",
+        f"{COLLECTOR}calls.py::test_the_length_counts_frames_that_were_rounded_up",
         f"{COLLECTOR}calls.py::test_a_data_loader_yields_its_batches",
     ],
     "traj_format": [f"{COLLECTOR}amounts.py::test_trajectories_may_follow_each_other_without_padding"],
@@ -90,6 +91,8 @@ TESTS = {
     ],
     "init_fn": [
         f"{COLLECTOR}hooks.py::test_workers_call_their_hooks",
+        f"{COLLECTOR}hooks.py::test_a_hook_may_keep_its_batches",
+        f"{COLLECTOR}hooks.py::test_what_a_hook_writes_into_its_batch_is_its_own",
         f"{COLLECTOR}hooks.py::test_the_error_of_a_hook_reaches_the_learner",
     ],
     "update_at_each_batch": [
@@ -151,6 +154,7 @@ TESTS = {
     "shutdown(timeout)": [
         f"{COLLECTOR}endings.py::test_workers_have_timeout_s_to_end_in_order",
         f"{COLLECTOR}calls.py::test_after_the_end_a_call_that_would_act_raises_and_the_counters_stay",
+        f"{COLLECTOR}calls.py::test_at_the_end_no_call_waits_for_workers_that_have_left",
         "tests/sdk/processes/test_endings.py::test_garbage_collected_collector_leaves_nothing_behind",
     ],
     "filter_warnings_subprocess": [

@@ -13,6 +13,7 @@ from torch import Tensor
 from torchrl import collectors, data, envs, modules
 
 import rollfleet
+from rollfleet.errors import PolicyInvalid
 
 ENVS, FRAMES = 2, 600
 LIMIT = 40  # frames of an episode
@@ -78,6 +79,8 @@ def test_torchrls_random_policy_acts(num_envs: int) -> None:
         assert batch["action"].abs().max() <= 2
         assert batch["action"].flatten().unique().numel() == FRAMES
         assert spec.shape[-1] == 1  # the given spec is unchanged
+    with pytest.raises(PolicyInvalid, match=r"action has shape \[3, 2\]; expected int64 \[3\] from Discrete"):
+        ours(modules.RandomPolicy(data.OneHot(2)), env="CartPole-v1", num_envs=3)
     categorical = data.Categorical(2)
     assert set(ours(modules.RandomPolicy(categorical), env="CartPole-v1")["action"].unique().tolist()) == {0, 1}
 

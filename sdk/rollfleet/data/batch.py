@@ -241,7 +241,7 @@ def pad(batch: "TensorDict", time: int) -> "TensorDict":
     padded.names = batch.names
     padded[:, :own] = batch
     padded[TRAJECTORY][:, own:] = NO_TRAJECTORY
-    mask = torch.zeros(envs, time, dtype=torch.bool, device=batch.device)
+    mask = torch.zeros(envs, time, dtype=torch.bool, device=batch[TRAJECTORY].device)
     mask[:, :own] = batch[MASK] if MASK in batch.keys(True) else True
     padded[MASK] = mask
     return padded

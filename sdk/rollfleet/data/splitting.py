@@ -57,6 +57,8 @@ def split_trajectories(
 
     if not isinstance(batch, TensorDictBase):
         raise JobInvalid(f"batch: expected a TensorDict [..., T], got {shown(batch)}")
+    if not isinstance(as_nested, bool | torch.layout):
+        raise JobInvalid(f"as_nested: expected True, False or a layout of torch, got {shown(as_nested)}")
     cut = _Cut.of(batch, prefix, trajectory_key, done_key)
     starts, lengths = cut.starts, cut.lengths
     if as_nested is not False:
@@ -114,7 +116,7 @@ def rows_for(buffer: object, batch: "TensorDict") -> "TensorDict":
     if dims > batch.ndim:
         raise JobInvalid(
             f"the storage of `replay_buffer` has ndim={dims}, and batches have {batch.ndim} dimensions; write "
-            f"ndim={batch.ndim}, or 1"
+            f"ndim={batch.ndim}{', or 1' if batch.ndim > 1 else ''}"
         )
     if MASK in batch.keys(True):
         raise JobInvalid(
@@ -188,7 +190,8 @@ class _Cut:
         def nest(*values: Tensor) -> Tensor:
             return torch.nested.nested_tensor(list(values), layout=layout, device=values[0].device)
 
-        size = [len(pieces)] if layout is torch.jagged else [len(pieces), -1]
+        alike = len({len(piece) for piece in pieces}) == 1  # torch then knows the length
+        size = [len(pieces), len(pieces[0]) if alike else -1][: 1 if layout is torch.jagged else 2]
         nested: TensorDict = pieces[0].apply(nest, *pieces[1:], batch_size=size)
         return nested
 
@@ -213,4 +216,9 @@ def _after(flat: "TensorDict", done_key: tuple[str, ...], ids_key: tuple[str, ..
 
 
 def _parts(key: NestedKey) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)
+    parts = (key,) if isinstance(key, str) else key
+    if not isinstance(parts, tuple) or not all(isinstance(part, str) for part in parts):
+        raise JobInvalid(
+            f"split_trajectories: expected a key, such as 'traj_ids', or a tuple of them, got {shown(key)}"
+        )
+    return parts

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from gymnasium.vector import AutoresetMode
 
+from rollfleet.arguments import shown
 from rollfleet.envs.env_pool import EnvPoolVectorEnv
 from rollfleet.envs.gymnasium_backend import VectorEnv, build_gymnasium
 from rollfleet.envs.serial import SerialVectorEnv
@@ -60,6 +61,8 @@ def make_env(
         (2, 4)
         >>> env.close()
     """
+    if not isinstance(spec, EnvSpec):
+        raise EnvironmentInvalid(f"spec: expected a rollfleet_api.job.EnvSpec(id='CartPole-v1'), got {shown(spec)}")
     source = _source(spec, factory)
     on_device = {} if device is None else {"device": device, "no_cuda_sync": no_cuda_sync}
     env = BACKENDS[spec.backend](spec, source, factory, on_device)

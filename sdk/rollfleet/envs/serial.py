@@ -12,6 +12,9 @@ from rollfleet.errors import EnvironmentInvalid
 
 Step: TypeAlias = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
+_INTEGERS = (int, np.integer)
+_NUMBERS = (int, float, np.integer, np.floating)
+
 
 class SerialVectorEnv(SyncVectorEnv):
     """A `SyncVectorEnv` that does not reset by itself.
@@ -32,6 +35,7 @@ class SerialVectorEnv(SyncVectorEnv):
         self._shapes = [array_shape(leaf) for leaf in self._seen.leaves.values()]
         dtypes = [array_dtype(leaf) for leaf in self._seen.leaves.values()]
         self._whole = [dtype if dtype.kind in "iub" else None for dtype in dtypes]  # they do not hold each number
+        self._taken = [_NUMBERS if whole is None else _INTEGERS for whole in self._whole]  # for shape []
         self._plain = self._seen.plain and self._acted.plain
 
     def write_into(
@@ -52,7 +56,7 @@ class SerialVectorEnv(SyncVectorEnv):
             return self._step_trees(actions)
         observations: Any = self._observations
         rewards, terminations, truncations = self._rewards, self._terminations, self._truncations
-        shape, whole, keys = self._shapes[0], self._whole[0], self.info_keys
+        shape, whole, taken, keys = self._shapes[0], self._whole[0], self._taken[0], self.info_keys
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
             observation, reward, terminated, truncated, info = env.step(actions[i])
@@ -63,7 +67,7 @@ class SerialVectorEnv(SyncVectorEnv):
                 if shape:
                     if observation.shape != shape or (whole is not None and observation.dtype is not whole):
                         observation = self._fitting(observation, i)
-                elif whole is not None and isinstance(observation, float):
+                elif not isinstance(observation, taken):
                     observation = self._fitting(observation, i)
                 observations[i] = observation
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
@@ -112,12 +116,13 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def _write(self, i: int, observation: Any) -> None:
         for n, (rows, leaf) in enumerate(zip(self._rows, self._seen.split(observation), strict=True)):
-            rows[i] = self._fitting(leaf, i, n) if self._shapes[n] or isinstance(leaf, float) else leaf
+            single = not self._shapes[n] and isinstance(leaf, self._taken[n])
+            rows[i] = leaf if single else self._fitting(leaf, i, n)
 
     def _fitting(self, observation: Any, i: int, leaf: int = 0) -> Array:
         """Return an observation, or one leaf of it, as an array of its space's shape and of numbers of its dtype."""
         found, shape, whole = np.asarray(observation), self._shapes[leaf], self._whole[leaf]
-        if shape and found.shape != shape:
+        if found.shape != shape:
             raise self._misfit(i, leaf, "shape", str(list(found.shape)), list(shape))
         if whole is not None and found.dtype is not whole and (number := unheld(found, whole)):
             raise self._misfit(i, leaf, "dtype", f"{found.dtype}, such as {number[0]}", whole)

@@ -23,7 +23,7 @@ from rollfleet.stats import Stats
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source
 from rollfleet_api.fields import MAX_COUNT
-from rollfleet_api.job import CollectorJob
+from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase
 
 SHUTDOWN_S = 3.0  # for a step, and for the batch on its way into a replay buffer
@@ -35,9 +35,6 @@ class BatchIterator(IterableDataset[Any]):
     """Iterates over the batches of a job, and sends the policy's weights to its workers.
 
     `rollfleet.Collector` is the public class. Use an iterator from one thread.
-
-    An iteration that is interrupted, or whose `postproc` raises, loses nothing: the next one continues its round, or
-    yields its batch. Ctrl-C is raised in waits and in environments' steps, else at the end of a call.
 
     Args:
         transport: The learner's side of a transport. The iterator closes it.
@@ -89,16 +86,18 @@ class BatchIterator(IterableDataset[Any]):
         return self._next_batch.make()
 
     def __len__(self) -> int:
-        """Return the number of batches: `total_frames` in batches of `frames_per_batch`, rounded up.
+        """Return the number of batches until `total_frames`, if the job's number of workers stays.
 
         Raises:
-            TypeError: The iterator has no end, or its batches differ in frames (`trajs_per_batch`).
+            TypeError: The iterator has no end, or its batches differ in frames.
         """
         self._calls.check()
-        collect = self.job.spec.collect
-        if not collect.total_frames or collect.trajs_per_batch:
-            raise TypeError("the number of batches is known with `total_frames`, and without `trajs_per_batch`")
-        return -(-collect.total_frames // collect.frames_per_batch)
+        spec, collect = self.job.spec, self.job.spec.collect
+        padded = not collect.reset_when_done or collect.trajs_per_batch or spec.stragglers.threshold < 1
+        if padded or not collect.total_frames:
+            raise TypeError("the number of batches is known with `total_frames`, if no batch has padding")
+        shares = spec.workers if spec.mode is Mode.SYNC else 1
+        return -(-collect.total_frames // (spec.steps_per_batch * spec.env.num_envs * shares))
 
     def __bool__(self) -> bool:
         """Return True, whatever its length."""
@@ -217,9 +216,9 @@ class BatchIterator(IterableDataset[Any]):
             if self._gatherer.phase is not LearnerPhase.RUN:
                 raise JobInvalid("the collector is paused already, or at its end")
         with self._calls.fill.held() if self._calls.fill else nullcontext():
-            with self._calls.acting():
-                self._gatherer.enter(LearnerPhase.PAUSE)
             try:
+                with self._calls.acting():
+                    self._gatherer.enter(LearnerPhase.PAUSE)
                 yield
             finally:
                 if not self._calls.ended:
@@ -270,7 +269,7 @@ class BatchIterator(IterableDataset[Any]):
             A seed for the next collector: `seed` itself if `static_seed`, else `seed + 1`.
         """
         seed, static_seed = whole_number(seed, "seed"), true_or_false(static_seed, "static_seed")
-        with self._calls.acting():
+        with self._calls.acting(self._gatherer.phase):
             self._gatherer.run_state.set_seed(seed, static=static_seed)
             self._gatherer.direct_async()
         return seed if static_seed else (seed + 1) % (MAX_COUNT + 1)
@@ -281,7 +280,7 @@ class BatchIterator(IterableDataset[Any]):
         Raises:
             JobInvalid: The workers are not this collector's own. The message says how to scale them.
         """
-        with self._calls.acting():
+        with self._calls.acting(self._gatherer.phase):
             return self._membership.add(count)
 
     def remove_workers(self, worker_ids: int | Collection[int]) -> None:
@@ -290,7 +289,7 @@ class BatchIterator(IterableDataset[Any]):
         Raises:
             JobInvalid: There is no such worker, or the workers are not this collector's own.
         """
-        with self._calls.acting():
+        with self._calls.acting(self._gatherer.phase):
             self._membership.remove(worker_ids)
 
     @property
@@ -312,7 +311,7 @@ class BatchIterator(IterableDataset[Any]):
             JobInvalid: It is no `state_dict`. The message names the missing keys.
         """
         known = checked(state)
-        with self._calls.acting():
+        with self._calls.acting(self._gatherer.phase):
             self._tally.load_state_dict(known)
             self._gatherer.run_state.load_state_dict(known)
             self._weights.continue_from(known["version"])

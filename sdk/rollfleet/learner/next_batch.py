@@ -1,7 +1,7 @@
 """One iteration of the learner: broadcast if that is due, gather, join, post-process, store in a replay buffer."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rollfleet.data.batch import join
 from rollfleet.data.splitting import frames_of, rows_for, split_trajectories
@@ -15,6 +15,8 @@ from rollfleet_api.messages import LearnerPhase
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
+
+RAISED_STOP: Final = "an environment, the policy, `postproc`, the buffer or your other code raised StopIteration"
 
 
 class NextBatch:
@@ -63,7 +65,7 @@ class NextBatch:
             else:
                 return self._finish()
         except StopIteration as error:  # it would end the learner's loop (PEP 479)
-            raise RuntimeError("an environment, the policy, `postproc` or the buffer raised StopIteration") from error
+            raise RuntimeError(RAISED_STOP) from error
         self._gatherer.complete()
         raise StopIteration
 

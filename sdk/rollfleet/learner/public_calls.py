@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from rollfleet.errors import JobEnded, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill
 from rollfleet.system.interrupts import Uninterrupted
+from rollfleet_api.messages import LearnerPhase
 
 
 class PublicCalls:
@@ -32,16 +33,21 @@ class PublicCalls:
         return error in self._raised
 
     @contextmanager
-    def acting(self) -> Iterator[None]:
+    def acting(self, phase: LearnerPhase = LearnerPhase.RUN) -> Iterator[None]:
         """Enclose a call that acts. Ctrl-C does not cut it.
 
+        Args:
+            phase: The phase of the workers that it directs.
+
         Raises:
-            JobEnded: The collector was shut down.
+            JobEnded: The collector was shut down, or its workers leave.
         """
         with self._remembering(), Uninterrupted():
             if self.ended:
                 raise JobEnded(f"the collector of {self._key} was shut down")
             self.check()
+            if phase is LearnerPhase.COMPLETE:
+                raise JobEnded(f"{self._key} is complete, and its workers leave; make a new collector")
             yield
 
     def check(self) -> None:

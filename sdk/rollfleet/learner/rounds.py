@@ -116,7 +116,7 @@ class RoundShape:
         if own < steps:
             fragment = pad(fragment, steps)
         if MASK not in fragment.keys(True):
-            fragment[MASK] = torch.ones(rows, steps, dtype=torch.bool, device=fragment.device)
+            fragment[MASK] = torch.ones(rows, steps, dtype=torch.bool, device=fragment[TRAJECTORY].device)
         if rows >= self.rows:
             return fragment
         padded = fragment.new_zeros(self.rows, steps)

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rollfleet.arguments import shown
-from rollfleet.errors import CallFailed, JobEnded, JobInvalid, MessageTooLarge, Timeout
+from rollfleet.errors import CallFailed, JobInvalid, MessageTooLarge, Timeout
 from rollfleet.learner.gathering import Gatherer
 from rollfleet.system.interrupts import interruptible
 from rollfleet.transports.learner_side import Transport
 from rollfleet.wire.plain_values import from_json, to_json
-from rollfleet_api.messages import Answer, Call, LearnerPhase
+from rollfleet_api.messages import Answer, Call
 
 MAX_ARGUMENT_BYTES: Final = 1 << 14  # control is small
 _LOOK_S: Final = 0.005
@@ -30,8 +30,6 @@ def call_workers(
     """Call `method` on these workers, None: on all, and return the results by worker. See `Collector.call`."""
     if not isinstance(method, str) or not re.fullmatch(r"(env|policy)\.[A-Za-z_]\w*", method):
         raise JobInvalid(f"method: expected 'env.<name>' or 'policy.<name>', got {shown(method)}")
-    if gatherer.phase is LearnerPhase.COMPLETE:
-        raise JobEnded("the job is complete: its workers leave, and answer no call")
     try:
         text = to_json(arguments, max_bytes=MAX_ARGUMENT_BYTES)
     except (TypeError, ValueError, MessageTooLarge) as error:

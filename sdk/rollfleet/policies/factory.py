@@ -3,26 +3,25 @@
 from collections.abc import Callable
 from contextlib import suppress
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 from torch import nn
 
+from rollfleet.arguments import shown
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.lazy import initialise
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.system.entrypoints import load
-
-if TYPE_CHECKING:
-    from rollfleet_api.job import PolicySpec
+from rollfleet_api.job import PolicySpec
 
 __all__ = ["Policy", "make_policy"]
 
 
 def make_policy(
-    spec: "PolicySpec", observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
+    spec: PolicySpec, observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
 ) -> Policy:
     """Build a worker's policy on `spec.device`. Its lazy parameters are initialised by one call.
 
@@ -45,6 +44,8 @@ def make_policy(
         Linear(in_features=4, out_features=32, bias=True)
         >>> env.close()
     """
+    if not isinstance(spec, PolicySpec):
+        raise PolicyInvalid(f"spec: expected a rollfleet_api.job.PolicySpec, got {shown(spec)}")
     if spec.random is not None:
         return RandomPolicy(action_space)
     policy: Policy
@@ -69,7 +70,7 @@ def make_policy(
 
 
 def _from_entrypoint(
-    spec: "PolicySpec", observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
+    spec: PolicySpec, observation_space: gymnasium.Space[object], action_space: gymnasium.Space[object]
 ) -> Policy:
     source = f"policy entrypoint {spec.entrypoint!r}"
     try:

@@ -151,7 +151,7 @@ def _batched(policy: Any, actions: SpaceTree, num_envs: int) -> Any:
     if type(policy).__name__ != "RandomPolicy" or spec is None:
         return policy
     of_one = () if hasattr(spec, "keys") else array_shape(next(iter(actions.leaves.values())))
-    if spec.shape == of_one:
+    if spec.shape != (num_envs, *of_one):
         policy = copy.copy(policy)
         policy.action_spec = spec.expand(num_envs, *spec.shape)
     return policy

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from rollfleet.errors import JobInvalid
+from rollfleet.arguments import path_of, whole_number
 from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import MEMORY_BYTES, Observer, check_may_observe
@@ -49,8 +49,7 @@ def observe(
         >>> with rollfleet.observe("cartpole", address="nats://localhost:4222") as batches:  # doctest: +SKIP
         ...     print(next(batches).batch_size)
     """
-    if memory_bytes < 1:
-        raise JobInvalid(f"`memory_bytes` is 1 or more, not {memory_bytes}")
+    memory_bytes = whole_number(memory_bytes, "memory_bytes", least=1)
     target = None if device is None else device_of(device, "device")
     link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
     try:
@@ -98,11 +97,10 @@ def record(
         >>> with rollfleet.record("cartpole", "recording") as recorder:  # doctest: +SKIP
         ...     recorder.wait(timeout_s=60)
     """
-    if segment_bytes < 1:
-        raise JobInvalid(f"`segment_bytes` is 1 or more, not {segment_bytes}")
+    folder, segment_bytes = path_of(folder, "folder"), whole_number(segment_bytes, "segment_bytes", least=1)
     observer = observe(job, address=address, credentials=credentials, memory_bytes=memory_bytes, timeout_s=timeout_s)
     try:
-        return Recorder(observer, Path(folder), segment_bytes=segment_bytes)
+        return Recorder(observer, folder, segment_bytes=segment_bytes)
     except BaseException:
         observer.close()
         raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rollfleet.arguments import path_of
 from rollfleet.data.batch import join, to_batch
 from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
 from rollfleet.recording.segments import Record, describe, scan, segments_in
@@ -51,7 +52,7 @@ class Recording:
     def __init__(
         self, folder: str | Path, *, skip_damaged: bool = False, device: str | torch.device | None = None
     ) -> None:
-        self._folder, self._skip_damaged = Path(folder), skip_damaged
+        self._folder, self._skip_damaged = path_of(folder, "folder"), skip_damaged
         self._device = None if device is None else device_of(device, "device")
         self._damaged: dict[tuple[Path, int], RecordingDamaged] = {}
         if not segments_in(self._folder):

@@ -21,7 +21,7 @@ class Hooks:
     Attributes:
         init_fn: Called once in the worker's process, before it makes environments and policy.
         pre_collect_hook: Called before each batch.
-        post_collect_hook: Called with each collected batch [envs, T], which it must not change.
+        post_collect_hook: Called with a copy of each collected batch [envs, T].
     """
 
     init_fn: Callable[[], object] | None = None

@@ -181,7 +181,7 @@ class Worker:
             stop=lambda: self._leaving.is_set() or self._is_closed(control),
         )
         if self._hooks.post_collect_hook is not None:
-            self._hooks.post_collect_hook(to_batch(fragment))
+            self._hooks.post_collect_hook(to_batch(fragment).clone())  # it may keep what it got
         frames = int((fragment.steps[TRAJECTORY] >= 0).sum())  # padding has no trajectory
         self._frames += frames
         self._frames_per_second = frames / (time.perf_counter() - began)

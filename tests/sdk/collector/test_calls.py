@@ -137,6 +137,21 @@ def _state() -> dict[str, Any]:
     return counts | {"seed": None, "episode_returns": [], "episode_lengths": []}
 
 
+def test_at_the_end_no_call_waits_for_workers_that_have_left(collect: "Collect") -> None:
+    collector = collect(CountingEnv, Learned(), total_frames=32, **OPTIONS)
+    next(collector)
+    state = collector.state_dict()
+    list(collector)
+    calls: dict[str, Call] = {name: ACTS[name] for name in ("set_seed", "add_workers", "remove_workers")}
+    calls["load_state_dict"] = lambda c: c.load_state_dict(state)
+    for call in calls.values():
+        with pytest.raises(JobEnded, match="is complete, and its workers leave; make a new collector"):
+            call(collector)
+    assert collector.frames == 32
+    with pytest.raises(StopIteration):
+        next(collector)
+
+
 @pytest.mark.parametrize("what", ["environment", "buffer"])
 def test_every_call_raises_an_error_of_the_background(collect: "Collect", what: str) -> None:
     class Full(rollfleet.ReplayBuffer):
@@ -225,13 +240,20 @@ def test_the_length_is_the_number_of_batches(collect: "Collect") -> None:
     assert len(collector) == 3
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_length_counts_frames_that_were_rounded_up(apart: "Collect", mode: str) -> None:
+    collector = apart(CountingEnv, always_0, num_envs=2, frames_per_batch=10, total_frames=110, workers=3, mode=mode)
+    assert len(collector) == len(list(collector)) == (10 if mode == "sync" else 11)
+
+
 def test_an_endless_collector_has_no_length_and_is_true(here: Callable[..., Collector]) -> None:
     collector = here(CountingEnv, always_0, **OPTIONS)
     with pytest.raises(TypeError, match="`total_frames`"):
         len(collector)
     assert collector
-    with pytest.raises(TypeError, match="`trajs_per_batch`"):
-        len(here(CountingEnv, always_0, total_frames=64, trajs_per_batch=2, **OPTIONS))
+    for padded in ({"trajs_per_batch": 2}, {"reset_when_done": False}):
+        with pytest.raises(TypeError, match="if no batch has padding"):
+            len(here(CountingEnv, always_0, total_frames=64, **OPTIONS | padded))
 
 
 def test_a_data_loader_yields_its_batches(collect: "Collect") -> None:

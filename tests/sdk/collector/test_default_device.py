@@ -106,6 +106,14 @@ def test_a_replay_buffer_is_filled_and_drawn_from(collect: "Collect", shared: bo
     assert len(copied) == len(buffer) == 100
 
 
+@pytest.mark.parametrize("keywords", [{"trajs_per_batch": 1}, {"stragglers_threshold": 0.5}], ids=str)
+def test_padding_of_several_workers_is_on_their_device(apart: "Collect", keywords: dict[str, Any]) -> None:
+    collector = apart("CartPole-v1", **SMALL | keywords)
+    with default_device("meta"):
+        batches = list_of(collector)
+    assert {value.device.type for batch in batches for value in batch.values(True, True)} == {"cpu"}
+
+
 def test_a_batch_is_split(collect: "Collect") -> None:
     batch = next(collect("CartPole-v1", **SMALL))
     with default_device("meta"):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,15 @@ def test_shutdown_does_not_raise_an_error_a_second_time(apart: "Collect") -> Non
     with pytest.raises(WorkerFailed, match="the simulator broke"):  # and again at the next call
         next(collector)
     collector.shutdown()
+
+
+def test_a_pause_that_failed_is_none(apart: "Collect") -> None:
+    collector = apart(Breaks, always_0, **OPTIONS)
+    for _ in range(2):
+        with pytest.raises(WorkerFailed, match="the simulator broke"):
+            next(collector)
+        with suppress(WorkerFailed), collector.pause():
+            pass
 
 
 def test_the_end_of_the_with_block_does_not_raise_it_a_second_time_either(apart: "Collect") -> None:

@@ -42,6 +42,28 @@ def test_workers_call_their_hooks(collect: "Collect", tmp_path: Path) -> None:
     assert sum(each.startswith("after") for each in lines) == 2 * workers
 
 
+class Keeps:
+    """Keeps each batch as it was given, and raises if one has changed."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def __call__(self, batch: Any) -> None:
+        self._kept.append((batch, batch.clone()))
+        if not all((given == before).all() for given, before in self._kept):
+            raise ArithmeticError("a batch has changed")
+
+
+def test_a_hook_may_keep_its_batches(collect: "Collect") -> None:
+    collector = collect(CountingEnv, num_envs=2, frames_per_batch=8 * collect.workers, post_collect_hook=Keeps())
+    assert [batch.numel() for batch in islice(collector, 4)] == [8 * collect.workers] * 4
+
+
+def test_what_a_hook_writes_into_its_batch_is_its_own(collect: "Collect") -> None:
+    collector = collect(CountingEnv, num_envs=2, frames_per_batch=8, post_collect_hook=lambda batch: batch.zero_())
+    assert next(collector)["next", "observation"].min() > 0
+
+
 @pytest.mark.parametrize("name", ["pre_collect_hook", "post_collect_hook"])
 def test_the_error_of_a_hook_reaches_the_learner(collect: "Collect", name: str) -> None:
     def broken(*_: Any) -> None:

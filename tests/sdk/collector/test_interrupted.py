@@ -21,6 +21,7 @@ from rollfleet import Collector
 from rollfleet.errors import EnvironmentFailed, JobInvalid, WorkerFailed
 from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
+from rollfleet.schemes import Whole
 from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
@@ -72,6 +73,21 @@ def test_stop_iteration_of_users_code_is_an_error_and_not_the_end(collect: "Coll
     with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration") as raised:
         list(islice(collector, 10))
     assert raised.type is WorkerFailed or isinstance(raised.value.__cause__, StopIteration)
+
+
+class ExhaustedScheme(Whole):
+    """A scheme that reads the weights from an iterator that has ended."""
+
+    def select(self, policy: Any) -> Any:
+        return exhausted(policy)
+
+
+@pytest.mark.parametrize("keyword", ["init_fn", "policy_factory", "weight_scheme"])
+def test_it_is_one_while_the_collector_is_made(here: Callable[..., Collector], keyword: str) -> None:
+    value = ExhaustedScheme() if keyword == "weight_scheme" else lambda: exhausted(None)
+    with pytest.raises(RuntimeError, match=r"raised StopIteration$") as raised:
+        here(CountingEnv, **OPTIONS, **{keyword: value})
+    assert isinstance(raised.value.__cause__, StopIteration)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_method_may_be_called_while_a_buffer_is_filled(collect: "Collect") -> 
 def test_a_call_after_the_last_batch_is_refused_at_once(collect: "Collect") -> None:
     collector = collect(Levelled, always_0, num_envs=1, frames_per_batch=8, total_frames=16)
     assert len(list(collector)) == 2
-    with pytest.raises(JobEnded, match="the job is complete: its workers leave, and answer no call"):
+    with pytest.raises(JobEnded, match="is complete, and its workers leave; make a new collector"):
         collector.call(None, "env.set_level", 1)
 
 

@@ -119,6 +119,21 @@ def test_nested_tensors_have_the_same_pieces_without_padding(layout: bool | torc
     assert MASK not in nested.keys(True)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [True, torch.jagged])
+def test_nested_tensors_of_trajectories_of_one_length(layout: bool | torch.layout) -> None:
+    nested = split_trajectories(batch_of([[3, 3, 3], [4, 4, 4]]), as_nested=layout)
+    assert [piece.tolist() for piece in nested["frame"].unbind()] == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("keyword", ["prefix", "trajectory_key", "done_key", "as_nested"])
+@pytest.mark.parametrize("value", [5, b"x", ["ids"], (5,), object()], ids=lambda value: type(value).__name__)
+def test_what_is_no_key_and_no_layout_is_refused(keyword: str, value: Any) -> None:
+    batch = TensorDict({"frame": torch.arange(3), "next": {"done": torch.zeros(3, dtype=torch.bool)}}, batch_size=[3])
+    with pytest.raises(JobInvalid, match=r"expected (a key, such as 'traj_ids', or a tuple|True, False or a layout)"):
+        split_trajectories(batch, **{keyword: value})
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0,), (2, 0, 4)])
 def test_a_batch_without_frames_has_no_trajectories(shape: tuple[int, ...]) -> None:
     ids = torch.zeros(shape, dtype=torch.int64)

@@ -109,14 +109,22 @@ def test_numbers_that_the_spaces_dtype_cannot_hold_are_refused(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("values", [(0.7, 1), (1, 0.7)], ids=["reset", "step"])
+@pytest.mark.parametrize("number", [0.7, np.float32(0.7), np.array(0.7)], ids=lambda number: type(number).__name__)
+@pytest.mark.parametrize("when", ["reset", "step"])
 @pytest.mark.parametrize("space", [Discrete(5), Dict(state=Discrete(5))], ids=["plain", "dict"])
 def test_a_state_that_is_no_whole_number_is_refused(
-    rollout_of: Callable[..., Rollout], space: Space[Any], values: tuple[float, float]
+    rollout_of: Callable[..., Rollout], space: Space[Any], when: str, number: Any
 ) -> None:
+    values = (number, 1) if when == "reset" else (1, number)
     returned = values if isinstance(space, Discrete) else [{"state": value} for value in values]
-    with pytest.raises(EnvironmentInvalid, match=r"float64, such as 0\.7.*; its observation space has int64"):
+    with pytest.raises(EnvironmentInvalid, match=r"float\d\d, such as 0\.(7|69).*; its observation space has int64"):
         rollout_of(space, *returned).collect(version=0)
+
+
+@pytest.mark.parametrize("space", [Discrete(5), Box(-1, 1, ())], ids=["discrete", "number"])
+def test_an_array_in_place_of_a_number_is_refused(rollout_of: Callable[..., Rollout], space: Space[Any]) -> None:
+    with pytest.raises(EnvironmentInvalid, match=r"of shape \[2\]; its observation space has \[\]"):
+        rollout_of(space, space.sample(), np.ones(2, space.dtype)).collect(version=0)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64, np.int16], ids=lambda dtype: dtype.__name__)
