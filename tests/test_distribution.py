@@ -53,7 +53,11 @@ def test_the_wheel_holds_the_four_packages_whole_and_nothing_else(repository: Pa
         capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        links = set(re.findall(r"\]\((?!https://)[^)]+\)", archive.read(metadata).decode()))
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert not links, "a package index, which shows the README, has no such files"
     assert {name.partition("/")[0] for name in held} == set(PACKAGES)
     written = {
         str(Path(package) / path.relative_to(repository / folder))

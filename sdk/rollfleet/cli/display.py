@@ -26,6 +26,7 @@ class Display:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._summary = self._error = ""  # the newest that were shown
 
     @contextmanager
     def showing(self, job: CollectorJob, watch: JobWatch) -> Iterator[None]:
@@ -33,7 +34,9 @@ class Display:
         if self._console.is_terminal:
             # A thread of rich renders the table, so that it is refreshed while this thread waits for child processes.
             with Live(
-                get_renderable=lambda: _table(job, watch), console=self._console, refresh_per_second=1 / REFRESH_S
+                get_renderable=lambda: _table(job, watch, self._problems(watch)),
+                console=self._console,
+                refresh_per_second=1 / REFRESH_S,
             ):
                 yield
             return
@@ -45,7 +48,7 @@ class Display:
         finally:
             ended.set()
             printer.join()
-            self._line(_summary(job, watch))
+            self._summarise(job, watch)
 
     def output(self, process: str, line: str) -> None:
         """Show a line of output of a child process."""
@@ -56,12 +59,23 @@ class Display:
         self._line(text, style="yellow")
 
     def error(self, text: str) -> None:
-        """Show an error."""
+        """Show an error. The progress does not repeat it."""
+        self._error = text
         self._line(text, style="red")
 
     def _print_lines(self, job: CollectorJob, watch: JobWatch, ended: threading.Event) -> None:
         while not ended.wait(PLAIN_EVERY_S):
-            self._line(_summary(job, watch))
+            self._summarise(job, watch)
+
+    def _summarise(self, job: CollectorJob, watch: JobWatch) -> None:
+        summary = "; ".join([_summary(job, watch), *self._problems(watch)])
+        if summary != self._summary:
+            self._line(summary)
+        self._summary = summary
+
+    def _problems(self, watch: JobWatch) -> list[str]:
+        """Return the problems of workers, but for a failure that `error` has shown."""
+        return [each for each in watch.problems().values() if each.rpartition(" failed: ")[2] not in self._error]
 
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)
@@ -76,11 +90,10 @@ def _summary(job: CollectorJob, watch: JobWatch) -> str:
         f"{name}: {learner.frames:,} frames ({watch.frames_per_second():,.0f}/s), {learner.batches:,} batches, "
         f"mean return {_number(learner.mean_return)}{_evaluation(learner)}, version {learner.version}, "
         f"lag {learner.lag}, dropped {learner.dropped}; workers: {states}"
-        + "".join(f"; {each}" for each in watch.problems().values())
     )
 
 
-def _table(job: CollectorJob, watch: JobWatch) -> Group:
+def _table(job: CollectorJob, watch: JobWatch, problems: list[str]) -> Group:
     learner = watch.learner
     head = Table.grid(padding=(0, 3))
     goal = f" of {job.spec.collect.total_frames:,}" if job.spec.collect.total_frames else ""
@@ -107,7 +120,7 @@ def _table(job: CollectorJob, watch: JobWatch) -> Group:
             _number(status.mean_return),
             str(status.incarnation + 1),
         )
-    return Group(head, table, *(Text(problem, style="red") for problem in watch.problems().values()))
+    return Group(head, table, *(Text(problem, style="red") for problem in problems))
 
 
 def _evaluation(learner: LearnerStatus | None) -> str:

@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
 
 EXIT_SUCCESS = 0
+
+# How a line begins, of a worker or of the stand-in for a learner, with an error that a restart would repeat.
+HOPELESS = ("CRITICAL rollfleet.cli.worker_program: ", "CRITICAL rollfleet.cli.default_learner: ")
 
 STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
@@ -116,6 +118,7 @@ class _Children:
     def __init__(self, local: LocalRun, server: NatsServer | None) -> None:
         self._local, self._server = local, server
         self._alive: set[Child] = set()
+        self._hopeless: str | None = None  # the process that has reported an error that a restart would repeat
 
     async def run(self) -> int:
         job = self._local.job
@@ -129,17 +132,18 @@ class _Children:
         failed = asyncio.create_task(_first_failure(needed))
         try:
             await asyncio.wait({learner, failed}, return_when=asyncio.FIRST_COMPLETED)
-            if not learner.done():  # the worker's last heartbeat reports the failure to the learner
+            if learner.done() and not learner.result():
+                await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
+                return EXIT_SUCCESS
+            if self._hopeless:  # a worker's last heartbeat may end the learner before its own process has ended
+                await asyncio.wait({failed}, timeout=STOP_GRACE_S)
+            if failed.done():
                 error = failed.result()
                 self._fail(error.reason if isinstance(error, _GaveUp) else "Error", str(error))
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(asyncio.shield(learner), STOP_GRACE_S)
-                return EXIT_FAILURE
-            if learner.result():
+                await asyncio.wait({learner}, timeout=STOP_GRACE_S)  # it may save what it has
+            else:
                 self._fail("LearnerFailed", f"the learner ended: {describe_exit(learner.result())}")
-                return EXIT_FAILURE
-            await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
-            return EXIT_SUCCESS
+            return EXIT_FAILURE
         finally:
             await finish(self._stop([learner, failed, *needed, *evaluating]))
 
@@ -174,7 +178,7 @@ class _Children:
         try:
             await self._keep_worker(index, Role.EVALUATION)
         except _GaveUp as error:
-            self._local.display.error(str(error))
+            self._report_end(f"evaluation worker {index}", str(error))
 
     async def _keep_worker(self, index: int, role: Role = Role.WORKER) -> None:
         spec, display = self._local.job.spec, self._local.display
@@ -207,7 +211,11 @@ class _Children:
         return child
 
     def _show(self, name: str, line: str) -> None:
-        self._local.display.output(name, line)
+        if self._hopeless is None and name.startswith(("learner", "worker ")) and line.startswith(HOPELESS):
+            self._hopeless = name
+            self._local.display.error(line.partition(": ")[2])
+        elif self._hopeless in (None, name):  # the other processes repeat the error, each in its own words
+            self._local.display.output(name, line)
         if self._local.live:
             self._local.live.output(name, line)
 
@@ -222,7 +230,8 @@ class _Children:
             self._local.live.ended(name, error)
 
     def _fail(self, reason: str, text: str) -> None:
-        self._local.display.error(text)
+        if not self._hopeless:
+            self._local.display.error(text)
         if self._local.live:
             self._local.live.failed(reason, text)
 

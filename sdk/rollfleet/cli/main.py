@@ -77,10 +77,16 @@ def run(
     from rollfleet.cli.local import LocalRun
     from rollfleet.cli.local import run as run_here
     from rollfleet.cli.stop_signal import until_signal
+    from rollfleet.cli.validate import check_environment
     from rollfleet_api.documents import read_job
 
+    if ui_port and not ui:
+        raise typer.BadParameter("there is no page: add --ui", param_hint="--ui-port")
     known = _with(read_job(job), workers=workers, seed=seed)
+    check_environment(known, origin=str(job))
     display = Display(Console(highlight=False))
+    if learner is None:
+        display.event("no learner: batches are counted, and nothing is trained; to train, add `--learner learner.py`")
     local = LocalRun(
         job=known,
         folder=job.resolve().parent,

@@ -17,7 +17,7 @@ from typing import TextIO, TypeVar
 from pydantic import ValidationError
 
 from rollfleet_api.documents import Document, read_documents, read_text
-from rollfleet_api.job import Backend, EnvSpec, PolicySpec
+from rollfleet_api.job import Backend, CollectorJob, EnvSpec, PolicySpec
 from rollfleet_api.validation import JobErrors, Problem
 
 STDIN_NAME = "standard input"
@@ -57,6 +57,18 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
     return int(failed)
 
 
+def check_environment(job: CollectorJob, *, origin: str) -> None:
+    """Check the id of a job's environment, before the processes of a run start.
+
+    Raises:
+        JobErrors: Nothing on this machine registers it.
+    """
+    env = job.spec.env
+    may_be_registered_later = bool(env.wrappers) or ":" in (env.id or "")  # by a module that only workers import
+    if message := _environment_problem(env, may_be_registered_later):
+        raise JobErrors([Problem("spec.env.id", message, origin)])
+
+
 def _local_problems(document: Document) -> Iterator[Problem]:
     """Yield the problems that only this machine can find, also in a document with other problems."""
     raw = document.data.get("spec") if isinstance(document.data, Mapping) else None
@@ -78,9 +90,7 @@ def _part(model: type[Part], data: object) -> Part | None:
 def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: bool) -> Iterator[tuple[str, str]]:
     entrypoints: dict[str, str | None] = {}
     if env:
-        # EnvPool has its own registry, which only a worker with EnvPool can query.
-        checkable = env.id is not None and env.backend is Backend.GYMNASIUM
-        if checkable and (message := _environment_problem(env.id or "", brings_code)):
+        if message := _environment_problem(env, brings_code):
             yield "spec.env.id", message
         entrypoints["spec.env.entrypoint"] = env.entrypoint
         for index, wrapper in enumerate(env.wrappers):
@@ -95,11 +105,14 @@ def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: 
 # --- Environments ----------------------------------------------------------------------------------------------------
 
 
-def _environment_problem(env_id: str, brings_code: bool) -> str:
+def _environment_problem(env: EnvSpec, brings_code: bool) -> str:
     """Return the problem of an environment's id; empty if it is valid."""
+    if env.id is None or env.backend is not Backend.GYMNASIUM:
+        return ""  # EnvPool has its own registry, which only a worker with EnvPool can query
     # Not at the top: commands that do not need gymnasium should not wait for its import.
     from gymnasium.envs.registration import parse_env_id, registry
 
+    env_id = env.id
     module, _, name = env_id.rpartition(":")
     if module:
         if brings_code:

@@ -168,7 +168,8 @@ def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec 
         fatal = isinstance(error, JobInvalid | WeightMismatch)
         status = transport.status or WorkerStatus.starting(index, transport.incarnation)
         failed = replace(worker.failed(error) if worker else failure(status, error), fatal=fatal)
-        log.error("%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, failed.error)
+        level = logging.CRITICAL if fatal else logging.ERROR
+        log.log(level, "%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, failed.error)
         transport.report(failed)
         return EXIT_HOPELESS if fatal else EXIT_CRASHED
     finally:

@@ -9,10 +9,12 @@ from rollfleet.cluster.reach import Reach
 from rollfleet.errors import ClusterError, ConnectionFailed, JobInvalid
 from rollfleet.nats.link import Link
 from rollfleet.system.process_setup import exit_on_sigterm
-from rollfleet_api.address import Address, EnvironmentIncomplete
+from rollfleet_api.address import JOB, Address, EnvironmentIncomplete
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
+
+_RUN = "`rollfleet run job.yaml --learner learner.py` starts a learner with a server and workers on this machine"
 
 
 def open_link(
@@ -40,8 +42,10 @@ def open_link(
         where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
         Subjects.parse(where.job)
     except EnvironmentIncomplete as error:
-        if address is not None or credentials is not None or name is None:
+        if address is not None or credentials is not None:
             raise ConnectionFailed(str(error)) from error
+        if not (name := name or os.environ.get(JOB)):
+            raise ConnectionFailed(f"{error}; {_RUN}") from error
         return _open_from_outside(name, timeout_s, error)
     except ValueError as error:
         raise JobInvalid(str(error)) from error
@@ -66,7 +70,7 @@ def _open_from_outside(name: str, timeout_s: float, incomplete: EnvironmentIncom
         api = ClusterApi()
     except ClusterError as error:
         if error.reason == "NoKubeconfig":
-            raise ConnectionFailed(f"{incomplete}; {error}") from error
+            raise ConnectionFailed(f"{incomplete}; {error}; {_RUN}") from error
         raise
     try:
         subjects = Subjects.parse(name if "/" in name else f"{api.namespace}/{name}")

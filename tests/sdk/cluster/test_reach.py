@@ -16,7 +16,7 @@ import rollfleet
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.reach import Reach
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
-from rollfleet_api.address import URL
+from rollfleet_api.address import JOB, URL
 from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
 
@@ -194,6 +194,13 @@ def test_a_missing_right_is_named(
 
 
 @pytest.mark.usefixtures("outside")
+def test_the_name_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(JOB, "default/nowhere")
+    with pytest.raises(JobNotFound, match="no job default/nowhere"):
+        rollfleet.connect()
+
+
+@pytest.mark.usefixtures("outside")
 def test_a_nats_that_is_neither_here_nor_in_the_cluster_needs_an_address(write_secret: WriteSecret) -> None:
     write_secret(url="nats://nats.invalid.:4222")
     with pytest.raises(ConnectionFailed, match=r"does not answer from here, and it is no Service .* pass `address=`"):
@@ -203,5 +210,7 @@ def test_a_nats_that_is_neither_here_nor_in_the_cluster_needs_an_address(write_s
 def test_without_a_kubeconfig_the_missing_address_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv(URL, raising=False)
-    with pytest.raises(ConnectionFailed, match=f"no NATS server given: pass its URL, set {URL}.*; no cluster is named"):
-        rollfleet.connect("default/test")
+    asked = f"no NATS server given: pass its URL, set {URL}.*"
+    for job, why in ((None, asked), ("default/test", f"{asked}; no cluster is named.*")):
+        with pytest.raises(ConnectionFailed, match=f"^{why}; `rollfleet run job.yaml --learner learner.py` starts "):
+            rollfleet.connect(job)
