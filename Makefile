@@ -11,6 +11,8 @@ JOBS ?= 3
 
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses $(JOBS) --dist loadscope
+# Each process of a test would compile its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # What a release publishes; the chart's images are at $(REGISTRY), if it is set.
 RELEASE := build/release
 REGISTRY ?=

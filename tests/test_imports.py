@@ -62,7 +62,16 @@ REFUSED = ("torch", "tensordict", "numpy", "gymnasium", "kopf", "kubernetes", "n
         ("rollfleet_ui", REFUSED),
         (
             "rollfleet",
-            ("kopf", "kubernetes", "prometheus_client", "matplotlib", "mujoco", "tensorboard", "rollfleet_operator"),
+            (
+                "kopf",
+                "kubernetes",
+                "prometheus_client",
+                "matplotlib",
+                "mujoco",
+                "pytest",
+                "tensorboard",
+                "rollfleet_operator",
+            ),
         ),
     ],
 )

@@ -1,8 +1,5 @@
 """What a CollectorJob means: defaults, limits, and what follows from them."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -225,20 +222,3 @@ def test_dumped_job_parses_to_the_same_job(job: CollectorJob) -> None:
 
 def test_dump_leaves_out_what_is_default() -> None:
     assert parse_job(job_data()).dump() == job_data()
-
-
-def test_importing_the_types_imports_no_heavy_package() -> None:
-    program = """
-import sys
-import rollfleet_api.crd, rollfleet_api.documents
-heavy = {"torch", "numpy", "gymnasium", "kopf", "nats", "rollfleet"} & set(sys.modules)
-sys.exit(f"imported {heavy}" if heavy else 0)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": ":".join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ class Rendered:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.manifests: list[Manifest] = [each for each in yaml.safe_load_all(text) if each]
+        self.manifests: list[Manifest] = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
     def of(self, kind: str) -> dict[str, Manifest]:
         """All of a kind, by name; those of a namespace of their own by `namespace/name`."""

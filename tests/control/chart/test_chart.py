@@ -51,7 +51,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.fixture(params=list(VARIANTS))
+@pytest.fixture(scope="module", params=list(VARIANTS))
 def variant(helm: "Helm", request: pytest.FixtureRequest) -> "Rendered":
     return helm.render(**VARIANTS[request.param])
 
@@ -193,6 +193,16 @@ def test_existing_nats_is_used_unchanged(helm: "Helm") -> None:
     pod = shown.of("Deployment")["rollfleet"]["spec"]["template"]["spec"]
     assert environment(shown)["ROLLFLEET_NATS_URL"] == "tls://nats.example:4222"
     assert {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each} == {"nats-operator"}
+
+
+def test_other_names_in_the_certificate_restart_the_programs_that_read_it(helm: "Helm") -> None:
+    def pods(*names: str) -> list[Any]:
+        shown = helm.render(nats__tls__names=[*names])
+        programs = (shown.of("StatefulSet")["rollfleet-nats"], shown.of("Deployment")["rollfleet"])
+        return [each["spec"]["template"] for each in programs]
+
+    assert all(one != other for one, other in zip(pods("nats.example"), pods("nats.other"), strict=True))
+    assert pods("nats.example") == pods("nats.example")
 
 
 def test_learners_learn_the_public_address_of_nats(helm: "Helm") -> None:

@@ -39,6 +39,7 @@ class Lists:
 
     Attributes:
         asked: What was listed.
+        cached: For each list, whether the API server's cache was enough.
         statuses: The stored statuses.
         url: Where it listens.
     """
@@ -47,10 +48,13 @@ class Lists:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.cached: list[bool] = []
         self.statuses: list[Manifest] = []
 
     async def list(self, request: web.Request) -> web.Response:
         self.asked.append(request.path.rpartition("/")[2])
+        if "watch" not in request.query:
+            self.cached.append(request.query.get("resourceVersion") == "0")
         found = [stored(5)] if self.asked[-1] == KINDS[KIND].plural else []
         return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
 
@@ -106,6 +110,15 @@ async def test_object_seen_before_the_first_list_is_reconciled_afterwards(operat
 async def test_no_job_is_reconciled_before_the_first_list(lists: Lists, operator: Operator) -> None:
     assert await take_job(operator) == KEY
     assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED, "Pod")]
+
+
+async def test_only_the_first_list_costs_etcd_something(lists: Lists) -> None:
+    operator = Operator(Settings(port=0, workers=0, resync_s=0.01), lists.connect, NatsInMemory)
+    await operator.start()
+    assert [await take_job(operator) for _ in range(2)] == [KEY, KEY]  # each list adds it
+    await operator.stop()
+    first, again = len(WATCHED) + 2, len(WATCHED) + 1  # pods are watched from then on
+    assert lists.cached[: first + again] == [False] * first + [True] * again
 
 
 async def test_dropped_messages_are_among_the_metrics(operator: Operator) -> None:

@@ -168,6 +168,14 @@ def test_kubelets_reason_becomes_the_reason(scene: MakeScene, waiting: str, reas
     assert "no such thing" in condition(found, "Degraded").message
 
 
+def test_an_image_is_missing_in_the_same_words_while_the_kubelet_waits(scene: MakeScene) -> None:
+    tries = scene().waiting(0, reason="ErrImagePull", message="registry/x:1: not found")
+    message = 'Back-off pulling image "registry/x:1": ErrImagePull: registry/x:1: not found'
+    waits = scene().waiting(0, reason="ImagePullBackOff", message=message)
+    messages = [condition(status_of(each), "Degraded").message for each in (tries, waits)]
+    assert messages == ["worker 0 has no image: registry/x:1: not found"] * 2
+
+
 @pytest.mark.parametrize(
     ("refusal", "reason"),
     [

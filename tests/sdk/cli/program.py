@@ -93,15 +93,13 @@ class Program:
         self._reader.join(5)
         return code
 
-    def seconds_until_gone(self, number: signal.Signals, *, group: bool = False) -> float:
-        """Send a signal to it or its process group. Return the seconds until it ended."""
-        began = time.monotonic()
+    def end_by(self, number: signal.Signals, *, group: bool = False) -> int:
+        """Send a signal to it or its process group, and wait for its end. Return the exit code, as `wait` does."""
         if group:
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
-        self.process.wait(PATIENCE_S)
-        return time.monotonic() - began
+        return self.wait()
 
     def press_ctrl_c(self) -> None:
         """Press Ctrl-C at its terminal."""

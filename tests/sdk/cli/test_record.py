@@ -45,7 +45,7 @@ def test_a_killed_recorder_leaves_its_batches_and_another_continues(
     collector = connect()
     while not segments_in(folder) or len(Recording(folder)) < 20:
         next(collector)
-    program.seconds_until_gone(signal.SIGKILL)
+    program.end_by(signal.SIGKILL)
     before = [arrival.sequence for arrival in Recording(folder).arrivals() if arrival.worker == 0]
     assert before == list(range(len(before)))
     program = workplace.start(*command, environ=environ)
@@ -68,8 +68,7 @@ def test_a_stopped_recorder_reports_its_counters(
     server.provision(**ASYNC)
     program = workplace.start("record", "default/test", environ={URL: server.url(Role.LEARNER)})
     program.wait_for("recording default/test to recording")
-    program.seconds_until_gone(number)
-    assert program.wait() == code
+    assert program.end_by(number) == code
     assert "recorded 0 batches" in program.output
     assert "Traceback" not in program.output
 

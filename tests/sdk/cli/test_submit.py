@@ -86,6 +86,14 @@ def test_a_changed_learner_is_sent_again_and_stays_the_jobs(submit: Submit, jobs
     assert files["metadata"]["ownerReferences"] == owners
 
 
+def test_the_code_of_a_deleted_job_becomes_the_new_jobs(submit: Submit, jobs: Jobs, learner: str) -> None:
+    submit("--learner", learner)
+    jobs.delete("cartpole")  # the ConfigMap stays for some seconds
+    submit("--learner", learner)
+    files = found(jobs.api, "ConfigMap", "cartpole-source")
+    assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
+
+
 def test_a_config_map_of_the_users_stays_when_the_job_is_deleted(submit: Submit, jobs: Jobs, learner: str) -> None:
     name = {"name": "my-code", "namespace": jobs.api.namespace}
     jobs.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"other.py": ""}})
@@ -130,6 +138,19 @@ def test_a_refused_job_leaves_no_config_map(submit: Submit, jobs: Jobs, namespac
     assert found(jobs.api, "ConfigMap", "cartpole-source") is None
 
 
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+def test_a_job_that_has_ended_is_not_submitted_in_silence(
+    submit: Submit, namespace: Namespace, learner: str, end: str
+) -> None:
+    submit("--learner", learner)
+    ended = {"type": end, "status": "True", "reason": "Ended", "message": "that was all"}
+    namespace.report(phase=end, conditions=[ended | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
+    Path(learner).write_text("print('mended')\n")
+    again = submit("--learner", learner)
+    assert again.exit_code == 1
+    assert "(Ended): that was all; an unchanged spec starts nothing: `rollfleet delete " in again.stderr
+
+
 def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, namespace: Namespace) -> None:
     logs: dict[str, Queue[str | None]] = {}
     shown, states = list[str](), list[str]()
@@ -158,10 +179,10 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
     assert states[-1] == f"{namespace.name}/cartpole is Complete (TotalFrames): that is all"
 
 
-def test_follow_of_a_job_that_fails_says_why(submit: Submit, namespace: Namespace) -> None:
-    submit()
+def test_follow_of_a_job_that_fails_says_why(jobs: Jobs, namespace: Namespace) -> None:
+    states = list[str]()
+    jobs.submit(JOB)
     failed = {"type": "Failed", "status": "True", "reason": "LearnerFailed", "message": "the learner crashed too often"}
     namespace.report(phase="Failed", conditions=[failed | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
-    result = submit("--follow")
-    assert result.exit_code == 1
-    assert "is Failed (LearnerFailed): the learner crashed too often" in result.stderr
+    assert follow(jobs, "cartpole", print, states.append) == 1
+    assert "is Failed (LearnerFailed): the learner crashed too often" in states[-1]

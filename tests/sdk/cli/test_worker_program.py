@@ -175,9 +175,8 @@ def test_a_worker_stops_at_sigterm_also_in_the_middle_of_a_step(
     program.assert_nothing_runs()
 
 
-@pytest.mark.parametrize("options", [["--index", "1"], []], ids=["by option", "by Kubernetes"])
 def test_a_function_that_builds_environments_can_read_the_workers_index(
-    workplace: "Workplace", server: "Server", options: list[str]
+    workplace: "Workplace", server: "Server"
 ) -> None:
     """So one function of a job can build a different environment for each worker."""
     workplace.write(
@@ -197,7 +196,7 @@ def test_a_function_that_builds_environments_can_read_the_workers_index(
     )
     python_path = os.pathsep.join((str(workplace.folder), os.environ.get("PYTHONPATH", "")))
     environ = {**server.address(Role.WORKER).variables(), "PYTHONPATH": python_path, JOB_COMPLETION_INDEX: "1"}
-    program = workplace.start("worker", *options, environ=environ)
+    program = workplace.start("worker", environ=environ)
     program.wait_for("built: Acrobot-v1")
 
 

@@ -109,16 +109,22 @@ def kubeconfig_of(server: "ApiServer", path: Path, **user: Any) -> Path:
     return path
 
 
-@pytest.fixture
-def user(api_server: "ApiServer", namespace: Namespace, repository: Path, tmp_path: Path) -> Path:
-    """The kubeconfig of a user with the chart's Role for the page, who may list the jobs of the namespace."""
+@pytest.fixture(scope="module")
+def page_rules(repository: Path) -> list[Any]:
+    """The rules of the chart's Role for the page."""
     if (program := find("helm")) is None:
         pytest.skip(ABSENT)
     shown = Helm(program, repository / "charts/rollfleet").render(ui__enabled=True)
+    return list(shown.of("Role")["rollfleet-ui"]["rules"])
+
+
+@pytest.fixture
+def user(api_server: "ApiServer", namespace: Namespace, page_rules: list[Any], tmp_path: Path) -> Path:
+    """The kubeconfig of a user with the chart's Role for the page, who may list the jobs of the namespace."""
     token = account_token(api_server, namespace.name, "alice")
     jobs = {"apiGroups": ["rollfleet.dev"], "resources": ["collectorjobs"], "verbs": ["get", "list"]}
     metadata = {"name": "page", "namespace": namespace.name}
-    rules = [*shown.of("Role")["rollfleet-ui"]["rules"], jobs]
+    rules = [*page_rules, jobs]
     namespace.create({"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules})
     subjects = [{"kind": "ServiceAccount", "name": "alice", "namespace": namespace.name}]
     reference = {"apiGroup": RBAC, "kind": "Role", "name": "page"}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RBAC = "rbac.authorization.k8s.io"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rendered(repository: Path) -> Rendered:
     """The chart with its defaults, of a release `rollfleet`."""
     if (program := find("helm")) is None:

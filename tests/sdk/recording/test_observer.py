@@ -202,9 +202,9 @@ def test_a_workers_credentials_are_refused(server: Server) -> None:
 
 
 def test_invalid_arguments_are_named() -> None:
-    with pytest.raises(JobInvalid, match="`memory_bytes` is 1 or more, not 0"):
+    with pytest.raises(JobInvalid, match="memory_bytes: must be at least 1, got 0"):
         rollfleet.observe("test", address="nats://127.0.0.1:1", memory_bytes=0)
     with pytest.raises(JobInvalid, match="`device`: 'gpu' is not a torch device"):
         rollfleet.observe("test", address="nats://127.0.0.1:1", device="gpu")
-    with pytest.raises(JobInvalid, match="`segment_bytes` is 1 or more, not 0"):
+    with pytest.raises(JobInvalid, match="segment_bytes: must be at least 1, got 0"):
         rollfleet.record("test", "x", address="nats://127.0.0.1:1", segment_bytes=0)

@@ -1,6 +1,6 @@
 """With a deterministic policy a rollout gives the numbers of a plain Gymnasium loop: each one, in every autoreset mode.
 
-10,000 steps of each environment, hundreds of episodes, bit for bit.
+3,000 steps of each environment, a hundred episodes, bit for bit.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 
-FRAMES, LANES = 10_000, 2
+FRAMES, LANES = 3_000, 2
 Key = tuple[str, ...]
 Maker = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -74,9 +74,9 @@ def pendulum_acts(observation: Tensor) -> Tensor:
 
 
 ENVIRONMENTS: dict[str, tuple[Maker, Callable[[Any], Any], int]] = {
-    "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), pole_acts, 300),
-    "pendulum": (partial(gymnasium.make, "Pendulum-v1", max_episode_steps=47), pendulum_acts, 200),
-    "dict": (Wanderer, wanderer_acts, 300),
+    "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), pole_acts, 90),
+    "pendulum": (partial(gymnasium.make, "Pendulum-v1", max_episode_steps=47), pendulum_acts, 60),
+    "dict": (Wanderer, wanderer_acts, 90),
 }
 
 MODES: dict[str, Callable[[list[Maker]], VectorEnv]] = {

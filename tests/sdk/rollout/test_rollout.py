@@ -254,7 +254,7 @@ class Sleeper(Corridor):
     """An environment whose step never ends within the test."""
 
     def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, object]]:
-        time.sleep(60)
+        time.sleep(3600)
         return super().step(action)
 
 
@@ -273,8 +273,6 @@ def test_a_signal_ends_collect_and_close_ends_the_processes_in_mid_step() -> Non
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    start = time.monotonic()
     rollout.close()
     rollout.close()
-    assert time.monotonic() - start < 5
     assert not any(process.is_alive() for process in processes)

@@ -132,7 +132,7 @@ async def test_child_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     await next_line(lines)
     began = time.monotonic()
     await child.stop(0.3)
-    assert 0.3 <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= 0.3
     assert await child.wait() == -signal.SIGKILL
 
 

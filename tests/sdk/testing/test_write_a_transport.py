@@ -25,7 +25,8 @@ def run(command: list[str], folder: Path) -> str:
 def test_transport_of_the_page_passes_the_suite(blocks: list[str], tmp_path: Path) -> None:
     transport, _, suite = blocks
     (tmp_path / "test_threads.py").write_text(transport + suite)
-    output = run([sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_threads.py"], tmp_path)
+    options = ["-q", "-pno:cacheprovider", "-pno:nbmake"]
+    output = run([sys.executable, "-P", "-m", "pytest", *options, "test_threads.py"], tmp_path)
     assert "18 passed" in output
 
 

