@@ -106,13 +106,19 @@ def submit(
             raise typer.BadParameter("--nats takes no cluster and no learner: start the learner yourself")
         raise typer.Exit(_keep(known, nats, credentials))
     from rollfleet.cli.submit import follow as show_log
-    from rollfleet.cli.submit import with_learner
+    from rollfleet.cli.submit import has_ended, with_learner
+    from rollfleet.errors import JobEnded
+    from rollfleet_ui.diagnosis import diagnose
 
     if learner:
         known, sources = with_learner(known, job.resolve().parent, learner, arguments or ())
         typer.echo(f"sending {', '.join(sorted(sources.files))}", err=True)
     jobs = _jobs(context, namespace, kubeconfig)
-    key = jobs.submit(known, sources=sources).key
+    submitted = jobs.submit(known, sources=sources)
+    key = submitted.key
+    if has_ended(submitted):
+        again = f"an unchanged spec starts nothing: `rollfleet delete {key}`, and submit it again"
+        raise JobEnded(f"{key} is {diagnose(submitted)}; {again}")
     typer.echo(f"{key} submitted", err=follow)
     if follow:
         raise typer.Exit(show_log(jobs, key, typer.echo, lambda state: typer.echo(state, err=True)))

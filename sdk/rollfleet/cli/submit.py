@@ -14,6 +14,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
 from rollfleet_ui.diagnosis import diagnose
+from rollfleet_ui.views import JobView
 
 
 def with_learner(
@@ -52,6 +53,12 @@ def with_learner(
     return parse_job(data, origin="with the learner"), sources
 
 
+def has_ended(job: JobView) -> bool:
+    """Return whether a job has ended and its spec has not changed since: nothing of it will start."""
+    ended = job.held(ConditionType.COMPLETE) or job.held(ConditionType.FAILED)
+    return bool(ended) and job.metadata.generation == job.status.observed_generation
+
+
 def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
     """Show a learner's log until the job ends.
 
@@ -70,10 +77,12 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     state, followed = "", set[str]()
     while True:
         for seen in jobs.watch(job):
-            if (now := f"{seen.key} is {diagnose(seen)}") != state:
+            found, ended = diagnose(seen), seen.held(ConditionType.COMPLETE)
+            # Workers that leave before their learner does are no news.
+            if (now := f"{seen.key} is {found}") != state and (ended or found.is_problem or not followed):
                 state = now
                 explain(state)
-            if seen.held(ConditionType.COMPLETE):
+            if ended:
                 return 0
             if seen.held(ConditionType.FAILED):
                 return EXIT_FAILURE

@@ -114,7 +114,7 @@ def mean_return(job: JobView) -> str:
 
 
 def evaluation(job: JobView) -> str:
-    """Format the newest evaluation; empty: there is none."""
+    """Format the newest evaluation; empty: no evaluation yet."""
     found = job.status.evaluation
     if found is None or found.mean_return is None:
         return ""

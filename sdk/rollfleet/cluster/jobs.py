@@ -103,9 +103,8 @@ class Jobs:
             return _view(JobView, self.api.apply(manifest))
         namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
         files, before = sources.config_map(name, namespace), self.api.get("ConfigMap", namespace, name)
-        owners = before["metadata"].get("ownerReferences") if before else ()
-        if owners:
-            files["metadata"]["ownerReferences"] = owners
+        owners = before["metadata"].get("ownerReferences", []) if before else []
+        files["metadata"]["ownerReferences"] = owners
         self.api.apply(files)  # before the job, whose pods wait for it
         try:
             created = _view(JobView, self.api.apply(manifest))
@@ -113,7 +112,8 @@ class Jobs:
             if before is None:
                 self.api.delete("ConfigMap", namespace, name)
             raise
-        if before is None:
+        own = {"kind": KIND, "name": created.metadata.name}  # also that of a deleted job, which is about to go
+        if before is None or any(own.items() <= each.items() for each in owners):
             owner = {"name": created.metadata.name, "uid": created.metadata.uid}
             files["metadata"]["ownerReferences"] = [{"apiVersion": API_VERSION, "kind": KIND, **owner}]
             self.api.apply(files)
@@ -329,10 +329,13 @@ def _merged(sources: Sequence[Iterator[LogLine]]) -> Iterator[LogLine]:
         yield from sources[0]
         return
     lines: SimpleQueue[LogLine | Exception | None] = SimpleQueue()
+    abandoned = threading.Event()
 
     def read(source: Iterator[LogLine]) -> None:
         try:
             for line in source:
+                if abandoned.is_set():
+                    return
                 lines.put(line)
         except ClusterError as error:
             lines.put(error)
@@ -340,13 +343,16 @@ def _merged(sources: Sequence[Iterator[LogLine]]) -> Iterator[LogLine]:
             lines.put(None)
 
     for source in sources:
-        threading.Thread(target=read, args=(source,), daemon=True).start()
+        threading.Thread(target=read, args=(source,), name="rollfleet-log", daemon=True).start()
     ended = 0
-    while ended < len(sources):
-        line = lines.get()
-        if isinstance(line, Exception):
-            raise line
-        if line is None:
-            ended += 1
-        else:
-            yield line
+    try:
+        while ended < len(sources):
+            line = lines.get()
+            if isinstance(line, Exception):
+                raise line
+            if line is None:
+                ended += 1
+            else:
+                yield line
+    finally:
+        abandoned.set()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar, cast
 
 import nats
@@ -121,7 +121,7 @@ class Link:
         except FutureTimeout:
             future.cancel()
             hint = f" (last error of the connection: {self._last_error!r})" if self._last_error else ""
-            within = "in time" if timeout_s is None else f"within {timeout_s:g} s"
+            within = "in time" if timeout_s is None or not future.cancelled() else f"within {timeout_s:g} s"
             raise Timeout(f"NATS did not answer {within}{hint}") from None
         except BaseException:
             future.cancel()
@@ -291,6 +291,9 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         self._last_error = error
+        if isinstance(error, ssl.SSLCertVerificationError) and self.address.ca:  # the file may have a new one
+            with suppress(OSError):
+                self.client.options["tls"] = ssl.create_default_context(cafile=str(self.address.ca))
         if not self.client.is_connected:
             self._drop_socket()
             if "authorization violation" in str(error).lower() and not self._refused.done():

@@ -165,6 +165,29 @@ def test_logs_are_those_of_the_chosen_pods(jobs: Jobs, namespace: Namespace) -> 
         assert len(list(followed)) == 3
 
 
+def test_followed_logs_that_are_left_are_read_no_further(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    pods = [namespace.pod(index) for index in (0, 1)]
+    lines: dict[str, Queue[str | None]] = {pod: Queue() for pod in pods}
+    with serving(lines) as port:
+        for name in ("node-0", "node-1"):
+            namespace.node(name, port)
+        before = set(threading.enumerate())
+        followed = jobs.logs("cartpole", follow=True)
+        lines[pods[0]].put("now")
+        assert str(next(followed)) == "[worker 0] now"
+        readers = {each for each in threading.enumerate() if each.name == "rollfleet-log"} - before
+        assert [each.daemon for each in readers] == [True, True]  # the interpreter ends without them
+        followed.close()  # type: ignore[attr-defined]
+        for queue in lines.values():
+            queue.put("later")
+        for reader in readers:
+            reader.join(timeout=10)
+            assert not reader.is_alive()
+        for queue in lines.values():
+            queue.put(None)
+
+
 def test_logs_of_pods_that_have_not_started_say_why(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     namespace.report(phase="Suspended", conditions=[condition("Suspended", "Suspended", "`spec.suspend` is true")])

@@ -91,7 +91,7 @@ def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace:
     submitted = submit(api.namespace, progress=False)
     failed = {"type": "Failed", "status": "True", "reason": "WorkerHopeless", "message": "worker 0: no module farm"}
     namespace.report("mine", phase="Failed", conditions=[failed])
-    with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerHopeless.*: worker 0: no module farm"):
+    with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerHopeless.*: worker 0: no module farm$"):
         submitted.wait()
 
 

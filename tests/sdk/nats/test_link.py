@@ -1,19 +1,24 @@
 """The connection on its own thread: blocking calls that survive restarts of NATS."""
 
 import asyncio
+import json
 import logging
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+import trustme
 from nats.aio.subscription import Subscription
 from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
+from rollfleet.nats.embedded_server import CONFIG
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_bytes, read_job
 from rollfleet_api.address import Address
@@ -102,6 +107,28 @@ def test_a_restart_of_nats_is_only_a_wait(server: "Server", caplog: pytest.LogCa
     assert worker.call(read_bytes(worker, subject)) == b"before"
     learner.call(learner.store(subject, b"after"))
     assert heard.result(10) == b"after"
+
+
+def test_a_link_trusts_the_authority_that_its_file_has_after_a_restart(server: "Server", tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+
+    def start_with_a_new_authority() -> None:
+        authority, config = trustme.CA(), server.folder / CONFIG
+        issued = authority.issue_cert("127.0.0.1")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / "tls.crt")
+        issued.private_key_pem.write_to_path(tmp_path / "tls.key")
+        server.kill()
+        tls = {"cert_file": str(tmp_path / "tls.crt"), "key_file": str(tmp_path / "tls.key")}
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"tls": tls}))
+        server.start_again()
+        authority.cert_pem.write_to_path(file)
+
+    start_with_a_new_authority()
+    link, back = Link(replace(server.address(Role.WORKER), ca=file), role=Role.WORKER, timeout_s=60), threading.Event()
+    link.on_reconnect(partial(asyncio.to_thread, back.set))
+    start_with_a_new_authority()
+    assert back.wait(20)
+    link.close()
 
 
 def test_call_that_takes_too_long_reports_the_connections_last_error(server: "Server") -> None:
