@@ -1,8 +1,12 @@
 """Rollfleet collects reinforcement-learning data with workers anywhere, for a learner that iterates over it.
 
-This package owns rollout, wire, weights and the learner's iterator. It must not import `rollfleet_operator`. Importing
-it loads nothing: a public name is imported at its first use, so that a program without torch runs fast. No module may
-have a public name: once imported, it would hide the name.
+A `worker` steps `envs` with `policies` in a `rollout`, and sends the fragment through one side of `transports`: shared
+memory (`processes`), or messages (`wire`) over `nats`. The `learner` takes it on the other side, admits it once, joins
+fragments to a batch (`data`), and sends `weights` back. `collector` and `connection` are what users import, `cluster`
+puts the workers into pods, `recording` reads along, and `cli` starts all of it.
+
+This package must not import `rollfleet_operator`. Importing it loads nothing: a public name is imported at its first
+use, so that a program without torch runs fast. No module may have a public name: once imported, it would hide the name.
 """
 
 from importlib import import_module

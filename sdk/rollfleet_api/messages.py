@@ -83,11 +83,11 @@ class Answer:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The learner's orders. The newest one is valid; a worker that joins late reads it first.
+    """The learner's instructions to its workers. The newest is valid; a worker that joins late reads it first.
 
     Attributes:
         session: Number of the learner; each learner that takes over the job has a greater one.
-        phase: Collect; pause until the next order; or leave, because the job is complete.
+        phase: Collect; pause until the next control; or leave, because the job is complete.
         round: The current round: each worker collects one batch for each round. Always 0 in async mode.
         closed: Rounds up to this one need no more frames: a worker that collects for one stops at its next step.
         version: The oldest version of the weights to collect with; 0: the policy has no weights, or none were sent.

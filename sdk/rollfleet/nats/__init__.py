@@ -1,8 +1,9 @@
 """Workers anywhere: batches, weights and control over NATS.
 
-A `Link` is one connection on its own thread. The learner's side is `NatsTransport`: `receiver` takes batches from the
-work queue, `sender` broadcasts weights and control, `heartbeats` follows workers and ranks. The worker's side is
-`NatsWorkerTransport`: `publisher` sends its batches, `lease` gives it a unique incarnation, `weights` reassembles
-versions. `streams` creates a job's streams, `state` reads them; `embedded_server` runs a nats-server for a job on this
-machine.
+A `Link` is one connection on its own thread, through nats-py's `client`; `opening` finds its address and credentials.
+The learner's side is `NatsTransport`: `receiver` takes batches from the work queue, `sender` broadcasts weights and
+control, `heartbeats` follows workers and ranks. The worker's side is `NatsWorkerTransport`: `publisher` sends its
+batches, `lease` gives it a unique incarnation, `weights` reassembles versions. `evaluation_transport` is the side of an
+evaluation worker. `streams` creates a job's streams, `state` reads them, `state_backup` stores them again after a loss;
+`embedded_server` runs a nats-server for a job on this machine.
 """
