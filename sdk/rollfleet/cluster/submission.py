@@ -116,8 +116,8 @@ class Submission:
             if found.reason != UNSEEN or now_s - problem_s > _LOOK_S:  # at first no operator has seen it
                 self._show(f"{counted}: {why}")
             if view.held(ConditionType.FAILED):
-                why = found.model_copy(update={"advice": ""})  # it is about edits, and the job is about to be deleted
-                raise JobEnded(f"{view.key} has failed: {why}")
+                # The advice is about edits, and this job is about to be deleted.
+                raise JobEnded(f"{view.key} has failed: {found.model_copy(update={'advice': ''})}")
             if found.reason in _RARELY_MENDED and now_s - problem_s > PATIENCE_S:
                 raise self._not_started(found)
             left_s = began_s + self._place.timeout_s - now_s
