@@ -5,7 +5,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -76,7 +76,7 @@ class BatchReceiver:
         self._held_at: dict[int, tuple[Identity, int]] = {}  # the inverse: which chunk is at a sequence in the stream
         self._complete: set[Identity] = set()
         self._acknowledging: set[Identity] = set()  # taken, and not confirmed by NATS
-        self._taken: dict[Identity, None] = {}  # the most recent ones, in order
+        self._taken: defaultdict[int, dict[Identity, None]] = defaultdict(dict)  # the most recent of each worker
         self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
         self._waiting = 0  # complete batches that were not received yet
         self._counting = threading.Lock()
@@ -133,8 +133,8 @@ class BatchReceiver:
             self._most_steps = max(self._most_steps, job.spec.steps_among(1))
         self._assembler.max_pending = 2 * workers + 2
         self._most_waiting = 2 * workers if job.spec.mode is Mode.SYNC else READY_ASYNC
-        # A taken batch can be delivered again only while it may be in the queue.
-        self._remembered = 2 * workers * (job.spec.delivery.max_batches_ahead + 1)
+        # A taken batch can be delivered again only while it may be in the queue; its worker sends no more than that.
+        self._remembered = 2 * (job.spec.delivery.max_batches_ahead + 1)
 
     def forget_deliveries(self) -> None:
         """Forget what to acknowledge: NATS has lost its stream. In a new one, other messages have these sequences."""
@@ -172,12 +172,12 @@ class BatchReceiver:
         identity, assembled = header.identity, None
         begun = self._begun.get(identity.worker)
         late = begun is not None and is_later(begun.incarnation, identity.incarnation)
-        held = self._acknowledge_at.get(identity, {})
+        held, taken = self._acknowledge_at.get(identity, {}), self._taken.get(identity.worker, {})
         if identity in self._complete and (header.index in held or not held):
             pass  # delivered again, because it was not acknowledged in time
-        elif late or identity in self._complete or (identity in self._taken and header.count > 1):
+        elif late or identity in self._complete or (identity in taken and header.count > 1):
             # Sent again, and the batch's other chunks may never come; or sent by a worker that was replaced.
-            if late and header.index == 0 and identity not in self._complete and identity not in self._taken:
+            if late and header.index == 0 and identity not in self._complete and identity not in taken:
                 self._count_corrupt(f"incarnation {identity.incarnation} of worker {identity.worker} was replaced")
             self._link.begin(self._acknowledge([message.reply]))
             return None
@@ -237,10 +237,11 @@ class BatchReceiver:
         if before != lease and (before is None or not is_later(before.incarnation, lease.incarnation)):
             self._begun[worker] = lease
             # After a power loss of NATS, an earlier process may have had the same number.
-            known = (*self._taken, *self._acknowledging)
+            taken = self._taken[worker]
+            known = (*taken, *self._acknowledging)
             same = {each for each in known if (each.worker, each.incarnation) == (worker, lease.incarnation)}
             self._complete -= same & self._acknowledging
-            self._taken = {each: None for each in self._taken if each not in same}
+            self._taken[worker] = {each: None for each in taken if each not in same}
             self._assembler.give_up(worker, but_incarnation=lease.incarnation)
         for identity in self._assembler.take_given_up():
             await self._acknowledge_batch(identity)
@@ -257,13 +258,14 @@ class BatchReceiver:
         until = time.monotonic() + ACKNOWLEDGE_FOR_S
         self._acknowledging.add(identity)
         while held := self._release(identity):
-            if not await self._acknowledge([reply for _, reply in held.values()]) and time.monotonic() < until:
+            if not await self._acknowledge([held[index][1] for index in sorted(held)]) and time.monotonic() < until:
                 self._hold_again(identity, held)
         self._acknowledging.discard(identity)
         self._complete.discard(identity)
-        self._taken[identity] = None
-        if len(self._taken) > self._remembered:
-            del self._taken[next(iter(self._taken))]
+        taken = self._taken[identity.worker]
+        taken[identity] = None
+        if len(taken) > self._remembered:
+            del taken[next(iter(taken))]
         await self._link.publish(self._link.subjects.taken(identity.worker), b"")
 
     def _hold_again(self, identity: Identity, held: dict[int, tuple[int, str]]) -> None:
@@ -273,11 +275,18 @@ class BatchReceiver:
             self._held_at |= {stored: (identity, index) for index, (stored, _) in held.items()}
 
     async def _acknowledge(self, replies: list[str]) -> bool:
-        """Acknowledge messages. Returns True once NATS has confirmed it: from then on the queue has space."""
-        for reply in replies[:-1]:
-            await self._link.publish(reply, b"+ACK")
+        """Acknowledge messages. Returns True once NATS has confirmed it: from then on the queue has space.
+
+        The first one is confirmed before the others leave: a first chunk that stays, because this learner ends now, would
+        refuse its worker's next batch, which is what makes the next learner give up chunks that stay.
+        """
+        first, *others = replies
         try:
-            await self._link.client.request(replies[-1], b"+ACK", timeout=ACKNOWLEDGE_TIMEOUT_S)
+            await self._link.client.request(first, b"+ACK", timeout=ACKNOWLEDGE_TIMEOUT_S)
+            for reply in others[:-1]:
+                await self._link.publish(reply, b"+ACK")
+            if others:
+                await self._link.client.request(others[-1], b"+ACK", timeout=ACKNOWLEDGE_TIMEOUT_S)
         except (NatsError, TimeoutError, OSError) as error:
             log.debug("acknowledging: %r", error)
             await asyncio.sleep(RETRY_WAIT_S)

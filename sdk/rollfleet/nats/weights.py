@@ -74,7 +74,7 @@ class NatsWeightsInbox:
             )
         self._link.begin(self._finish_manifests())
         self._link.on_reconnect(self.catch_up)
-        await self.catch_up()
+        await insist(self.catch_up)
 
     async def catch_up(self) -> None:
         """Look for a newer version in the state stream."""

@@ -1,5 +1,6 @@
 """Each batch reaches the learner once, over a real nats-server that is killed and restarted."""
 
+import asyncio
 import json
 from itertools import islice
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
@@ -43,6 +46,63 @@ def test_a_batch_delivered_twice_is_received_once(server: Server, connect: Conne
     assert (collector.stats().repeated, collector.stats().missed) == (2, 0)
     collector.detach()
     assert server.queued() == 0
+
+
+def test_a_chunk_whose_acknowledgement_was_lost_does_not_block_its_worker(server: Server, connect: Connect) -> None:
+    server.provision(**ASYNC | {"workers": 2, "policy": {"random": {}}, "delivery": {"maxBatchesAhead": 1}})
+    link = server.link(Role.WORKER)
+    first, *rest = split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=200)
+    collector = connect()
+    for index, chunk in enumerate((first, *rest)):
+        link.call(link.js.publish(link.subjects.batch_chunk(0, index), chunk), timeout_s=5)
+    values(collector, 1)
+    for sequence in range(12):  # another worker goes on
+        wait_until(lambda: server.queued() == 0)
+        publish(link, float(sequence), of(1, sequence))
+        assert values(collector, 1) == [float(sequence)]
+    link.call(link.js.publish(link.subjects.batch_chunk(0, 0), first), timeout_s=5)
+    wait_until(lambda: server.queued() == 0, 20.0)
+
+
+def test_the_first_chunk_of_a_batch_is_the_first_to_leave_the_queue(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}})
+    left: list[int] = []  # the queue's first message after each confirmed acknowledgement
+    request, collector, watch = Client.request, connect(), server.link()
+
+    def first() -> int:
+        info = watch.call(watch.js.stream_info(server.subjects.batches_stream), timeout_s=5)
+        return int(info.state.first_seq)
+
+    async def noted(client: Client, subject: str, payload: bytes = b"", **options: Any) -> Msg:
+        answer = await request(client, subject, payload, **options)
+        if payload == b"+ACK":
+            left.append(await asyncio.to_thread(first))
+        return answer
+
+    publish(server.link(Role.WORKER), 1.0, of(0, 0), chunk_bytes=200)
+    chunks = server.queued()
+    monkeypatch.setattr(Client, "request", noted)
+    assert values(collector, 1) == [1.0]
+    wait_until(lambda: len(left) == 2)
+    assert chunks > 2
+    assert left[1] - left[0] == chunks - 1
+
+
+def test_chunks_that_a_learner_left_behind_do_not_block_their_worker(server: Server, connect: Connect) -> None:
+    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 1}})
+    link = server.link(Role.WORKER)
+    _, *left = split(pack_fragment(fragment(), META), of(0, 0), max_chunk_bytes=200)
+    for index, chunk in enumerate(left, 1):  # the learner before ended after it had acknowledged the first one
+        link.call(link.js.publish(link.subjects.batch_chunk(0, index), chunk), timeout_s=5)
+    collector = connect()
+    publish(link, 1.0, of(0, 1), chunk_bytes=200, only=1)
+    wait_until(lambda: server.queued() == 1)
+    for index, chunk in enumerate(split(pack_fragment(fragment(1.0), META), of(0, 1), max_chunk_bytes=200)):
+        if index:
+            link.call(link.js.publish(link.subjects.batch_chunk(0, index), chunk), timeout_s=5)
+    assert values(collector, 1) == [1.0]
 
 
 def test_a_gap_is_counted(server: Server, connect: Connect) -> None:
