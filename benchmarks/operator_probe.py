@@ -22,12 +22,12 @@ from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 
 @dataclass(eq=False)
 class Look:
-    """A reconciliation: its job, the loop's time that it took, and the longest part of it without a pause."""
+    """A reconciliation: its job, the loop's time that it took, the longest part of it without a pause, and its end."""
 
     job: str
     cpu_s: float = 0.0
     longest_s: float = 0.0
-    ended: bool = False
+    ended_s: float = 0.0
 
 
 LOOK: ContextVar[Look | None] = ContextVar("look", default=None)
@@ -55,12 +55,12 @@ class Probe:
             spent_s = time.thread_time() - began_s
             self._longest_s = max(self._longest_s, spent_s)
             look = handle._context.get(LOOK)
-            if look is not None and not look.ended:
+            if look is not None and not look.ended_s:
                 look.cpu_s += spent_s
                 look.longest_s = max(look.longest_s, spent_s)
                 if look in self._ending:
                     self._ending.remove(look)
-                    look.ended = True
+                    look.ended_s = time.time()
                     self._looks.append(look)
 
         async def noted(reconciler: Reconciler, key: JobKey) -> ReconcileResult:
@@ -90,7 +90,7 @@ class Probe:
             "cpu_s": time.process_time() - self._cpu_s,
             "longest_s": self._longest_s,
             "collection_s": self._collection_s,
-            "looks": [[look.job, look.cpu_s, look.longest_s] for look in self._looks],
+            "looks": [[look.job, look.cpu_s, look.longest_s, look.ended_s] for look in self._looks],
         }
         draft = self._file.with_suffix(".draft")
         draft.write_text(json.dumps(found))
