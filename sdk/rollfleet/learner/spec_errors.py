@@ -37,6 +37,9 @@ def in_python(error: ValidationError) -> str:
 
 def _texts(detail: ErrorDetails) -> Iterator[str]:
     path = tuple(str(part) for part in detail["loc"] if part != "spec")
+    if detail["type"] == "extra_forbidden" and path[:1] == ("evaluation",):
+        yield f"evaluation: there is no entry {shown(path[-1])}; the entries are {', '.join(EVALUATION_FIELDS)}"
+        return
     if detail["type"] != REFUSAL:
         yield f"{_keyword(path)}: {_message(detail, path)}"
         return
@@ -59,8 +62,6 @@ def _message(detail: ErrorDetails, path: tuple[str, ...]) -> str:
             return f"must be at most {context['le']}, got {shown(value)}"
         case "finite_number":
             return f"must be a finite number, got {shown(value)}"
-        case "extra_forbidden" if path[:1] == ("evaluation",):
-            return f"there is no such entry; the entries are {', '.join(EVALUATION_FIELDS)}"
         case "enum":
             return _choice(value, _field(path))
         case _ if kind in _TYPES:

@@ -199,7 +199,7 @@ def test_the_numbers_are_those_of_the_episodes() -> None:
         ({"every": 0}, {}, "evaluation.every: must be at least 1, got 0"),
         ({"every": "often"}, {}, "evaluation.every: expected an int, got 'often'"),
         ({}, {}, "evaluation.every: missing; write e.g. `evaluation.every=10`"),
-        ({"every": 1, "episode": 3}, {}, "evaluation.episode: there is no such entry; the entries are workers, every"),
+        ({"every": 1, "episode": 3}, {}, "evaluation: there is no entry 'episode'; the entries are workers, every"),
         ({"every": 1, "exploration": "Modes"}, {}, "evaluation.exploration: got 'Modes'; write 'mode'"),
         (3, {}, "evaluation: expected a dict, got 3"),
         ({"every": 1, "workers": 2}, {}, "`evaluation`: its `workers` are processes, and this collector has none"),
