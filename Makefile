@@ -7,7 +7,7 @@ PYTHON ?=
 # Further arguments of the command that a target runs: make test ARGS="-k codec -x"
 ARGS ?=
 # Processes that tests run in: they wait for servers more than they compute.
-JOBS ?= 3
+JOBS ?= 4
 
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses $(JOBS) --dist loadscope
