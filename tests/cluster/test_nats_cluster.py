@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cluster.lab import run
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
@@ -64,12 +65,22 @@ def pods(lab: "Lab") -> set[str]:
     return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}
 
 
+def uid(release: "Release", pod: str) -> str:
+    """The UID of a pod; empty: there is none now."""
+    return release.kubectl("get", "pod", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid}")
+
+
 def goes_on(lab: "Lab") -> None:
     lab.wait_for_frames("counting", more_than=lab.status("counting")["frames"] + 20 * 512)
 
 
 def is_back(release: "Release") -> None:
     release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=300s")
+
+
+def is_replaced(release: "Release", pod: str, before: str) -> None:
+    wait_until(lambda: uid(release, pod) != before, 120.0)  # `kubectl wait --for=delete` may wait for the next one
+    is_back(release)
 
 
 def check(lab: "Lab", before: set[str]) -> None:
@@ -91,10 +102,13 @@ def test_a_job_goes_on_while_one_server_after_the_other_is_drained(
     lab: "Lab", release: "Release", before: set[str]
 ) -> None:
     for server, other in zip(SERVERS, SERVERS[1:] + SERVERS[:1], strict=True):
+        evicted = uid(release, server)
         assert evicts(release, server)
         assert not evicts(release, other), "two servers stay"
         goes_on(lab)
-        release.kubectl("wait", "--for=delete", f"pod/{server}", "--timeout=120s")
+        wait_until(
+            lambda pod=server, old=evicted: uid(release, pod) != old, 120.0
+        )  # `kubectl wait` may see the next one
         is_back(release)
     check(lab, before)
 
