@@ -106,10 +106,7 @@ def test_a_job_goes_on_while_one_server_after_the_other_is_drained(
         assert evicts(release, server)
         assert not evicts(release, other), "two servers stay"
         goes_on(lab)
-        wait_until(
-            lambda pod=server, old=evicted: uid(release, pod) != old, 120.0
-        )  # `kubectl wait` may see the next one
-        is_back(release)
+        is_replaced(release, server, evicted)
     check(lab, before)
 
 
