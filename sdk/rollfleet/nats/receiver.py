@@ -277,8 +277,8 @@ class BatchReceiver:
     async def _acknowledge(self, replies: list[str]) -> bool:
         """Acknowledge messages. Returns True once NATS has confirmed it: from then on the queue has space.
 
-        The first one is confirmed before the others leave. If this learner ends in between, its worker's next batch finds
-        space for its own first chunk, and so the next learner gives up the chunks that stayed.
+        The first one is confirmed before the others leave. If this learner ends in between, its worker's next batch
+        finds space for its own first chunk, and so the next learner gives up the chunks that stayed.
         """
         first, *others = replies
         try:
