@@ -94,6 +94,11 @@ class Gatherer:
                 self._waited_s, self._waiting_since_s = self._waited(), None
         return self._ready
 
+    def end_round(self) -> None:
+        """In mode Sync, wait until every rank has received the last round of this session."""
+        if self._sync and self._opened and self._round is None:
+            self._wait_for_peers()
+
     def is_over(self) -> bool:
         """Whether the learner, with all its ranks, has `totalFrames`."""
         return 0 < self.job.spec.collect.total_frames <= self._all_frames()
@@ -240,7 +245,9 @@ class Gatherer:
     def _gather_round(self) -> list[Arrival]:
         run_state = self.run_state
         if self._round is None:
+            self._waited_s, self._waiting_since_s = self._waited(), None  # this is no wait for data
             self._wait_for_peers()
+            self._waiting_since_s = time.monotonic()
             if self.is_over():
                 return []
             self._round = self._open_round()
@@ -286,15 +293,11 @@ class Gatherer:
 
     def _wait_for_peers(self) -> None:
         """Wait until every rank is present, and has received the last round of this session."""
-        if self._peers is None:
-            return
-        self._waited_s, self._waiting_since_s = self._waited(), None  # this is no wait for data
         last = self.run_state.round if self._opened else None
-        while not self._peers.wait_for_round(last, timeout_s=CHECK_WORKERS_S):
+        while self._peers and not self._peers.wait_for_round(last, timeout_s=CHECK_WORKERS_S):
             self.check_workers()
             with interruptible():
                 pass
-        self._waiting_since_s = time.monotonic()
 
     def _must_close(self) -> bool:
         """Whether another rank waits for this one to close the open round."""

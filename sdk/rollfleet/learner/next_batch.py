@@ -71,6 +71,10 @@ class NextBatch:
 
     def _gather(self) -> None:
         if self._weights.is_due(self._gatherer.job.spec.weights.interval):
+            # A worker of another rank that has not begun the last round would begin it with these weights.
+            self._gatherer.end_round()
+            if self._gatherer.is_over():
+                return
             self._weights.send()
             self._gatherer.direct_async()
         if arrivals := self._gatherer.gather():
