@@ -10,7 +10,7 @@ ARGS ?=
 JOBS ?= 4
 
 BIN := $(VENV)/bin
-PARALLEL := --numprocesses $(JOBS) --dist loadscope
+PARALLEL := --numprocesses $(JOBS) --dist loadscope --no-loadscope-reorder
 # Each process of a test would compile its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # What a release publishes; the chart's images are at $(REGISTRY), if it is set.
@@ -47,8 +47,9 @@ test-slow: $(VENV)/.installed-all ## Run the slow tests: long runs, random fault
 e2e: $(VENV)/.installed-all ## Run the tests of a whole cluster: build the images, install the chart, run jobs
 	PYTHON=$(BIN)/python tests/cluster/run $(ARGS)
 
-chaos: $(VENV)/.installed-all ## Run 200 random schedules of faults, about an hour (ARGS: more arguments for pytest)
-	ROLLFLEET_CHAOS=0-199 $(BIN)/pytest tests/faults/test_chaos.py $(ARGS)
+chaos: $(VENV)/.installed-all ## Run 200 random schedules of faults, and operators that are away, about an hour (ARGS: more arguments for pytest)
+	ROLLFLEET_CHAOS=0-199 ROLLFLEET_AWAY_S=300 $(BIN)/pytest tests/faults/test_chaos.py \
+	  tests/control/api_server/test_operator_apiserver_absence.py $(ARGS)
 
 lint: style layers types ## Check style, layers, and types
 

@@ -1,6 +1,7 @@
 """Operator programs on a real API server, and a running job on a real NATS: it survives none, and two, of them."""
 
 import base64
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
     from tests.control.kubernetes import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
-
-CREDENTIALS_S = 40  # they are renewed after 20
-TOGETHER_S = 20.0  # two operators: each looks at the job every 5 s
+AWAY_S = int(os.environ.get("ROLLFLEET_AWAY_S", "20"))  # `make chaos`: five minutes
+CREDENTIALS_S = 2 * AWAY_S  # they are renewed after half of it
+TOGETHER_S = max(20.0, AWAY_S / 5)  # two operators: each looks at the job every 5 s
 START_S = 60.0
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300 + 2 * CREDENTIALS_S)]
 
 StartOperator = Callable[[str], OperatorProgram]
 
