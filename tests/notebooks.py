@@ -1,6 +1,7 @@
 """Notebooks of the documentation, run by nbmake."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,9 @@ def shown_by(notebook: Path, folder: Path) -> str:
     """Run a copy of a notebook in a folder. Return the texts that its cells have shown."""
     copy = Path(shutil.copy(notebook, folder))
     command = [sys.executable, "-m", "pytest", "--nbmake", "--overwrite", "-p", "no:asyncio", copy.name]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    # An import of envpool in the process of the tests names another backend, which draws nothing in a notebook.
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     outputs = [each for cell in json.loads(copy.read_text())["cells"] for each in cell.get("outputs", ())]
     return "".join("".join(each.get("text") or each.get("data", {}).get("text/plain", "")) for each in outputs)
