@@ -49,7 +49,7 @@ e2e: $(VENV)/.installed-all ## Run the tests of a whole cluster: build the image
 
 chaos: $(VENV)/.installed-all ## Run 200 random schedules of faults, and operators that are away, about an hour (ARGS: more arguments for pytest)
 	ROLLFLEET_CHAOS=0-199 ROLLFLEET_AWAY_S=300 $(BIN)/pytest tests/faults/test_chaos.py \
-	  tests/control/api_server/test_operator_apiserver_absence.py $(ARGS)
+	  tests/control/api_server/test_operator_apiserver_absence.py -o faulthandler_timeout=1800 $(ARGS)
 
 lint: style layers types ## Check style, layers, and types
 

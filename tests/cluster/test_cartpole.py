@@ -7,7 +7,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 def test_installation_answers(release: "Release") -> None:

@@ -13,7 +13,7 @@ from tests.cluster.lab import Lab, counting_job, run
 if TYPE_CHECKING:
     from tests.cluster.lab import Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 NAME = "counting"
 MADE = "jobs,secrets,serviceaccounts,networkpolicies,pods"

@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 WAVES, AT_ONCE = 5, 10
 GAP_S = 3.0  # less than a restart of NATS costs; on a calm machine the longest pause is below 1 s

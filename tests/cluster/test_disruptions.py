@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 ALL_ITS_FRAMES = 2_000_000  # more than any of these tests sees
 

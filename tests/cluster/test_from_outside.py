@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.cluster.lab import run
 from tests.notebooks import shown_by
+from tests.running import running
 
 from rollfleet import Cluster, Jobs, connect
 from rollfleet.errors import ClusterError
@@ -19,7 +20,7 @@ from rollfleet.errors import ClusterError
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 USER = "outside"  # a ServiceAccount of the lab
 
@@ -96,10 +97,9 @@ def test_a_program_that_is_killed_leaves_nothing(lab: "Lab", as_user: Path) -> N
         "for batch in collector:\n"
         "    print(batch.numel(), flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == b"8\n"
-        running.kill()
+    with running(sys.executable, "-c", program, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "8\n"
     wait_for(lambda: Jobs().get("killed").status.phase == "Failed", timeout_s=120)
     wait_for(lambda: not lab.pods("worker"), timeout_s=120)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 from tests.cluster.lab import run
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 RESOURCE = "nvidia.com/gpu"
 ASKED_S = 30  # within which a user is to know that a pod will find no node

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 LOOK = """
 import importlib.util, json, os, shutil

@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 MOST_PAUSE_S = 30.0  # NATS elects a leader within 10 s; the rest is for a busy machine
 ANY_NODE = {

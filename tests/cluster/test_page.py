@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from tests.cluster.lab import Lab, counting_job, run
+from tests.running import running
 
 if TYPE_CHECKING:
     from tests.cluster.lab import Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 USER = "alice"  # a ServiceAccount of the lab
 
@@ -62,15 +63,20 @@ def kubeconfig(lab: Lab, release: "Release", tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def page(release: "Release", kubeconfig: Path) -> Iterator[Page]:
     """The page, as the command opens it."""
-    command = [sys.executable, "-m", "rollfleet", "ui", f"--namespace={release.namespace}"]
-    with subprocess.Popen([*command, f"--kubeconfig={kubeconfig}"], stdout=subprocess.PIPE, text=True) as program:
+    command = [
+        sys.executable,
+        "-m",
+        "rollfleet",
+        "ui",
+        f"--namespace={release.namespace}",
+        f"--kubeconfig={kubeconfig}",
+    ]
+    with running(*command, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         line = program.stdout.readline()
-        try:
-            yield Page(line.partition(": ")[2].strip())
-        finally:
-            program.terminate()
-            assert program.wait(30) == 143  # SIGTERM
+        yield Page(line.partition(": ")[2].strip())
+        program.terminate()
+        assert program.wait(30) == 143  # SIGTERM
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tests.cluster.lab import run
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 DEFINITION = "customresourcedefinition.apiextensions.k8s.io/collectorjobs.rollfleet.dev"
 # What the cluster makes by itself in every namespace, and what it forgets by itself.

@@ -11,7 +11,7 @@ from tests.cluster.lab import run
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab, Release
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(

@@ -11,7 +11,7 @@ from tests.cluster.lab import Release
 if TYPE_CHECKING:
     from tests.cluster.lab import Lab
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Install = Callable[[str], None]
 

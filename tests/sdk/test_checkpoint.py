@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import pytest
 import torch
+from tests.running import running
 
 import rollfleet
 from rollfleet.checkpoint import read
@@ -166,9 +167,7 @@ def test_killed_learner_of_a_job_continues_from_a_whole_file(
     folder, environ = tmp_path / "volume", os.environ | server.address(Role.LEARNER).variables()
     moments, saved = random.Random(0), 0
     for life in range(5):
-        with subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(folder)], env=environ, stdout=subprocess.PIPE, text=True
-        ) as learner:
+        with running(sys.executable, "-c", KILLED, str(folder), env=environ, stdout=subprocess.PIPE) as learner:
             assert learner.stdout is not None
             assert int(next(learner.stdout)) == saved, f"life {life} did not continue"
             if life == 4:
@@ -176,8 +175,7 @@ def test_killed_learner_of_a_job_continues_from_a_whole_file(
                 break
             for _ in range(moments.randint(3, 8)):
                 reported = int(next(learner.stdout))
-            time.sleep(moments.uniform(0.0, 0.05))  # a random moment is what this test is about
-            learner.kill()
+            time.sleep(moments.uniform(0.0, 0.05))  # it is killed at a random moment
         states = [read(path)[1] for path in folder.glob("*.pt")]
         assert len(states) in (2, 3)  # killed before it deleted the oldest
         for state in states:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import pytest
 import torch
+from tests.running import running
 from tests.waiting import wait_until
 
 import rollfleet
@@ -113,10 +114,9 @@ for batch in collector:
 def test_the_job_of_a_program_that_was_killed_fails_and_its_workers_leave(
     kubelet: "Kubelet", api: "ClusterApi"
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, api.namespace], stdout=subprocess.PIPE) as program:
+    with running(sys.executable, "-c", PROGRAM, api.namespace, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
-        assert program.stdout.readline() == b"8\n"
-        program.kill()
+        assert program.stdout.readline() == "8\n"
     view = Jobs(namespace=api.namespace).wait("mine", "Failed", timeout_s=60)
     assert view.held(ConditionType.FAILED).reason == "LearnerGone"  # type: ignore[union-attr]
     wait_until(lambda: not kubelet.workers)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.running import running
 from tests.sdk.collector.batch_sender import Sender
 from tests.sdk.collector.concurrent_calls import at_once, begin
 from tests.sdk.nats.numbered_batches import values
@@ -173,14 +174,11 @@ def test_a_killed_rank_leaves_its_unacknowledged_batches_to_its_successor(server
     server.provision(**SENT)
     sender = Sender(server, 1)
     sender.send(1.0, 2.0)
-    command, environ = [sys.executable, "-c", PROGRAM], os.environ | server.address(Role.LEARNER).variables()
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
-            wait_until(lambda: server.queued() <= 1)  # the acknowledgement is under way
-        finally:
-            process.kill()
+    environ = os.environ | server.address(Role.LEARNER).variables()
+    with running(sys.executable, "-c", PROGRAM, env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
+        wait_until(lambda: server.queued() <= 1)  # the acknowledgement is under way
     sender.send(3.0)
     assert values(connect(rank=1, ranks=2), 2) == [2.0, 3.0]
 

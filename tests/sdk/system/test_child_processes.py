@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.running import running
 
 from rollfleet.system.child_processes import LAST_LINES, Child, describe_exit, spawn
 
@@ -198,9 +199,8 @@ def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         "    await child.wait()\n"
         "asyncio.run(go())\n"
     )
-    with subprocess.Popen([sys.executable, "-c", parent_program], stdout=subprocess.PIPE, text=True) as parent:
+    with running(sys.executable, "-c", parent_program, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert alive(child)
-        parent.kill()
     assert ends(child)

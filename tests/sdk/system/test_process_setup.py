@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tests.running import running
 
 from rollfleet_api.permissions import Role
 
@@ -47,28 +48,21 @@ def test_learner_ends_at_sigterm_by_its_own_handler_or_at_once(
     script = tmp_path / "learner.py"
     script.write_text(LEARNER)
     environ = os.environ | {"ROLLFLEET_NATS_URL": server.url(Role.LEARNER), "ROLLFLEET_JOB": job.key}
-    command = [*alone, sys.executable, "-P", str(script), argument]
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as outer:
+    with running(*alone, sys.executable, "-P", str(script), argument, env=environ, stdout=subprocess.PIPE) as outer:
         assert outer.stdout is not None
-        try:
-            assert outer.stdout.readline() == "connected as process 1\n"
-            (learner,) = psutil.Process(outer.pid).children()
-            learner.send_signal(signal.SIGTERM)
-            assert outer.wait(30) == code
-        finally:
-            outer.kill()
+        assert outer.stdout.readline() == "connected as process 1\n"
+        (learner,) = psutil.Process(outer.pid).children()
+        learner.send_signal(signal.SIGTERM)
+        assert outer.wait(30) == code
 
 
 def test_worker_ends_at_sigterm_while_it_imports(alone: list[str]) -> None:
     program = [sys.executable, "-P", "-X", "importtime", "-m", "rollfleet", "worker"]
     options = ["--index", "0", "--job", "job", "--nats", "nats://127.0.0.1:9", "--timeout", "5"]
-    with subprocess.Popen([*alone, *program, *options], stderr=subprocess.PIPE, text=True) as outer:
+    with running(*alone, *program, *options, stderr=subprocess.PIPE) as outer:
         assert outer.stderr is not None
-        try:
-            next(line for line in outer.stderr if "| " in line and "torch." in line)
-            (worker,) = psutil.Process(outer.pid).children()
-            worker.send_signal(signal.SIGTERM)
-            outer.communicate(timeout=60)
-            assert outer.returncode == 128 + signal.SIGTERM
-        finally:
-            outer.kill()
+        next(line for line in outer.stderr if "| " in line and "torch." in line)
+        (worker,) = psutil.Process(outer.pid).children()
+        worker.send_signal(signal.SIGTERM)
+        outer.communicate(timeout=60)
+        assert outer.returncode == 128 + signal.SIGTERM
