@@ -2,8 +2,6 @@
 
 import doctest
 import importlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,16 +37,6 @@ def modules_with_examples() -> list[str]:
     return found
 
 
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Restores the handlers of signals: an example may set some, and later tests press Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("module", modules_with_examples())
 def test_the_examples_of_a_module_run(module: str) -> None:
     assert doctest.testmod(importlib.import_module(module), optionflags=FLAGS).failed == 0

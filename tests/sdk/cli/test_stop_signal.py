@@ -1,20 +1,10 @@
 """The first signal stops a program in order, a later one has its own reaction."""
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from rollfleet.cli.stop_signal import StopSignal
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    """Restore the handlers of the process that runs the tests."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
