@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
     from tests.control.kubernetes import ApiServer
 
-AWAY_S = int(os.environ.get("ROLLFLEET_AWAY_S", "20"))  # `make chaos`: five minutes
+AWAY_S = int(os.environ.get("ROLLFLEET_AWAY_S", "40"))  # `make chaos`: five minutes
 CREDENTIALS_S = 2 * AWAY_S  # they are renewed after half of it
 TOGETHER_S = max(20.0, AWAY_S / 5)  # two operators: each looks at the job every 5 s
 START_S = 60.0
