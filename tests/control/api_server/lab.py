@@ -54,7 +54,7 @@ class RunningOperator:
     def stop(self) -> None:
         """As SIGTERM would; once more does nothing."""
         self._stop.set()
-        self._running.result(30)
+        self._running.result(60)
 
     def http(self, path: str) -> tuple[int, str]:
         """What it answers to a probe or a scrape."""
