@@ -47,7 +47,7 @@ test-slow: $(VENV)/.installed-all ## Run the slow tests: long runs, random fault
 e2e: $(VENV)/.installed-all ## Run the tests of a whole cluster: build the images, install the chart, run jobs
 	PYTHON=$(BIN)/python tests/cluster/run $(ARGS)
 
-chaos: $(VENV)/.installed-all ## Run 200 random schedules of faults, and operators that are away, about an hour (ARGS: more arguments for pytest)
+chaos: $(VENV)/.installed-all ## Run 200 random schedules of faults, and minutes without an operator, about an hour (ARGS: more arguments for pytest)
 	ROLLFLEET_CHAOS=0-199 ROLLFLEET_AWAY_S=300 $(BIN)/pytest tests/faults/test_chaos.py \
 	  tests/control/api_server/test_operator_apiserver_absence.py -o faulthandler_timeout=1800 $(ARGS)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 WAVES, AT_ONCE = 5, 10
-GAP_S = 3.0  # less than a restart of NATS costs; on a calm machine the longest pause is below 1 s
+GAP_S = 1.0
 MADE = "jobs,secrets,serviceaccounts,networkpolicies,pods"
 
 

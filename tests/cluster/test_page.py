@@ -63,15 +63,8 @@ def kubeconfig(lab: Lab, release: "Release", tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def page(release: "Release", kubeconfig: Path) -> Iterator[Page]:
     """The page, as the command opens it."""
-    command = [
-        sys.executable,
-        "-m",
-        "rollfleet",
-        "ui",
-        f"--namespace={release.namespace}",
-        f"--kubeconfig={kubeconfig}",
-    ]
-    with running(*command, stdout=subprocess.PIPE) as program:
+    options = [f"--namespace={release.namespace}", f"--kubeconfig={kubeconfig}"]
+    with running(sys.executable, "-m", "rollfleet", "ui", *options, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         line = program.stdout.readline()
         yield Page(line.partition(": ")[2].strip())

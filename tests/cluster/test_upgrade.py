@@ -38,7 +38,7 @@ def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
             "--wait",
             "--timeout=180s",
         )
-        lab.wait_for_frames("counting", more_than=frames + 20 * 512)
+        lab.wait_for_frames("counting", more_than=frames + 50 * 512)
         assert not installed(release, "operator") & operator, "it is another one"
         assert installed(release, "nats") == nats
         assert pods(lab) == jobs

@@ -46,12 +46,12 @@ def test_a_job_outlives_another_version_of_the_operator_which_takes_its_edits(
 
     install(then)
     assert not operators(release) & operator
-    frames = lab.wait_for_frames("counting", more_than=frames + 20 * 512)["frames"]
+    frames = lab.wait_for_frames("counting", more_than=frames + 50 * 512)["frames"]
     assert pods_of(lab) == pods
 
     lab.kubectl("scale", "collectorjob/counting", "--replicas=3")
     lab.wait_for_workers("counting", 3)
-    lab.wait_for_frames("counting", more_than=frames + 20 * 512)
+    lab.wait_for_frames("counting", more_than=frames + 50 * 512)
     assert pods_of(lab) > pods
     assert lab.condition("counting", "Degraded")["status"] == "False"
     assert lab.missed() == 0
