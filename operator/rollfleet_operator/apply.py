@@ -7,6 +7,7 @@ from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache, job_key, owned_by
 from rollfleet_operator.errors import (
     ApiError,
+    LabelsRefused,
     LimitExceeded,
     NameTaken,
     NatsFull,
@@ -47,6 +48,20 @@ class Applier:
             PlanOutdated: The plan was made without knowing an existing object.
         """
         return [written for action in actions if (written := await self._do(job, action)) is not None]
+
+    async def label(self, job: CollectorJob, changes: Sequence[Change]) -> None:
+        """Change the labels of runs.
+
+        Raises:
+            ApiError: The API server did not answer, or another client was faster.
+            LabelsRefused: A webhook refused them.
+        """
+        try:
+            await self.execute(job, changes)
+        except ApiError as error:
+            if error.status in (0, 404, 409):
+                raise
+            raise LabelsRefused(f"its labels cannot change while it runs; suspend it for a moment: {error}") from error
 
     async def _do(self, job: CollectorJob, action: Action | Release) -> Manifest | None:
         namespace = job.metadata.namespace
@@ -96,7 +111,7 @@ def problem_of(error: OperatorError) -> Problem:
             return Problem(type(error).__name__, str(error))
         case NatsUnavailable():
             return Problem("NatsUnavailable", str(error))
-        case LimitExceeded() | NameTaken() | SourceMissing() | TemplateInvalid():
+        case LabelsRefused() | LimitExceeded() | NameTaken() | SourceMissing() | TemplateInvalid():
             return Problem(type(error).__name__, str(error))
         case _:
             return Problem("Error", str(error))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from rollfleet_operator import names
-from rollfleet_operator.manifest import Manifest, Ref, covers, overlay, ref
+from rollfleet_operator.manifest import Manifest, Ref, covers, ref
 from rollfleet_operator.observed import Observed, Run
 
 _CHANGEABLE = ("suspend", "completions", "parallelism", "backoffLimit")
@@ -94,6 +94,17 @@ def plan(
     return [*changed, *(each for each in written if not isinstance(each, Change)), *deleted]
 
 
+def label_changes(wanted: Sequence[Manifest], observed: Observed) -> list[Change]:
+    """Return the changes of the labels of runs. They come after all else: of a run that runs, Kueue refuses them."""
+    runs, changes = {Ref("Job", str(run.name)): run for run in observed.runs}, []
+    for manifest in wanted:
+        which = ref(manifest)
+        if which in runs and _is_open(runs[which]):
+            patch = _labelled(manifest["metadata"], observed.children[which]["metadata"])
+            changes += [Change(which, {"metadata": patch})] if patch else []
+    return changes
+
+
 def shrinks(actions: Sequence[Action], observed: Observed) -> bool:
     """Return whether there will be fewer workers: their pods must go before NATS shows them that they are too many."""
     pods = {Ref("Job", str(run.name)): run.pods for run in observed.runs}
@@ -122,9 +133,8 @@ def _writes(manifest: Manifest, observed: Observed, runs: dict[Ref, Run]) -> Ite
     if found is None:
         yield Apply(manifest, new=True)
     elif which in runs:
-        # A run that is being deleted must vanish first; a finished one stays as it is.
-        if not runs[which].deleting and not runs[which].finished:
-            yield from _changed(which, manifest, found)
+        if _is_open(runs[which]):
+            yield from _sized_or_resumed(which, manifest, found)
     elif not covers(manifest, found):
         yield Apply(manifest, new=False)
 
@@ -133,9 +143,16 @@ def _is_run(action: Action) -> TypeGuard[Apply]:
     return isinstance(action, Apply) and action.manifest["kind"] == "Job"
 
 
-def _changed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action]:
-    patch = overlay(_labelled(manifest["metadata"], found["metadata"]), _sized(manifest, found))
-    if patch:
+def _is_open(run: Run) -> bool:
+    """Return whether a run may change: one that is being deleted must vanish first, a finished one stays as it is."""
+    return not run.deleting and not run.finished
+
+
+def _sized_or_resumed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action]:
+    patch = _sized(manifest, found)
+    resumes = patch.get("spec", {}).get("suspend") is False
+    # Of a run that is resumed, Kueue refuses new labels: they come first, and the next plan resumes it.
+    if patch and not (resumes and _labelled(manifest["metadata"], found["metadata"])):
         yield Change(which, patch)
 
 
@@ -157,7 +174,7 @@ def _sized(manifest: Manifest, found: Manifest) -> Manifest:
 
 
 def _labelled(wanted: Manifest, found: Manifest) -> Manifest:
-    """Return the patch of the labels of a run; empty: it has them.
+    """Return the patch of the metadata of a run for its labels; empty: it has them.
 
     With an old queue label Kueue would suspend the run again. The operator removes only a queue that it has set itself:
     Kueue may have put the run into the queue of its namespace.
@@ -167,11 +184,12 @@ def _labelled(wanted: Manifest, found: Manifest) -> Manifest:
     patch: Manifest = {}
     if ours is not None and queue is None and present.get(names.QUEUE_NAME) == ours:
         patch["labels"] = labels | {names.QUEUE_NAME: None}
+        patch["annotations"] = {names.QUEUE: None, names.SUSPEND: "true"}  # until the next plan resumes it
     elif not covers(labels, present):
         patch["labels"] = labels
     if queue is not None and queue != ours:
         patch["annotations"] = {names.QUEUE: queue}
-    return {"metadata": patch} if patch else {}
+    return patch
 
 
 def _deletions(

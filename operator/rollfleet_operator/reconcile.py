@@ -20,13 +20,21 @@ from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.desired import Inputs, access_objects, desired, kept_runs
-from rollfleet_operator.errors import ApiError, LimitExceeded, NatsFull, NatsUnavailable, OperatorError, TemplateInvalid
+from rollfleet_operator.errors import (
+    ApiError,
+    LabelsRefused,
+    LimitExceeded,
+    NatsFull,
+    NatsUnavailable,
+    OperatorError,
+    TemplateInvalid,
+)
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.limit_keeper import LimitKeeper
 from rollfleet_operator.manifest import Ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.plan import plan, shrinks, starts
+from rollfleet_operator.plan import label_changes, plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.rotation import unreadable
@@ -255,7 +263,7 @@ class Reconciler:
                 is away takes seconds.
 
         Returns:
-            Why its next runs cannot be built.
+            Why its next runs cannot be built, or the labels of its runs cannot be changed.
         """
         nats = self._nats
         credentials = {
@@ -305,6 +313,10 @@ class Reconciler:
         if is_over(job, now_s) and not memory.released:
             await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
             memory.released = True
+        try:
+            await self._applier.label(job, label_changes(wanted, observed))
+        except LabelsRefused as error:
+            blocked = blocked or error
         return blocked
 
     async def _publish(self, job: CollectorJob, memory: JobMemory) -> NatsUnavailable | None:

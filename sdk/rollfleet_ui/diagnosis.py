@@ -22,6 +22,7 @@ ADVICE: Final = {
     "InsufficientDevices": "Request fewer GPUs (`spec.resources.gpu`) or fewer workers, or add nodes.",
     "InsufficientResources": "Request less (`spec.resources.requests`) or fewer workers, or add nodes.",
     "Invalid": "Correct the field that the message names; `rollfleet validate` shows the correction.",
+    "LabelsRefused": "`rollfleet suspend {job}`, and resume it: Kueue takes its labels while it does not run.",
     "LearnerCrashed": "See `rollfleet logs {job} --learner`. The learner restarts by itself.",
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",

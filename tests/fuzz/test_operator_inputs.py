@@ -23,7 +23,7 @@ from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed_pod
-from rollfleet_operator.plan import plan, shrinks, starts
+from rollfleet_operator.plan import label_changes, plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
@@ -100,7 +100,7 @@ def reconciled(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) ->
     built = inputs(stopped=found.ended)
     wanted = desired(job, built)
     for manifests in (wanted, [*access_objects(job, built), *kept_runs(job, built, observed)]):
-        actions = plan(manifests, observed, ended=found.ended)
+        actions = [*plan(manifests, observed, ended=found.ended), *label_changes(manifests, observed)]
         json.dumps([getattr(action, "manifest", None) or getattr(action, "patch", None) for action in actions])
         shrinks(actions, observed)
         starts(actions, observed)

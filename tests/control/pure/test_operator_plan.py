@@ -9,7 +9,7 @@ import pytest
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.plan import Action, Apply, Change, Delete, plan, shrinks, starts
+from rollfleet_operator.plan import Action, Apply, Change, Delete, label_changes, plan, shrinks, starts
 
 if TYPE_CHECKING:
     from tests.control.pure.scene import Scene
@@ -24,7 +24,8 @@ def planned(want: Want) -> Callable[..., list[Action]]:
     """What is to be done in a scene."""
 
     def build(scene: "Scene", *, stopped: bool = False, queued: bool = False, **options: Any) -> list[Action]:
-        return plan(list(want(scene.job, stopped=stopped, queued=queued).values()), scene.observed, **options)
+        wanted = list(want(scene.job, stopped=stopped, queued=queued).values())
+        return [*plan(wanted, scene.observed, **options), *label_changes(wanted, scene.observed)]
 
     return build
 
@@ -131,10 +132,24 @@ def test_job_that_leaves_its_queue_is_released_by_kueue(scene: MakeScene, planne
     queue = {"kueue.x-k8s.io/queue-name": "gpus"}
     before, after = scene(labels=queue), scene()
     suspended = drifted(before, run_ref(before), {"spec": {"suspend": True}})
-    (action,) = planned(replace(suspended, job=after.job))
-    assert isinstance(action, Change)
-    assert action.patch["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] is None
-    assert action.patch["spec"]["suspend"] is False
+    (released,) = planned(replace(suspended, job=after.job))
+    assert isinstance(released, Change)
+    assert released.patch["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] is None
+    left = drifted(replace(suspended, job=after.job), run_ref(before), released.patch)
+    assert not left.observed.runs[0].queued
+    (resumed,) = planned(left)
+    assert (resumed.patch["spec"]["suspend"], resumed.patch["metadata"]) == (False, NOTED)
+    held = drifted(drifted(left, run_ref(before), resumed.patch), run_ref(before), {"spec": {"suspend": True}})
+    assert held.observed.runs[0].queued
+
+
+def test_running_job_is_scaled_before_its_labels_change(scene: MakeScene, planned: Any) -> None:
+    before = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"}, workers=3)
+    after = scene(labels={"kueue.x-k8s.io/queue-name": "others"}, workers=1)
+    scaled, labelled = planned(replace(before, job=after.job))
+    assert scaled.patch == {"spec": {"completions": 1, "parallelism": 1}}
+    assert labelled.patch["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "others"
+    assert "spec" not in labelled.patch
 
 
 def test_queue_of_another_client_is_left_alone(scene: MakeScene, planned: Any) -> None:
