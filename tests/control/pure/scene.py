@@ -78,6 +78,13 @@ class Scene:
         run = overlay(self.run(role), {"status": {"conditions": [ended]}})
         return replace(self, children=(*(child for child in self.children if ref(child) != ref(run)), run))
 
+    def suspended_by_kueue(self, suspend: bool) -> "Scene":
+        """Kueue suspends the Kubernetes Jobs, or resumes them."""
+        change = {"spec": {"suspend": suspend}}
+        return replace(
+            self, children=tuple(overlay(each, change) if each["kind"] == "Job" else each for each in self.children)
+        )
+
     def pod(self, index: int = 0, *, role: Role = Role.WORKER, age_s: float = 60, **state: Any) -> "Scene":
         """A pod of the run, in this state (the pod's `status`, in YAML's words)."""
         run = self.run(role)
