@@ -1,6 +1,7 @@
 """Execution of plans, and translation of errors into problems."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_operator.api import Api
@@ -22,6 +23,9 @@ from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, why_no_pods
 from rollfleet_operator.release import Release
+
+REFUSALS: Final = (400, 403, 422)
+"""HTTP status codes of a webhook's refusal; others say that it, or the API server, does not work."""
 
 
 class PlanOutdated(OperatorError):
@@ -54,14 +58,18 @@ class Applier:
 
         Raises:
             ApiError: The API server did not answer, or another client was faster.
-            LabelsRefused: A webhook refused them.
+            LabelsRefused: A webhook refused some of them; all others are changed.
         """
-        try:
-            await self.execute(job, changes)
-        except ApiError as error:
-            if error.status in (0, 404, 409):
-                raise
-            raise LabelsRefused(f"its labels cannot change while it runs; suspend it for a moment: {error}") from error
+        refused: ApiError | None = None
+        for change in changes:  # one run may wait while another one runs
+            try:
+                await self.execute(job, [change])
+            except ApiError as error:
+                if error.status not in REFUSALS:
+                    raise
+                refused = refused or error
+        if refused:
+            raise LabelsRefused(f"new labels are refused; if it runs, suspend it for a moment: {refused}") from refused
 
     async def _do(self, job: CollectorJob, action: Action | Release) -> Manifest | None:
         namespace = job.metadata.namespace

@@ -6,12 +6,14 @@ from typing import Any, Final
 
 import kopf
 
-from rollfleet_operator import names
+from rollfleet_operator import deep_json, names
 from rollfleet_operator.kinds import KINDS, WATCHED
 from rollfleet_operator.program import Operator
 
 BACKOFFS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between the attempts of a watch; the last one is repeated."""
+
+deep_json.install()
 
 _OURS = {names.MANAGED_BY: names.FIELD_MANAGER}
 

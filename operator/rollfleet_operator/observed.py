@@ -8,6 +8,7 @@ from typing import Self, TypeVar
 
 from rollfleet_api.kubernetes_names import INDEX_LABEL
 from rollfleet_api.permissions import Role
+from rollfleet_api.quantity import parse_bytes
 from rollfleet_operator import names
 from rollfleet_operator.clock import parse_time
 from rollfleet_operator.manifest import Manifest, Ref, ref
@@ -204,11 +205,15 @@ def _crash(terminated: Manifest) -> Crash:
 
 
 def devices(spec: Manifest) -> Iterator[tuple[str, int]]:
-    """Yield the devices of a pod's containers: extended resources have a domain in their name, and a whole number."""
+    """Yield the devices of a pod's containers: extended resources have a domain in their name, and a whole number.
+
+    Raises:
+        ValueError: An amount is not a quantity.
+    """
     for container in spec["containers"]:
         for resource, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            if "/" in resource and str(amount).isdecimal():
-                yield resource, int(amount)
+            if "/" in resource and amount is not None:  # 8, `8000m` and `8e0` are the same
+                yield resource, parse_bytes(str(amount).removeprefix("+"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,10 +149,12 @@ def _is_open(run: Run) -> bool:
 
 
 def _sized_or_resumed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action]:
-    patch = _sized(manifest, found)
+    patch, relabelled = _sized(manifest, found), bool(_labelled(manifest["metadata"], found["metadata"]))
     resumes = patch.get("spec", {}).get("suspend") is False
+    if relabelled and "suspend" not in manifest["spec"]:
+        patch.pop("metadata", None)  # until Kueue has taken the labels, the operator's own suspension stays noted
     # Of a run that is resumed, Kueue refuses new labels: they come first, and the next plan resumes it.
-    if patch and not (resumes and _labelled(manifest["metadata"], found["metadata"])):
+    if patch and not (resumes and relabelled):
         yield Change(which, patch)
 
 

@@ -117,7 +117,10 @@ def _checked(written: Manifest) -> Manifest:
         isinstance(each, dict) and each.get("name") and isinstance(each["name"], str) for each in containers
     ):
         raise TemplateInvalid("`spec.containers` of a template is a list of mappings, each with a `name`")
-    for container in containers:
+    init, claims = spec.get("initContainers") or [], spec.get("resourceClaims") or []
+    if not isinstance(init, list) or not isinstance(claims, list) or not all(isinstance(each, dict) for each in init):
+        raise TemplateInvalid("`spec.initContainers` and `spec.resourceClaims` of a template are lists of mappings")
+    for container in [*containers, *init]:
         resources = _mapping(container, "resources", "spec.containers[].")
         _mapping(resources, "limits", "spec.containers[].resources.")
     parts = {"metadata": {**metadata, "labels": labels}, "spec": {**spec, "containers": containers}}

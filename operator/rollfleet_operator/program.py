@@ -149,6 +149,8 @@ class Operator:
     async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
         with self.metrics.timed() as outcome:
             try:
+                if self._leadership:
+                    self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
                 result = await reconciler.reconcile(key)
             except OperatorError as error:
                 result = ReconcileResult(problem=error)
@@ -174,7 +176,7 @@ class Operator:
         while True:
             try:
                 for namespace in self._namespaces:
-                    await self._list(api, namespace)
+                    await self._list(api, namespace, reconciler)
                 if time.monotonic() - doubted_s >= self.settings.doubt_s:
                     reconciler.doubt()
                     doubted_s = time.monotonic()
@@ -190,7 +192,7 @@ class Operator:
                 log.exception("listing all jobs failed: error in the operator")
             await asyncio.sleep(self.settings.resync_s if self.ready() else CANARY_INTERVAL_S)
 
-    async def _list(self, api: Api, namespace: str | None) -> None:
+    async def _list(self, api: Api, namespace: str | None, reconciler: Reconciler) -> None:
         """List a namespace. One that fails holds up no other: its team may have deleted it, or taken the rights."""
         again = namespace in self._listed  # the first list is the newest state, later ones spare etcd
         try:
@@ -211,6 +213,7 @@ class Operator:
             if forbidden:
                 self._refused.add(namespace)
                 self.metrics.refused(namespace or "", True)
+                await reconciler.report_refused(namespace, error)
             return
         self._listed.add(namespace)
         self._refused.discard(namespace)

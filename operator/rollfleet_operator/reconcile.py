@@ -8,6 +8,8 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
@@ -34,7 +36,8 @@ from rollfleet_operator.limit_keeper import LimitKeeper
 from rollfleet_operator.manifest import Ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.plan import label_changes, plan, shrinks, starts
+from rollfleet_operator.orphans import Orphans
+from rollfleet_operator.plan import Delete, label_changes, plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.rotation import unreadable
@@ -104,8 +107,7 @@ class Reconciler:
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
         self._limits = LimitKeeper(cache, settings)
         self._memories: dict[str, JobMemory] = {}
-        self._missing: set[JobKey] = set()  # jobs on NATS that the cluster did not have at the last look
-        self._orphans: set[JobKey] = set()
+        self._orphans = Orphans()
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -117,7 +119,7 @@ class Reconciler:
         if manifest is None:
             if self._fleet:
                 self._fleet.gone(key)
-            if key in self._orphans or self._cache.was_deleted(key):
+            if key in self._orphans.found or self._cache.was_deleted(key):
                 await self._nats.deprovision(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
@@ -142,6 +144,14 @@ class Reconciler:
             await self._writer.report(manifest, not_reconciled, message, memory)
             return ReconcileResult(problem=OperatorError(message))
 
+    async def report_refused(self, namespace: str | None, error: ApiError) -> None:
+        """Report an error in the status of all jobs of a namespace, where the operator may still write it."""
+        amended = partial(not_reconciled, reason="ApiError")
+        for key, manifest in self._cache.jobs().items():
+            if namespace in (None, key.namespace):
+                with suppress(ApiError):
+                    await self._writer.report(manifest, amended, f"the operator leaves it alone: {error}", JobMemory())
+
     def doubt(self) -> None:
         """Verify everything at the next reconciliations, and forget deleted jobs."""
         alive = {manifest["metadata"]["uid"] for manifest in self._cache.jobs().values()}
@@ -152,22 +162,12 @@ class Reconciler:
     async def orphans(self) -> set[JobKey]:
         """Return deleted jobs with data on NATS: their reconciliation removes it.
 
-        A job counts as deleted at the second look in a row that does not find it. If none of the jobs on NATS is found,
-        none counts: the cluster, or what the operator sees of it, is probably another one than before.
-
         Raises:
             NatsUnavailable: NATS did not list its jobs.
         """
         watched = self._settings.namespaces
         known = {key for key in await self._nats.provisioned() if not watched or key.namespace in watched}
-        before, self._missing = self._missing, known - set(self._cache.jobs())
-        if self._missing == known:
-            if known:
-                log.warning("none of the %d jobs on NATS exists in the cluster: their data is left alone", len(known))
-            self._orphans = set()
-        else:
-            self._orphans = before & self._missing
-        return self._orphans
+        return self._orphans.look(known, self._cache.jobs())
 
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
@@ -279,7 +279,7 @@ class Reconciler:
             stopped=found.stage is not Stage.LIVE and not lingering,
             queued=_is_queued(observed, memory),
         )
-        refused = isinstance(blocked, LimitExceeded)
+        refused = isinstance(blocked, LimitExceeded | TemplateInvalid)  # of `LimitKeeper`
         keep = [*access_objects(job, inputs), *kept_runs(job, inputs, observed, grow=not refused)]
         try:
             wanted = keep if blocked or memory.source_digest is None else desired(job, inputs)
@@ -299,7 +299,7 @@ class Reconciler:
         publish_last = shrinks(actions, observed)
         away = await self._publish(job, memory) if publish and not publish_last else None
         if away and not known and starts(actions, observed):
-            raise away
+            actions = [each for each in actions if not starts([each], observed) and not isinstance(each, Delete)]
         for written in await self._applier.execute(job, [*actions, *releases(observed)]):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
@@ -308,15 +308,15 @@ class Reconciler:
             memory.secrets.pop(Ref("Secret", names.secret(job.metadata.name, role)), None)
         if publish and publish_last:
             away = await self._publish(job, memory)
+        try:
+            await self._applier.label(job, label_changes(wanted, observed))
+        except LabelsRefused as error:
+            blocked = blocked or error
         if away:
             raise away
         if is_over(job, now_s) and not memory.released:
             await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
             memory.released = True
-        try:
-            await self._applier.label(job, label_changes(wanted, observed))
-        except LabelsRefused as error:
-            blocked = blocked or error
         return blocked
 
     async def _publish(self, job: CollectorJob, memory: JobMemory) -> NatsUnavailable | None:

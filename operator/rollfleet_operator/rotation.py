@@ -22,10 +22,17 @@ def rotation_s(job: CollectorJob, now_s: float) -> int | None:
     return requested_s if requested_s <= now_s else None
 
 
-def revoked_s(job: CollectorJob, now_s: float) -> int | None:
-    """Return the time from before which NATS refuses credentials; None: it refuses none."""
+def revoked_s(job: CollectorJob, now_s: float, renewed_s: int = 0) -> int | None:
+    """Return the time from before which NATS refuses credentials; None: it refuses none.
+
+    Args:
+        job: The job.
+        now_s: The time, seconds since the epoch.
+        renewed_s: When its newest credentials were issued: an operator that was away renews them late.
+    """
     requested_s = rotation_s(job, now_s)
-    return requested_s if requested_s is not None and now_s >= requested_s + REVOKED_AFTER_S else None
+    late = requested_s is not None and now_s >= max(requested_s, renewed_s) + REVOKED_AFTER_S
+    return requested_s if late else None
 
 
 def unreadable(job: CollectorJob) -> str:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 WAITS_S: Final = 30.0
 """The least seconds between writes of a status in which only the time spent waiting has changed."""
 
-_UNDECLARED: Final = re.compile(r"\.status\.(\w+): field not declared in schema")
+_UNDECLARED: Final = re.compile(r"\.status\.([\w.]+): field not declared in schema")
 
 
 class StatusWriter:
@@ -35,7 +35,7 @@ class StatusWriter:
 
     def __init__(self, api: Api, cache: Cache, interval_s: float, clock: Callable[[], float]) -> None:
         self._api, self._cache, self._interval_s, self._clock = api, cache, interval_s, clock
-        self._unknown: set[str] = set()  # fields of a status that the CRD lacks
+        self._unknown: set[str] = set()  # paths of the fields of a status that the CRD lacks
 
     async def write(self, job: CollectorJob, now: CollectorJobStatus, memory: JobMemory) -> float | None:
         """Write the status if it has changed and is due.
@@ -74,7 +74,7 @@ class StatusWriter:
         fields = now.model_dump(mode="json", by_alias=True, exclude_none=True)
         # The API server stores 0.0 as 0, and would see a difference between them at the next apply of the job.
         whole = {key: int(value) for key, value in fields.items() if isinstance(value, float) and value.is_integer()}
-        written = {key: value for key, value in (fields | whole).items() if key not in self._unknown}
+        written = _without(fields | whole, self._unknown)
         manifest = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -126,3 +126,12 @@ class StatusWriter:
         await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
         memory.written_s = now_s
         return None
+
+
+def _without(fields: Manifest, unknown: set[str], path: str = "") -> Manifest:
+    """Return a part of a status without the fields at these paths."""
+    return {
+        key: _without(value, unknown, f"{path}{key}.") if isinstance(value, dict) else value
+        for key, value in fields.items()
+        if f"{path}{key}" not in unknown
+    }

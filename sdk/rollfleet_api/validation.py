@@ -20,6 +20,7 @@ MAX_QUOTED: Final = 60
 """The most characters of a wrong text in a message."""
 
 _UNKNOWN: Final = "unknown field"
+_PART_OF_STATUS: Final = re.compile(r"status\.\w+(\[\d+\])?")
 
 _EXPECTED: Final = {
     "int_type": "a whole number",
@@ -99,7 +100,7 @@ def parse_stored_job(data: object) -> tuple[CollectorJob, tuple[str, ...]]:
         data: The job, as the API server returns it.
 
     Returns:
-        The job, and the paths of the fields that this version does not know. They are left out.
+        The job, and the paths of what this version does not know: fields, and values in the status. It is left out.
 
     Raises:
         JobErrors: With all other errors.
@@ -111,7 +112,7 @@ def parse_stored_job(data: object) -> tuple[CollectorJob, tuple[str, ...]]:
     try:
         return parse_job(data), ()
     except JobErrors as errors:
-        unknown = [problem.path for problem in errors.problems if problem.message.startswith(_UNKNOWN)]
+        unknown = [path for problem in errors.problems if (path := _left_out(problem))]
         if not unknown:
             raise
     return parse_job(_without(data, frozenset(unknown))), tuple(unknown)
@@ -255,13 +256,22 @@ def _unknown(name: str, owner: type[Model] | None) -> str:
     return f"the fields here are {', '.join(names)}" if names else "this part has no fields; remove it"
 
 
+def _left_out(problem: Problem) -> str:
+    """Return the path that a version leaves out because a later one has written it; empty: it is an error."""
+    if problem.message.startswith(_UNKNOWN):
+        return problem.path
+    found = _PART_OF_STATUS.match(problem.path)
+    return found[0] if found else ""
+
+
 def _without(value: object, unknown: frozenset[str], path: str = "") -> object:
     """Copy a document without these fields."""
     if isinstance(value, Mapping):
         below = ((key, item, child(path, str(key))) for key, item in value.items())
         return {key: _without(item, unknown, at) for key, item, at in below if at not in unknown}
     if isinstance(value, list):
-        return [_without(item, unknown, child(path, index)) for index, item in enumerate(value)]
+        items = ((item, child(path, index)) for index, item in enumerate(value))
+        return [_without(item, unknown, at) for item, at in items if at not in unknown]
     return value
 
 

@@ -95,6 +95,18 @@ def test_fields_of_a_newer_definition_are_left_out_of_a_stored_job() -> None:
     assert parse_stored_job(known) == (job, ())
 
 
+def test_values_of_a_newer_status_are_left_out_of_a_stored_job() -> None:
+    known = {"type": "Complete", "status": "True", "reason": "TotalFrames", "message": "", "lastTransitionTime": "-"}
+    newer: Any = job_data()
+    newer["status"] = {"phase": "Paused", "frames": 7, "workers": {"ready": "all"}, "restarts": -1}
+    newer["status"]["conditions"] = [known | {"type": "Checkpointed", "status": "Partly"}, known]
+    job, ignored = parse_stored_job(newer)
+    assert job.status is not None
+    assert [each.type for each in job.status.conditions] == ["Complete"]
+    assert (job.status.phase, job.status.frames, job.status.workers.ready) == (None, 7, 0)
+    assert set(ignored) == {"status.phase", "status.workers", "status.restarts", "status.conditions[0]"}
+
+
 def test_other_errors_of_a_stored_job_are_reported_without_its_newer_fields() -> None:
     with pytest.raises(JobErrors) as caught:
         parse_stored_job(job_data(workers=0, newer=5))

@@ -12,6 +12,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 
 from rollfleet_api.job import Storage
 from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats.accounts import keeping_revocations
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection, parsed
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.space import use_of
@@ -73,6 +74,7 @@ class AccountRegistry:
     async def ensure(self, account: Token) -> None:
         """Create or update an account, unless NATS has it as it is."""
         known = await self.held(account.subject)
+        account = keeping_revocations(account, known) if known else account
         if known and account.says_the_same(known):
             return
         # NATS ignores a token that it has, or had before it deleted the account: each one differs, and is newer.

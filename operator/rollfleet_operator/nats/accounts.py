@@ -1,6 +1,6 @@
 """A job's two accounts: their limits, exports and imports."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollfleet_api.job import CollectorJob, Storage
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
@@ -32,8 +32,13 @@ class AccountLimits:
     state_bytes: int = 1 << 30
 
 
-def job_accounts(job: CollectorJob, keys: Keys, *, now_s: int, installation: str = "") -> tuple[Token, Token]:
-    """Return the account of a job's streams and that of its workers, in the order of their creation."""
+def job_accounts(
+    job: CollectorJob, keys: Keys, *, now_s: int, installation: str = "", renewed_s: int = 0
+) -> tuple[Token, Token]:
+    """Return the account of a job's streams and that of its workers, in the order of their creation.
+
+    `renewed_s`: when the newest credentials of the job were issued, seconds since the epoch.
+    """
     subjects = subjects_of(job)
     uid = job.metadata.uid or ""
     services, streams = _across(subjects)
@@ -46,7 +51,7 @@ def job_accounts(job: CollectorJob, keys: Keys, *, now_s: int, installation: str
             issued_s=now_s,
             nats={
                 **_account(keys, subjects, Role.LEARNER, uid, installation),
-                **_revocations(job, now_s),
+                **_revocations(job, now_s, renewed_s),
                 "limits": _storage(job) | _limits(connections=connections, exports=True),
                 "exports": [
                     *(_export(each, "service") for each in (*services, subjects.state_info)),
@@ -60,7 +65,7 @@ def job_accounts(job: CollectorJob, keys: Keys, *, now_s: int, installation: str
             issued_s=now_s,
             nats={
                 **_account(keys, subjects, Role.WORKER, uid, installation),
-                **_revocations(job, now_s),
+                **_revocations(job, now_s, renewed_s),
                 # Twice, because the server counts a lost connection until it notices the loss.
                 "limits": _limits(connections=2 * _workers(job) + SPARE_CONNECTIONS, imports=True),
                 "imports": [
@@ -87,6 +92,15 @@ def page_account(keys: Keys, installation: str, *, now_s: int) -> Token:
             "limits": storage | _limits(connections=SPARE_CONNECTIONS),
         },
     )
+
+
+def keeping_revocations(account: Token, known: Token) -> Token:
+    """Return an account that refuses what NATS refuses already: a later request, or none, must not lift that."""
+    before, now = (each.nats.get("revocations") or {} for each in (known, account))
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return account
+    newest = {**now, **{user: at for user, at in before.items() if int(str(at)) > int(str(now.get(user, 0)))}}
+    return replace(account, nats={**account.nats, "revocations": newest}) if newest != now else account
 
 
 def job_of(account: Token) -> Subjects | None:
@@ -130,9 +144,9 @@ def _account(keys: Keys, subjects: Subjects, role: Role, uid: str, installation:
     }
 
 
-def _revocations(job: CollectorJob, now_s: int) -> Claims:
+def _revocations(job: CollectorJob, now_s: int, renewed_s: int) -> Claims:
     """Return the claim that ends all users of before a rotation. NATS disconnects them."""
-    since_s = revoked_s(job, now_s)
+    since_s = revoked_s(job, now_s, renewed_s)
     return {} if since_s is None else {"revocations": {"*": since_s - 1}}  # NATS includes the second itself
 
 

@@ -34,7 +34,7 @@ ASKED_AT_ONCE: Final = 1000  # NATS answers for at most 1,024 subjects at a time
 ASKED_BYTES: Final = 4 << 20  # of one answer: NATS cuts off a connection that has too much to read
 
 MOST_MESSAGES: Final = 100_000
-"""The most kept messages of all jobs: the heartbeats and leases of 50,000 workers."""
+"""The most kept messages of all jobs. A job may keep as many as all jobs leave free: half of them, if it is alone."""
 
 MESSAGES_OF_JOB: Final = 512
 """The messages of a job that are kept in any case, so that large jobs take nothing from small ones."""
@@ -230,13 +230,15 @@ class HeartbeatListener:
     def _admit(self, valid: bool, *, new: bool) -> bool:
         """Count a message; return whether it is kept."""
         own = len(self._beats) + len(self._last) + len(self._before)
-        kept = valid and (not new or own < MESSAGES_OF_JOB or self._count.kept < MOST_MESSAGES)
+        # At most as many as are left for all others: the largest job leaves half, also if it exists on paper only.
+        kept = valid and (not new or own < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept))
         self._count.kept += kept and new
         self._count.dropped += not kept
         return kept
 
     def _trimmed(self, status: WorkerStatus) -> WorkerStatus:
-        """Return a heartbeat with the end of its error only, if it is among the first errors."""
+        """Return a heartbeat without its answer to the learner, with the end of its error if it is among the first."""
+        status = replace(status, answer=None) if status.answer else status
         if not status.error:
             self._failed.discard(status.worker)
             return status

@@ -18,7 +18,7 @@ from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
 from rollfleet_operator.nats.page_store import PageStore
 from rollfleet_operator.nats.settings import NatsSettings
-from rollfleet_operator.nats.tokens import SEED_BYTES, Token, read_credentials
+from rollfleet_operator.nats.tokens import SEED_BYTES, Token, read_credentials, read_token
 from rollfleet_operator.nats.users import role_credentials
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
@@ -43,6 +43,7 @@ class NatsOnServer:
         self._registry = AccountRegistry(self._system, self._keys)
         self._connections = JobConnections(settings.server, self._keys)
         self._pages = PageStore(self._registry, settings.server, self._keys, settings.installation)
+        self._issued: dict[tuple[Subjects, Role], int] = {}  # when the present credentials of a role were issued
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
@@ -58,7 +59,7 @@ class NatsOnServer:
 
     async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
         """Return the credentials file of a role; see `NatsPort`."""
-        return role_credentials(
+        file = role_credentials(
             job,
             role,
             self._keys,
@@ -67,13 +68,21 @@ class NatsOnServer:
             now_s=int(time.time()),
             entropy=os.urandom(SEED_BYTES),
         )
+        self._issued[subjects_of(job), role] = read_token(read_credentials(file)[0]).issued_s
+        return file
 
     async def provision(self, job: CollectorJob) -> None:
         """Create or update the job's accounts and streams; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
             settings, now_s = self._settings, int(time.time())
-            wanted = job_accounts(job, self._keys, now_s=now_s, installation=settings.installation)
+            wanted = job_accounts(
+                job,
+                self._keys,
+                now_s=now_s,
+                installation=settings.installation,
+                renewed_s=max(self._issued.get((subjects, role), 0) for role in Role),
+            )
             held = await self._held(subjects)
             if held and uid_of(held) != uid_of(wanted[0]):
                 await self._remove(subjects)
@@ -170,6 +179,8 @@ class NatsOnServer:
         if held:
             await self._registry.forget(held)
         self._checked.discard(subjects)
+        for role in Role:
+            self._issued.pop((subjects, role), None)
 
 
 @asynccontextmanager

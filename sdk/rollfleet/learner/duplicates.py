@@ -53,7 +53,7 @@ class DuplicateFilter:
     def expect(self, worker: int, incarnation: int, stored: int) -> None:
         """Note that an incarnation has stored this many: those that never come count once its successor's do."""
         for (known, _), each in self._incarnations.get(worker, {}).items():
-            if known == incarnation:
+            if known == incarnation and not each.ended:  # else it speaks of a later process with the same incarnation
                 each.expected = max(each.expected, stored)
 
 
@@ -64,24 +64,25 @@ class _Incarnation:
 
     Attributes:
         expected: Number of its batches that NATS has confirmed, by its heartbeats.
+        ended: Whether its successor's batches come.
     """
 
-    __slots__ = ("_count", "_ended", "_first", "_newest", "_seen", "expected")
+    __slots__ = ("_count", "_first", "_newest", "_seen", "ended", "expected")
 
     def __init__(self, sequence: int) -> None:
-        self.expected, self._ended = 0, False
+        self.expected, self.ended = 0, False
         self._first = self._newest = sequence
         self._seen = 1  # bit i: the number `newest - i` has come
         self._count = 1
 
     @property
     def missed(self) -> int:
-        newest = max(self._newest, self.expected - 1) if self._ended else self._newest
+        newest = max(self._newest, self.expected - 1) if self.ended else self._newest
         return newest - self._first + 1 - self._count
 
     def end(self) -> None:
         """Note that its successor's batches come, behind its own."""
-        self._ended = True
+        self.ended = True
 
     def add(self, sequence: int) -> bool:
         """Add a number. Returns False if it had come before, or comes too late to know."""

@@ -9,6 +9,7 @@ import pytest
 from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
+from rollfleet_operator.errors import NatsFull
 
 if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
@@ -275,3 +276,24 @@ def test_two_mounts_of_a_volume_are_both_kept(lab: "Lab") -> None:
     lab.dry_run_pod(template)
     paths = {each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]}
     assert paths == {"/tmp", "/dev/shm", "/var/run/rollfleet", "/data", "/cache"}
+
+
+def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: "Lab", wait_for: WaitFor) -> None:
+    lab.apply(workers=2)
+    before, name = lab.run(), names.secret("cartpole", Role.WORKER)
+    secret: Any = lab.get("Secret", name)
+
+    async def full(job: Any) -> None:
+        if job.metadata.namespace == lab.namespace:
+            raise NatsFull("NATS has no space")
+
+    lab.nats.on_provision = full
+    try:
+        lab.apply(workers=3, image="a:2", delivery={"maxBytes": "100Gi"})
+        lab.wait_condition("Degraded", "NatsFull")
+        lab.nats.rotation += 1
+        wait_for(lambda: (lab.get("Secret", name) or {})["data"] != secret["data"])
+        kept = lab.run()
+        assert (kept["metadata"]["uid"], kept["spec"]["parallelism"]) == (before["metadata"]["uid"], 2)
+    finally:
+        lab.nats.on_provision = None

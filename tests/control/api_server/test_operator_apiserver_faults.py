@@ -11,6 +11,7 @@ from rollfleet_api.job import KIND
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
+from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.nats_port import Heartbeats
 
 if TYPE_CHECKING:
@@ -127,8 +128,12 @@ def define(api_server: "ApiServer") -> Iterator[Callable[..., None]]:
         spec = copy.deepcopy(before)
         fields = spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
         fields["spec"]["properties"]["collect"]["properties"] |= more or {}
-        for name in less:
-            del fields["status"]["properties"][name]
+        for path in less:
+            *parents, name = path.split(".")
+            part = fields["status"]["properties"]
+            for parent in parents:
+                part = part[parent]["properties"]
+            del part[name]
         serve(spec)
 
     yield change
@@ -152,7 +157,7 @@ def test_operator_older_than_the_definition_ignores_new_fields_and_reports_it(
 def test_operator_newer_than_the_definition_writes_the_status_that_it_takes(
     lab: "Lab", define: Callable[..., None], start: StartOperator, wait_for: WaitFor
 ) -> None:
-    define(less=("readyTime", "restarts"))
+    define(less=("readyTime", "restarts", "waits.learnerSeconds"))
     lab.apply(workers=1)
     wait_for(lambda: not takes(lab, {"restarts": 1}))
     start()
@@ -160,6 +165,7 @@ def test_operator_newer_than_the_definition_writes_the_status_that_it_takes(
     lab.workers_say(0)
     lab.wait_condition("Ready", "AllWorkersReady")
     assert not {"readyTime", "restarts"} & lab.status().keys()
+    assert "learnerSeconds" not in lab.status()["waits"]
 
 
 def takes(lab: "Lab", status: dict[str, Any]) -> bool:
@@ -274,3 +280,31 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
     beat(9.0, mean_return=21.0, episodes=3)
     wait_for(lambda: f"rollfleet_job_mean_return{labels} 21.0" in running.http("/metrics")[1])
     assert f"rollfleet_job_learner_waited_seconds{labels} 9.0" in running.http("/metrics")[1]
+
+
+def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
+    lab: "Lab", start: StartOperator, wait_for: WaitFor, api_server: "ApiServer"
+) -> None:
+    first, api = start(), api_server.api
+    lab.apply()
+    lab.run()
+    lab.apply("deep", suspend=True)
+    body = '{"spec":{"template":{"metadata":{"annotations":' + '{"a":' * 5000 + "1" + "}" * 5004
+
+    async def send() -> int:
+        url = api._url(KINDS[KIND].path(lab.namespace, "deep"))
+        headers = {**api._headers(), "Content-Type": "application/merge-patch+json"}
+        async with api._session.patch(url, data=body, headers=headers) as answer:
+            return answer.status
+
+    def workers() -> list[int]:
+        return [each["spec"]["parallelism"] for each in lab.runs() if each["metadata"]["name"].startswith("cartpole-")]
+
+    assert api_server.call(send()) == 200
+    wait_for(lambda: lab.condition("Degraded", "deep").get("reason") == "Invalid")
+    lab.apply(workers=3)
+    wait_for(lambda: workers() == [3])
+    first.stop()
+    start()
+    lab.apply(workers=4)
+    wait_for(lambda: workers() == [4])

@@ -138,3 +138,26 @@ def test_workers_that_need_a_queue_wait_until_they_have_one(lab: "Lab", kueue: K
     lab.apply(labels=QUEUE, resources=RESOURCES, workers=3)
     wait_for(lambda: admitted(lab, 3))
     lab.wait_condition("Suspended", "NotSuspended", "False")
+
+
+def test_learner_that_waits_leaves_a_queue_in_which_workers_run(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
+    container = {"name": "learner", "resources": {"requests": {"cpu": "3"}}}
+    lab.apply(labels=QUEUE, resources=RESOURCES, learner={"template": {"spec": {"containers": [container]}}})
+    wait_for(lambda: admitted(lab, 2))
+    assert lab.run("learner")["spec"]["suspend"] is True
+    lab.patch(KIND, "cartpole", {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": None}}})
+    lab.wait_condition("Degraded", "LabelsRefused")
+    wait_for(lambda: lab.run("learner")["spec"]["suspend"] is False)
+
+
+def test_suspended_job_runs_once_a_queue_that_kueue_refused_is_gone(
+    lab: "Lab", kueue: Kueue, wait_for: WaitFor
+) -> None:
+    lab.apply(resources=RESOURCES)
+    wait_for(lambda: lab.run()["spec"]["suspend"] is False)
+    lab.apply(resources=RESOURCES, suspend=True)
+    wait_for(lambda: lab.run()["spec"]["suspend"])
+    lab.apply(labels={"kueue.x-k8s.io/queue-name": "Not_A_Name"}, resources=RESOURCES, suspend=False)
+    lab.wait_condition("Degraded", "LabelsRefused")
+    lab.apply(labels={}, resources=RESOURCES, suspend=False)
+    wait_for(lambda: lab.run()["spec"]["suspend"] is False)

@@ -45,5 +45,38 @@ def test_running_job_above_a_limit_keeps_its_workers(
     wait_for(lambda: reason(own_lab, "second") == "AsExpected")
 
 
+def test_invalid_template_lifts_no_limit(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"], wait_for: "WaitFor"
+) -> None:
+    start_operator(own_lab.namespace, own_lab.nats, limits_per_job=Limits((("workers", 3), ("maxBytes", 1 << 30))))
+    delivery = {"maxBytes": "64Mi"}
+    own_lab.apply(workers=2, delivery=delivery)
+    own_lab.run()
+    much: Any = {"workers": 50, "template": {"spec": 5}, "delivery": {"maxBytes": "900Gi"}}
+    own_lab.apply(**much)
+    own_lab.apply("second", **much)
+    own_lab.wait_condition("Degraded", "TemplateInvalid")
+    wait_for(lambda: reason(own_lab, "second") == "TemplateInvalid")
+    assert own_lab.run()["spec"]["parallelism"] == 2
+    assert own_lab.nats.published[own_lab.key].spec.delivery.max_bytes == "64Mi"
+    assert {key.name for key in own_lab.nats.published} == {"cartpole"}
+
+
+def test_a_later_operator_knows_what_a_refused_running_job_has(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"], wait_for: "WaitFor"
+) -> None:
+    limits = {"limits_per_namespace": Limits((("workers", 4),))}
+    before = start_operator(own_lab.namespace, own_lab.nats, **limits)
+    own_lab.apply(workers=3)
+    own_lab.run()
+    own_lab.apply(workers=9)
+    own_lab.wait_condition("Degraded", "LimitExceeded")
+    before.stop()
+    start_operator(own_lab.namespace, own_lab.nats, **limits)
+    own_lab.apply("second", workers=4)
+    wait_for(lambda: reason(own_lab, "second") == "LimitExceeded")
+    assert len(own_lab.runs()) == 1
+
+
 def reason(lab: "Lab", name: str) -> Any:
     return lab.condition("Degraded", name).get("reason")

@@ -7,6 +7,7 @@ import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.kubernetes import OTHER, OTHER_TOKEN
 
+from rollfleet_api.job import KIND
 from rollfleet_operator import handlers
 from rollfleet_operator.nats_in_memory import NatsInMemory
 
@@ -70,6 +71,23 @@ def test_namespace_without_rights_holds_up_no_other(
     wait_for(lambda: not refused(operator, theirs))
     theirs.apply(workers=4)
     wait_for(lambda: theirs.run()["spec"]["parallelism"] == 4)
+
+
+def test_jobs_of_a_namespace_with_too_few_rights_show_it(
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+) -> None:
+    ours, theirs = labs
+    ours.grant_everything(OTHER)
+    theirs.grant(OTHER, KIND, "get", "list", "watch", "patch", status=True)
+    theirs.apply()
+    operator = running()
+    message = theirs.wait_condition("Degraded", "ApiError")["message"]
+    assert "cannot list" in message
+    assert theirs.runs() == []
+    theirs.grant_everything(OTHER)
+    theirs.run()
+    theirs.wait_condition("Degraded", "AsExpected", "False")
+    wait_for(lambda: not refused(operator, theirs))
 
 
 def test_jobs_of_a_namespace_without_rights_stay_on_nats(

@@ -361,6 +361,15 @@ def test_the_policy_lets_a_foreign_object_alone(bounds: Callable[..., str], own_
     assert "ValidatingAdmissionPolicy" in bounds({"kind": "Secret"}, method="DELETE", **theirs)
 
 
+def test_the_policy_lets_an_object_of_another_controller_alone(bounds: Callable[..., str], own_lab: Lab) -> None:
+    theirs = {"apiVersion": "example.com/v1", "kind": "Other", "name": "x", "uid": "4-5-6", "controller": True}
+    own_lab.create(OWN["secret"] | {"metadata": OWN["secret"]["metadata"] | {"ownerReferences": [theirs]}})
+    owner = OWN["secret"]["metadata"]["ownerReferences"][0] | {"uid": "4-5-6"}
+    adopted = {"kind": "Secret", "metadata": {"ownerReferences": [owner]}}
+    refused = bounds(adopted, own_lab.namespace, method="PATCH", name="x-worker-nats")
+    assert "ValidatingAdmissionPolicy" in refused
+
+
 def test_the_policy_lets_only_jobs_with_a_time_to_live_be_deleted(bounds: Callable[..., str], own_lab: Lab) -> None:
     own_lab.apply("stays", suspend=True)
     own_lab.apply("goes", suspend=True, ttlSecondsAfterFinished=60)

@@ -88,6 +88,10 @@ def test_learner_is_a_pod_with_its_own_credentials(learner: Any) -> None:
     assert secret["secret"]["secretName"] == names.secret("cartpole", Role.LEARNER)
 
 
+def test_learner_is_restarted_without_a_limit_of_kubernetes(learner: Any) -> None:
+    assert learner(learner=LEARNER)["spec"]["backoffLimit"] == 2**31 - 1  # the operator counts restarts in a window
+
+
 def test_learner_without_containers_gets_one(learner: Any) -> None:
     (container,) = learner(learner={"template": {}})["spec"]["template"]["spec"]["containers"]
     assert container["name"] == "learner"

@@ -66,6 +66,38 @@ def test_devices_of_templates_and_claims_are_counted(job: MakeJob) -> None:
     assert requested(job(workers=2, template={"spec": spec}), Settings()).gpus == 6
 
 
+def container(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "worker", **fields}]}}
+
+
+@pytest.mark.parametrize("amount", ["8", 8, 8.0, "8000m", "8e0", "+8", "0.008k"])
+def test_devices_are_counted_in_every_notation(job: MakeJob, amount: object) -> None:
+    template = container(resources={"limits": {"a.com/gpu": amount}})
+    assert requested(job(workers=2, template=template), Settings()).gpus == 16
+
+
+ODD = [
+    {"spec": 5},
+    {"spec": {"initContainers": [None]}},
+    {"spec": {"initContainers": 5}},
+    {"spec": {"resourceClaims": 5}},
+    container(resources={"limits": {"a.com/gpu": "many"}}),
+]
+
+
+@pytest.mark.parametrize("template", ODD, ids=str)
+def test_a_job_whose_devices_cannot_be_counted_gets_no_more_and_leaves_others_alone(
+    lab: Callable[..., Lab], template: dict[str, Any]
+) -> None:
+    limited = lab(limits_per_namespace='{"workers": 4}')
+    assert limited.asks("a", workers=3) == ""
+    assert "of a template" in limited.asks("a", workers=50, template=template)
+    assert limited.asks("b", workers=2), "the other three are still held"
+    assert limited.asks("b", workers=1) == ""
+    limited.put("was-there", workers=1, template=template, status={"phase": "Running"})
+    assert limited.asks("b", workers=1) == ""
+
+
 @pytest.mark.parametrize(
     ("limit", "spec", "message"),
     [

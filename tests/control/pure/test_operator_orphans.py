@@ -85,6 +85,21 @@ async def test_nothing_is_removed_when_all_jobs_are_missing(cluster: Cluster, ca
     assert "none of the 2 jobs on NATS exists" in caplog.text
 
 
+async def test_jobs_that_come_back_one_by_one_cost_the_others_nothing(cluster: Cluster) -> None:
+    await cluster.create("a", "b")
+    cluster.lists()
+    await cluster.look()
+    await cluster.create("new")
+    for seen in ("new", "new", "new a", "new a"):
+        cluster.lists(*seen.split())
+        await cluster.look()
+        assert cluster.stored == {"a", "b", "new"}
+    for seen in ("new a b", "new a", "new a"):  # from then on `b` is a job like others
+        cluster.lists(*seen.split())
+        await cluster.look()
+    assert cluster.stored == {"a", "new"}
+
+
 async def test_job_that_is_seen_to_be_deleted_is_removed_at_once(cluster: Cluster) -> None:
     await cluster.create("a")
     key = cluster.cache.remove(manifest("a"))

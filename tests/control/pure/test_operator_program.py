@@ -12,6 +12,7 @@ from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.kinds import KINDS, WATCHED
+from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.nats_port import JobKey
@@ -119,6 +120,25 @@ async def test_only_the_first_list_costs_etcd_something(lists: Lists) -> None:
     await operator.stop()
     first, again = len(WATCHED) + 2, len(WATCHED) + 1  # pods are watched from then on
     assert lists.cached[: first + again] == [False] * first + [True] * again
+
+
+async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, operator: Operator) -> None:
+    class Looks(Reconciler):
+        looked = 0
+
+        async def reconcile(self, key: JobKey) -> ReconcileResult:
+            self.looked += 1
+            return ReconcileResult()
+
+    async with Api(lists.connect) as api:
+        reconciler = Looks(api, operator.cache, NatsInMemory(), operator.settings)
+        operator._leadership = Leadership(api, "lab", "rollfleet", "first")  # it has renewed nothing yet
+        assert await take_job(operator) == KEY
+        await operator._reconcile(reconciler, KEY)
+        assert reconciler.looked == 0, "another operator may lead, and a look writes to NATS"
+        operator._leadership = None
+        await operator._reconcile(reconciler, KEY)
+        assert reconciler.looked == 1
 
 
 async def test_dropped_messages_are_among_the_metrics(operator: Operator) -> None:

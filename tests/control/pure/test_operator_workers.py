@@ -176,6 +176,10 @@ def test_template_cannot_change_what_the_operator_needs(workers: Any) -> None:
         {"spec": {"containers": [{"name": "worker", "resources": "all"}]}},
         {"spec": {"containers": [{"name": "worker", "resources": {"limits": 5}}]}},
         {"metadata": {"labels": "none"}},
+        {"spec": {"initContainers": 5}},
+        {"spec": {"initContainers": ["x"]}},
+        {"spec": {"initContainers": [{"name": "x", "resources": {"limits": 5}}]}},
+        {"spec": {"resourceClaims": 5}},
     ],
     ids=str,
 )

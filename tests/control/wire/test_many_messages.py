@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Lease, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import Answer, Lease, WorkerState, WorkerStatus, pack
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
@@ -62,6 +62,17 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Sit
     assert site.nats.dropped_messages >= WORKERS
 
 
+async def test_answers_to_the_learner_are_not_kept(site: "Site") -> None:
+    job = site.job(workers=2)
+    await site.nats.provision(job)
+    await site.nats.heartbeats(job)
+    subjects, large = subjects_of(job), Answer(number=1, result="x" * 60_000)
+    beats = {subjects.worker(index): replace(failed(index), error=None, answer=large) for index in range(2)}
+    await site.speak(job, Role.WORKER, beats)
+    found = await heard(site, job, lambda found: len(found.workers) == 2)
+    assert [status.answer for status in found.workers.values()] == [None, None]
+
+
 async def test_messages_of_invented_workers_are_dropped_and_counted(site: "Site") -> None:
     job = site.job(workers=2)
     await site.nats.provision(job)
@@ -90,3 +101,19 @@ async def test_large_job_takes_no_place_from_a_small_one(site: "Site", monkeypat
     assert len((await site.nats.heartbeats(large)).workers) <= 20
     await site.nats.deprovision(JobKey("default", "large"))
     assert site.nats._connections.messages.kept == 4
+
+
+async def test_largest_job_leaves_place_for_a_large_one(site: "Site", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 200)
+    monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
+    largest, large = site.job("largest", workers=300), site.job("large", workers=40)
+    for job, workers in ((largest, 300), (large, 40)):
+        await site.nats.provision(job)
+        await site.nats.heartbeats(job)
+        subjects = subjects_of(job)
+        await site.speak(
+            job, Role.WORKER, {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(workers)}
+        )
+    found = await heard(site, large, lambda found: len(found.workers) == 40)
+    assert len(found.workers) == 40
+    assert len((await site.nats.heartbeats(largest)).workers) == 100

@@ -67,6 +67,34 @@ async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_
     assert await site.nats.heartbeats(job) is not None, "the operator connects as a new user each time"
 
 
+@pytest.mark.parametrize("then", ["a second request", "a request for later", "none"])
+async def test_credentials_that_were_refused_stay_refused(site: "Site", then: str) -> None:
+    job = site.job()
+    old = site.credentials(job, Role.WORKER, ago_s=2000)
+    await site.nats.provision(rotated(job, REVOKED_AFTER_S))
+    edited = {"a second request": rotated(job, 5), "a request for later": rotated(job, -3600), "none": job}
+    await site.nats.provision(edited[then])
+    with pytest.raises((NatsError, TimeoutError)):
+        async with site.guest(job, Role.WORKER, old):
+            pass
+    async with site.guest(job, Role.WORKER) as guest:
+        await guest.client.jetstream().publish(subjects_of(job).worker(0), b"here")
+
+
+async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_later(site: "Site") -> None:
+    job = site.job()
+    await site.nats.provision(job)
+    old = site.credentials(job, Role.WORKER, ago_s=2000)
+    late = rotated(job, REVOKED_AFTER_S + 60)
+    nats = site.nats_with(validity=LONG)
+    for role in Role:
+        assert await nats.credentials(late, role, old if role is Role.WORKER else None) != old
+    await nats.provision(late)
+    async with site.guest(job, Role.WORKER, old) as guest:
+        await guest.client.jetstream().publish(subjects_of(job).worker(0), b"until pods have the new ones")
+    await nats.close()
+
+
 async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(site: "Site") -> None:
     job, server = site.job(), site.server
     await site.nats.provision(job)

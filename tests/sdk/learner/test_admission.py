@@ -213,3 +213,12 @@ def test_no_order_of_arrivals_admits_a_batch_twice(coming: list[tuple[int, int, 
     assert len(set(admitted)) == len(admitted)
     assert set(admitted) == set(coming)
     assert len(admitted) + admission.dropped == len(coming)
+
+
+def test_heartbeats_of_a_successor_with_the_same_incarnation_say_nothing_of_its_predecessor() -> None:
+    seen = DuplicateFilter()
+    for process, batches in ((11, 5), (22, 100)):  # a power loss of NATS took the lease
+        for sequence in range(batches):
+            assert seen.add(0, 3, sequence, process=process)
+            seen.expect(0, 3, sequence)
+    assert seen.missed == 0
