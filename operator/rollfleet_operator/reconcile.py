@@ -40,7 +40,7 @@ from rollfleet_operator.orphans import Orphans
 from rollfleet_operator.plan import Delete, label_changes, plan, shrinks, starts
 from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
-from rollfleet_operator.rotation import unreadable
+from rollfleet_operator.rotation import rotation_s, unreadable
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import invalid, not_reconciled, status
@@ -292,7 +292,8 @@ class Reconciler:
         actions = plan(wanted, observed, retry=retry, again=again, ended=found.ended)
         known = memory.provisioned == job.metadata.generation
         due = (memory.doubted and nats_answers) or not known
-        publish = due and not refused and not found.ended and _belongs_on_nats(job, memory, now_s)
+        live = not found.ended or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
+        publish = due and not refused and live and _belongs_on_nats(job, memory, now_s)
         if refused and nats_answers and observed.runs:
             memory.doubted = False  # NATS has what was admitted before
         # A worker whose index exceeds the published number fails for good: delete its pod before the job is published.

@@ -18,6 +18,8 @@ SPARE_CONSUMERS = 16  # besides one for each rank of the learner, at most as man
 LEARNER_CONNECTIONS = 64  # evaluators, recorders, users, the operator
 SPARE_CONNECTIONS = 16
 _UNLIMITED = -1
+RESPONSE_NS = 5_000_000_000  # clients wait no longer for a reply
+NO_RESPONSE_NS = 100_000_000  # of requests that nobody answers
 _ALWAYS_S = 1  # time of issue of activations: the same at each reconciliation
 
 
@@ -152,7 +154,11 @@ def _revocations(job: CollectorJob, now_s: int, renewed_s: int) -> Claims:
 
 def _export(subject: str, kind: str) -> Claims:
     # Without a token any account of the server could import it, also one that another team has made.
-    return {"name": subject, "subject": subject, "type": kind, "token_req": True}
+    export: Claims = {"name": subject, "subject": subject, "type": kind, "token_req": True}
+    if kind == "service":
+        # NATS keeps the reply subject of each request until it is answered, or for this long: by default two minutes.
+        export["response_threshold"] = NO_RESPONSE_NS if ".evaluations." in subject else RESPONSE_NS
+    return export
 
 
 def _import(subject: str, kind: str, exporter: Signer, importer: str, local: str = "") -> Claims:

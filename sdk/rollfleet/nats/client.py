@@ -7,7 +7,8 @@ received in its final buffer. Small messages and WebSockets take nats-py's own w
 
 Private names of nats-py (2.16), all in this file and in `link`:
 
-- `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`, `_process_msg`
+- `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
+  `_process_msg`, `_process_err`, `_process_op_err`
 - `nats.protocol.parser.Parser`: `parse`, `reset`, `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and the
   constants `AWAITING_CONTROL_LINE`, `AWAITING_MSG_PAYLOAD`, `CRLF_SIZE`
 - `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `read`
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 
 from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport
+from nats.errors import Error as NatsError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, CRLF_SIZE, Parser
 
 Piece: TypeAlias = bytes | bytearray | memoryview
@@ -71,6 +73,16 @@ class Client(NatsClient):
             self._pending_data_size += len(cmd) - len(cmd.pieces[-1])
             cmd = bytes(cmd.pieces[-1])  # the end of the line
         await super()._send_command(cmd, priority)
+
+    async def _process_err(self, err_msg: str) -> None:
+        """Reconnect after an error for which the server ends the connection: nats-py would close it for good.
+
+        Credentials that have expired may be renewed, and an account that was deleted may come back.
+        """
+        if "permissions violation" in err_msg:
+            await super()._process_err(err_msg)
+        else:
+            await self._process_op_err(NatsError("nats: " + err_msg.strip("'")))
 
     async def _connect_to_server(self, s: Any) -> None:
         if not self._transport and s.uri.scheme not in ("ws", "wss"):

@@ -49,6 +49,7 @@ class LearnerConsumer:
         self._link, self._rank, self._workers = link, rank, workers
         self._queue = link.subjects.batches_stream
         self.owner = uuid4().hex
+        self._created = ""  # NATS's time of the consumer's creation
 
     async def take_over(self) -> None:
         """Recreate the consumer, and delete consumers of a learner with another number of ranks.
@@ -86,7 +87,8 @@ class LearnerConsumer:
         consumer = learner_consumer(self._link.subjects, self._rank, self.owner, workers=self._workers)
         body = {"stream_name": self._queue, "config": consumer, "action": "create"}
         try:
-            await ask(self._link, f"CONSUMER.DURABLE.CREATE.{self._queue}.{self._rank.consumer}", body)
+            info = await ask(self._link, f"CONSUMER.DURABLE.CREATE.{self._queue}.{self._rank.consumer}", body)
+            self._created = str(info["created"])
         except JetStreamRefused as error:
             if error.error_code in CONSUMER_CONFLICT:
                 raise LearnerReplaced(f"another learner has the batches of {self._link.subjects.key}") from error
@@ -100,7 +102,9 @@ class LearnerConsumer:
             if error.error_code not in NOT_FOUND:
                 raise
             return Missing.CONSUMER if error.error_code == JetStreamCode.CONSUMER_NOT_FOUND else Missing.STREAM
-        return str(info["config"].get("metadata", {}).get(OWNER, ""))
+        owner = str(info["config"].get("metadata", {}).get(OWNER, ""))
+        # NATS came back with an older state, before this learner: it has lost this one's consumer.
+        return Missing.CONSUMER if owner != self.owner and _time(info["created"]) < _time(self._created) else owner
 
     def cover(self, workers: int) -> bool:
         """Set the job's number of workers. Returns True if the consumer does not name all of them: recreate it."""
@@ -124,3 +128,9 @@ class LearnerConsumer:
         for name in names:
             if (other := Rank.of_consumer(name)) and other.ranks != self._rank.ranks:
                 await remove(self._link, f"CONSUMER.DELETE.{self._queue}.{name}")
+
+
+def _time(text: str) -> tuple[str, str]:
+    """Return a time of NATS so that times compare: it writes UTC, without zeros at the end of a second's fraction."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return whole, fraction

@@ -29,7 +29,7 @@ def job_of_credentials(credentials: bytes) -> str | None:
 async def follow_credentials(client: Client, file: Path, known: bytes) -> None:
     """Reconnect whenever the file changes: the client reads it at each connection.
 
-    NATS ends a connection whose credentials expire; nats-py then closes it for good.
+    NATS ends a connection whose credentials expire; the client then tries to reconnect until they are renewed.
 
     Args:
         client: The connection.

@@ -83,6 +83,7 @@ class Link:
         self._refusals = Refusals(address.job)
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
+        self._warned_refused = False  # of a refusal since the last cut: each attempt to reconnect is refused again
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
         self._after_close = ExitStack()
         self._recovering: asyncio.Task[None] | None = None
@@ -301,7 +302,9 @@ class Link:
         if self._refusals.hear(error):
             return
         # A reconnection mends a cut. Warn about errors that it does not mend.
-        lasting = isinstance(error, nats.errors.SlowConsumerError) or "violation" in str(error).lower()
+        refused = "violation" in str(error).lower()
+        lasting = isinstance(error, nats.errors.SlowConsumerError) or (refused and not self._warned_refused)
+        self._warned_refused |= refused
         log.log(logging.WARNING if lasting else logging.DEBUG, "NATS connection of %s: %r", self.address.job, error)
 
     def _drop_socket(self) -> None:
@@ -326,7 +329,7 @@ class Link:
         self.client._pending_data_size = 0
 
     async def _on_reconnected(self) -> None:
-        self._cut = self._loop.create_future()
+        self._cut, self._warned_refused = self._loop.create_future(), False
         self._recovering = asyncio.ensure_future(self._recover())
 
     async def _recover(self) -> None:

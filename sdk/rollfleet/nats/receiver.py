@@ -77,6 +77,7 @@ class BatchReceiver:
         self._complete: set[Identity] = set()
         self._acknowledging: set[Identity] = set()  # taken, and not confirmed by NATS
         self._taken: defaultdict[int, dict[Identity, None]] = defaultdict(dict)  # the most recent of each worker
+        self._beginning: dict[str, list[Msg]] = {}  # worker -> messages behind a beginning that is being checked
         self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
         self._waiting = 0  # complete batches that were not received yet
         self._counting = threading.Lock()
@@ -150,6 +151,9 @@ class BatchReceiver:
 
     def add(self, message: Msg) -> None:
         """Add one message of the work queue."""
+        if self._beginning and (behind := self._beginning.get(message.subject.split(".")[-2])) is not None:
+            behind.append(message)  # else it may be taken for one of an earlier process with the same number
+            return
         try:
             if message.subject.endswith(BEGAN):
                 self._begin_incarnation(message)
@@ -215,9 +219,25 @@ class BatchReceiver:
         name, lease = message.subject.split(".")[-2], unpack(Lease, message.data)
         if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
             raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
-        self._link.begin(self._end_incarnations(int(name), lease, message.reply))
+        behind = self._beginning[name] = list[Msg]()
+        self._link.begin(self._check_beginning(name, behind, lease, message.reply))
 
-    async def _end_incarnations(self, worker: int, lease: Lease, reply: str) -> None:
+    async def _check_beginning(self, name: str, behind: list[Msg], lease: Lease, reply: str) -> None:
+        def add_those_behind() -> None:
+            if self._beginning.get(name) is behind:
+                del self._beginning[name]
+            waiting, behind[:] = behind[:], []
+            for message in waiting:
+                self.add(message)
+
+        try:
+            await self._end_incarnations(int(name), lease, reply, add_those_behind)
+        finally:
+            add_those_behind()
+
+    async def _end_incarnations(
+        self, worker: int, lease: Lease, reply: str, add_those_behind: Callable[[], None]
+    ) -> None:
         """Give them up, if this incarnation has the lease. Else any worker could end the batches of another one."""
         subject = self._link.subjects.lease(worker)
         for attempt in range(LEASE_READS):
@@ -228,6 +248,7 @@ class BatchReceiver:
                 return
             if holder and (holder == lease or is_later(holder.incarnation, lease.incarnation)):
                 break
+            add_those_behind()  # a false beginning holds no other worker up
             await asyncio.sleep(LEASE_WAIT_S if attempt < LEASE_READS - 1 else 0.0)
         else:
             self._count_corrupt(f"worker {worker} has not begun incarnation {lease.incarnation}: it has no such lease")
@@ -243,6 +264,7 @@ class BatchReceiver:
             self._complete -= same & self._acknowledging
             self._taken[worker] = {each: None for each in taken if each not in same}
             self._assembler.give_up(worker, but_incarnation=lease.incarnation)
+        add_those_behind()
         for identity in self._assembler.take_given_up():
             await self._acknowledge_batch(identity)
         await self._acknowledge([reply])  # last: a learner that takes over in between must begin with it

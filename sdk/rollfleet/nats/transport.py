@@ -26,7 +26,7 @@ from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import NatsPeers
 from rollfleet.nats.polling import LONGEST_RETRY_WAIT_S, RETRY_WAIT_S, WARN_AFTER_S, insist, poll
-from rollfleet.nats.presence import is_missing
+from rollfleet.nats.presence import DELETED_AFTER_S, is_missing
 from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
@@ -86,6 +86,7 @@ class NatsTransport:
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
         self._creating = asyncio.Lock()  # the consumer
         self._warned_s = -math.inf  # time of the last warning that no server has the consumer
+        self._may_be_lost = False  # NATS was away, and has not shown the job since
         self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner)
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(
@@ -102,7 +103,7 @@ class NatsTransport:
         )
         self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         self._sender = LearnerSender(link, self._resumed.session)
-        link.on_reconnect(self._reclaim)
+        link.on_reconnect(self._reclaim_after_cut)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
         running.append(poll(self._read_stored))
         self._tasks = [link.spawn(coroutine) for coroutine in running]
@@ -242,6 +243,10 @@ class NatsTransport:
                 found.version,
             )
 
+    async def _reclaim_after_cut(self) -> None:
+        self._may_be_lost = True
+        await self._reclaim()
+
     async def _reclaim(self) -> None:
         """After a cut: NATS takes messages on their way for delivered. Have them delivered again, at once.
 
@@ -260,12 +265,13 @@ class NatsTransport:
             self._warned_s = time.monotonic()
             log.warning("%s: no NATS server has the learner's consumer now; waiting", self._job.key)
         await asyncio.sleep(RETRY_WAIT_S)
-        with suppress(LearnerReplaced):  # the learner's next call raises it
+        with suppress(LearnerReplaced, JobEnded):  # the learner's next call raises it
             await insist(self._reclaim)
 
     async def _reclaim_consumer(self) -> None:
         self._puller.hold()
         owner = await self._find_consumer()
+        self._may_be_lost = False
         control = await read_state(self._link, self._subjects.control, Control)
         went_back = await self._has_gone_back(control)
         newer = self._rank.leads and control is not None and control.session > self._resumed.session
@@ -294,9 +300,17 @@ class NatsTransport:
         return known is not None and (stored is None or known.is_newer_than(stored))
 
     async def _find_consumer(self) -> str | Missing:
-        """Return the owner of the consumer. Wait while NATS has no such stream: the job's owner recreates it."""
+        """Return the owner of the consumer. Wait while NATS has no such stream: the job's owner recreates it.
+
+        Raises:
+            JobEnded: The job was deleted while the learner was busy: NATS has not been away.
+        """
         began_s, warned = time.monotonic(), False
         while (owner := await self._consumer.owned_by()) is Missing.STREAM:
+            if not self._may_be_lost and time.monotonic() - began_s >= DELETED_AFTER_S and await is_missing(self._link):
+                ended = JobEnded(f"the job {self._job.key} was deleted")
+                self._receiver.fail(ended)
+                raise ended
             if not warned and time.monotonic() - began_s >= WARN_AFTER_S:
                 warned = True
                 log.warning(

@@ -16,7 +16,7 @@ from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
 from rollfleet.nats.lease import WorkerLease
 from rollfleet.nats.link import Link
-from rollfleet.nats.polling import RETRY_WAIT_S, insist
+from rollfleet.nats.polling import RETRY_WAIT_S, Completion, insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.publisher import BatchPublisher
 from rollfleet.nats.state import read_state
@@ -60,6 +60,7 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._ended = asyncio.Event()
         self._presence = JobPresence(link)
+        self._completion = Completion(self._read_completion)
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.incarnation
         if self.incarnation:
@@ -129,7 +130,7 @@ class NatsWorkerTransport:
     async def _join(self) -> WorkerLease:
         link, subjects = self._link, self._subjects
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
-        await link.listen(subjects.control, Control, self._set_control)
+        await link.listen(subjects.control, Control, self._hear)
         await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
         leases: list[WorkerLease] = []
 
@@ -168,6 +169,16 @@ class NatsWorkerTransport:
         if control := await read_state(self._link, self._subjects.control, Control):
             self._set_control(control)
         return job is not None
+
+    def _hear(self, control: Control) -> None:
+        if control.phase is LearnerPhase.COMPLETE:
+            self._link.begin(self._completion.confirm())
+        else:
+            self._set_control(control)
+
+    async def _read_completion(self) -> bool:
+        await self._catch_up()
+        return self._publisher.complete
 
     def _set_control(self, control: Control) -> None:
         if self._control and self._control.is_newer_than(control):

@@ -150,3 +150,15 @@ def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_mak
     assert lab.run("learner")["metadata"]["uid"] == before
     lab.apply(learner=program("b.py"))
     wait_for(lambda: lab.run("learner")["metadata"]["uid"] != before)
+
+
+def test_rotation_reaches_nats_for_a_failed_job(
+    own_lab: "Lab", start_operator: Callable[..., Any], wait_for: WaitFor
+) -> None:
+    start_operator(own_lab.namespace, own_lab.nats, doubt_s=0.5, resync_s=0.5)
+    own_lab.apply(failure={"learnerTimeoutSeconds": 5})
+    wait_for(lambda: own_lab.key in own_lab.nats.published)
+    own_lab.wait_condition("Failed", "LearnerGone")
+    requested = {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}}
+    own_lab.patch(KIND, "cartpole", requested)
+    wait_for(lambda: names.ROTATE in own_lab.nats.published[own_lab.key].metadata.annotations)

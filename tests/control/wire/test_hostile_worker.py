@@ -134,6 +134,27 @@ async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+async def test_requests_that_nobody_answers_cost_little(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    """NATS keeps their reply subjects, each up to 4 KB long."""
+    job = site.job()
+    subjects = subjects_of(job)
+    await site.nats.provision(job)
+
+    async def ignore(_: object) -> None:
+        pass
+
+    async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.EVALUATION) as evaluator:
+        await learner.client.subscribe(subjects.evaluations, cb=ignore)
+        await learner.flush()
+        inbox = f"{evaluator.client.new_inbox()}.{'x' * 3_000}"
+        for number in range(120_000):
+            await evaluator.client.publish(subjects.evaluation(0), b"", reply=f"{inbox}.{number}")
+            if number % READ_EVERY == 0:
+                await evaluator.flush()
+        await evaluator.flush()
+    assert nats_server.peak_mib < MOST_MIB // 2
+
+
 async def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", site: "Site") -> None:
     job, nats = site.job(), site.nats_with(limits=LIMITS)
     await nats.provision(job)

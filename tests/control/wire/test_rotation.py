@@ -135,3 +135,28 @@ async def test_worker_continues_after_its_first_credentials_expired(
             link.close()
 
     await asyncio.to_thread(work)
+
+
+async def test_worker_continues_when_expired_credentials_are_renewed(
+    site: "Site", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator may have been away for longer than they were valid."""
+    monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
+    job = site.job()
+    await site.nats.provision(job)
+    file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
+
+    def work() -> None:
+        link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
+        try:
+            storing = link.store(subjects_of(job).worker(0), b"here")
+            until = time.monotonic() + LIFE_S + 5
+            while link.client.is_connected:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            site.file(site.credentials(job, Role.WORKER))
+            link.call(storing, timeout_s=10)
+        finally:
+            link.close()
+
+    await asyncio.to_thread(work)

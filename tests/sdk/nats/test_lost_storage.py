@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.sdk.collector.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet import CollectorJob
 from rollfleet.errors import JobEnded, WorkerReplaced
-from rollfleet.nats import presence
+from rollfleet.nats import presence, puller, transport
 from rollfleet.nats.link import Link
 from rollfleet.nats.state_backup import StateBackup
 from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerState
@@ -161,6 +163,24 @@ def test_a_sending_worker_ends_after_its_job_was_deleted(
     assert isinstance(worker.error, JobEnded)
     with pytest.raises(JobEnded):
         list(islice(collector, 10))
+
+
+def test_a_learner_that_was_busy_when_its_job_was_deleted_ends(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puller, "EXPIRES_S", 1.0)
+    monkeypatch.setattr(transport, "DELETED_AFTER_S", 1.0)
+    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}})
+    collector, worker, admin = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0), server.link()
+    for number in range(3):
+        worker.send(fragment(float(number)), META).stored.result(10)
+    learner = collector._gatherer._transport
+    assert isinstance(learner, NatsTransport)
+    wait_until(lambda: learner._receiver.full() and not learner._puller._open, 20)  # no request that could end
+    admin.call(deprovision(admin))
+    worker.close()
+    with pytest.raises(JobEnded):
+        begin(lambda count: values(collector, count), 10).result(20)
 
 
 def test_an_incarnation_that_was_replaced_ends(server: Server) -> None:

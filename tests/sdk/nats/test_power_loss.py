@@ -1,5 +1,6 @@
 """NATS returns with an older state, as after a power loss: it confirms messages before it writes them to its disk."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.sdk.collector.concurrent_calls import begin
@@ -17,6 +19,7 @@ from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.learner import gathering
+from rollfleet.nats import receiver as receiver_module
 from rollfleet.nats.state import read_state
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import Control, Manifest, WorkerState, WorkerStatus
@@ -131,6 +134,25 @@ def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
     third.join()
 
 
+def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    first = connect(actor_critic())
+    list(islice(first, 3))
+    copy = copied(server)
+    first.detach()
+    with connect(actor_critic()) as second:  # it has not sent anything that NATS could have lost
+        put_back(server, copy)
+        link = transport_of(second)._link
+        wait_until(lambda: link._recovered.is_set() and link.client.stats["reconnects"])
+        assert begin(next, second).result(30).shape[0] == 8
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
 def test_lost_batches_are_counted_as_missed(server: Server, connect: Connect) -> None:
     server.provision(**RANDOM)
     collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -176,12 +198,39 @@ def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_a
     wait_until(lambda: len(receiver._ready) == 3)
     lost.close()
     os.kill(server.pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
     assert values(collector, 3) == [0.0, 1.0, 2.0]
     wait_until(lambda: len(receiver._acknowledging) == 3)
     put_back(server, copy)
     again = NatsWorkerTransport(server.link(Role.WORKER), 0)  # in the same place: with the same host and process id
     wait_until(lambda: server.queued() == 0)  # it has begun
     sent(again, 10, 11, 12)
+    assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
+
+
+def test_batches_right_behind_a_beginning_are_not_taken_for_those_of_an_earlier_process(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def read_slowly(*arguments: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await read_state(*arguments)
+
+    monkeypatch.setattr(receiver_module, "read_state", read_slowly)
+    server.provision(**RANDOM)
+    collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    copy = copied(server)
+    first.close()
+    lost = NatsWorkerTransport(server.link(Role.WORKER), 0)
+    sent(lost, 0, 1, 2)
+    receiver = transport_of(collector)._receiver
+    wait_until(lambda: len(receiver._ready) == 3)
+    lost.close()
+    os.kill(server.pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
+    assert values(collector, 3) == [0.0, 1.0, 2.0]
+    wait_until(lambda: len(receiver._acknowledging) == 3)
+    put_back(server, copy)
+    sent(NatsWorkerTransport(server.link(Role.WORKER), 0), 10, 11, 12)
     assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
 
 
