@@ -8,7 +8,7 @@ received in its final buffer. Small messages and WebSockets take nats-py's own w
 Private names of nats-py (2.16), all in this file and in `link`:
 
 - `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
-  `_process_msg`, `_process_err`, `_process_op_err`
+  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`
 - `nats.protocol.parser.Parser`: `parse`, `reset`, `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and the
   constants `AWAITING_CONTROL_LINE`, `AWAITING_MSG_PAYLOAD`, `CRLF_SIZE`
 - `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `read`
@@ -82,7 +82,9 @@ class Client(NatsClient):
         if "permissions violation" in err_msg:
             await super()._process_err(err_msg)
         else:
-            await self._process_op_err(NatsError("nats: " + err_msg.strip("'")))
+            error = NatsError("nats: " + err_msg.strip("'"))
+            await self._error_cb(error)
+            await self._process_op_err(error)
 
     async def _connect_to_server(self, s: Any) -> None:
         if not self._transport and s.uri.scheme not in ("ws", "wss"):

@@ -45,6 +45,7 @@ PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries
 PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
 REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
+ACCOUNT_DELETED = "account authentication expired"  # NATS says; the accounts of jobs never expire
 WARN_AFTER_S = 30.0  # of a NATS that stores nothing: its disk may be full, or its cluster without a leader
 _STARTING_UP = (None, 0, JetStreamCode.NOT_AVAILABLE)  # a JetStream that is not ready gives no code, or this one
 
@@ -64,6 +65,7 @@ class Link:
         role: The role that it connects as.
         js: Its JetStream context.
         closed: Whether `close` was called.
+        account_gone_s: When NATS cut us off because the job's account was deleted (`time.monotonic`); None: it has it.
 
     Raises:
         ConnectionFailed: The server could not be reached within `timeout_s`, or refused the credentials.
@@ -80,6 +82,7 @@ class Link:
         self.client = Client()
         self.closed = False
         self.role = role
+        self.account_gone_s: float | None = None
         self._refusals = Refusals(address.job)
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
@@ -299,6 +302,8 @@ class Link:
             self._drop_socket()
             if "authorization violation" in str(error).lower() and not self._refused.done():
                 self._refused.set_result(error)
+        if ACCOUNT_DELETED in str(error).lower():
+            self.account_gone_s = self.account_gone_s or time.monotonic()
         if self._refusals.hear(error):
             return
         # A reconnection mends a cut. Warn about errors that it does not mend.
@@ -329,7 +334,7 @@ class Link:
         self.client._pending_data_size = 0
 
     async def _on_reconnected(self) -> None:
-        self._cut, self._warned_refused = self._loop.create_future(), False
+        self._cut, self._warned_refused, self.account_gone_s = self._loop.create_future(), False, None
         self._recovering = asyncio.ensure_future(self._recover())
 
     async def _recover(self) -> None:

@@ -50,6 +50,7 @@ class JobPresence:
         """
 
         async def checked() -> None:
+            check_account(self._link)
             try:
                 await read()
             except NoRespondersError:
@@ -74,6 +75,16 @@ class JobPresence:
         if missing_s >= WARN_AFTER_S and not self._warned:
             self._warned = True
             log.warning("%s: NATS came back without this job; waiting until the job's owner recreates it", key)
+
+
+def check_account(link: Link) -> None:
+    """Check that the operator has not deleted the job's account, which it does when the job was deleted.
+
+    Raises:
+        JobEnded: It has, and the account has not come back since.
+    """
+    if link.account_gone_s is not None and time.monotonic() - link.account_gone_s >= DELETED_AFTER_S:
+        raise JobEnded(f"the job {link.subjects.key} was deleted: NATS no longer has its account")
 
 
 async def is_missing(link: Link) -> bool:

@@ -26,7 +26,7 @@ from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import NatsPeers
 from rollfleet.nats.polling import LONGEST_RETRY_WAIT_S, RETRY_WAIT_S, WARN_AFTER_S, insist, poll
-from rollfleet.nats.presence import DELETED_AFTER_S, is_missing
+from rollfleet.nats.presence import DELETED_AFTER_S, check_account, is_missing
 from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
@@ -320,7 +320,8 @@ class NatsTransport:
         return owner
 
     async def _read_stored(self) -> None:
-        """Read the messages that a rank must not miss, and see that NATS still has those of rank 0."""
+        """Read the messages that a rank must not miss, and see that NATS still has those of rank 0, and the job."""
+        check_account(self._link)
         if not self._rank.leads:
             if control := await read_state(self._link, self._subjects.control, Control):
                 self._heartbeats.leader.hear(control)

@@ -1,10 +1,19 @@
 """Jobs that come and go: what NATS keeps of them, and how it answers health checks afterwards."""
 
 import asyncio
+import threading
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+from tests.waiting import wait_until
+
+import rollfleet
+from rollfleet.errors import JobEnded
+from rollfleet.nats import presence
+from rollfleet.nats.link import Link
+from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.permissions import Role
 from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
@@ -54,3 +63,28 @@ async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_
         async with site.guest(job, Role.LEARNER) as learner:
             await learner.flush()
         await site.nats.deprovision(key)
+
+
+async def test_everyone_sees_that_a_job_was_deleted(site: "Site", monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account goes with the job: NATS ends all connections, and takes none."""
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)
+    job = site.job(policy={"random": {}})
+    await site.nats.provision(job)
+    workers, learners = site.address(job, Role.WORKER), site.address(job, Role.LEARNER)
+
+    def work() -> None:
+        worker = NatsWorkerTransport(Link(workers, role=Role.WORKER), 0)
+        observer = rollfleet.observe(job.key, address=learners.url, credentials=learners.credentials)
+        with rollfleet.connect(job.key, address=learners.url, credentials=learners.credentials) as collector:
+            ready.set()
+            wait_until(lambda: worker._job_ended, 30)
+            with pytest.raises(JobEnded):
+                next(collector)
+            assert list(observer) == []
+        worker.close()
+
+    ready = threading.Event()
+    working = asyncio.create_task(asyncio.to_thread(work))
+    await asyncio.to_thread(ready.wait, 30)
+    await site.nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
+    await working
