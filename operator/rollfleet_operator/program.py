@@ -37,6 +37,7 @@ CANARY: Final = JobKey("", "")
 PODS_S: Final = 0.2
 """Seconds between a pod's change and its job's reconciliation: a job that starts has thousands of changes."""
 
+CANCEL_AGAIN_S: Final = 1.0
 CANARY_INTERVAL_S: Final = 5.0
 STUCK_S: Final = 60.0
 
@@ -103,8 +104,11 @@ class Operator:
 
     async def stop(self) -> None:
         """Stop. Reconciliations in progress are cancelled: the next operator's first ones repeat them."""
-        for task in self._tasks:
-            task.cancel()
+        # Again: `asyncio.wait_for` of Python 3.11 loses a cancellation if what it waits for ends just then.
+        while pending := [task for task in self._tasks if not task.done()]:
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
         await self.server.stop()

@@ -1,7 +1,9 @@
 """What leads to a look, and what a look that left something undone leads to. The API server is one that only lists."""
 
+import asyncio
 import copy
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import kopf
@@ -139,6 +141,18 @@ async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, 
         operator._leadership = None
         await operator._reconcile(reconciler, KEY)
         assert reconciler.looked == 1
+
+
+async def test_it_stops_although_a_task_loses_a_cancellation(operator: Operator) -> None:
+    async def lose_one() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+        await asyncio.sleep(3600)
+
+    operator._tasks = [asyncio.create_task(lose_one())]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        await operator.stop()
 
 
 async def test_dropped_messages_are_among_the_metrics(operator: Operator) -> None:
