@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -73,6 +74,8 @@ CALLS: dict[str, Callable[[Collector, Any], object]] = {
 }
 
 
+# Of the global `random`: a thread of NATS's client uses it while hypothesis draws a value.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 def test_each_call_takes_any_value_or_raises_one_of_our_errors(collect: "Collect") -> None:
     collector = collect(CountingEnv, Learned(), weights_interval=0, **OPTIONS)
     next(collector)
