@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
+from rollfleet_api.validation import without
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
@@ -74,7 +75,7 @@ class StatusWriter:
         fields = now.model_dump(mode="json", by_alias=True, exclude_none=True)
         # The API server stores 0.0 as 0, and would see a difference between them at the next apply of the job.
         whole = {key: int(value) for key, value in fields.items() if isinstance(value, float) and value.is_integer()}
-        written = _without(fields | whole, self._unknown)
+        written = without(fields | whole, self._unknown)
         manifest = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -126,12 +127,3 @@ class StatusWriter:
         await self._put_status(metadata["namespace"], metadata["name"], metadata["uid"], now)
         memory.written_s = now_s
         return None
-
-
-def _without(fields: Manifest, unknown: set[str], path: str = "") -> Manifest:
-    """Return a part of a status without the fields at these paths."""
-    return {
-        key: _without(value, unknown, f"{path}{key}.") if isinstance(value, dict) else value
-        for key, value in fields.items()
-        if f"{path}{key}" not in unknown
-    }

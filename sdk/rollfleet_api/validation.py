@@ -2,11 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import UnionType
-from typing import Annotated, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.alias_generators import to_camel
@@ -115,7 +115,23 @@ def parse_stored_job(data: object) -> tuple[CollectorJob, tuple[str, ...]]:
         unknown = [path for problem in errors.problems if (path := _left_out(problem))]
         if not unknown:
             raise
-    return parse_job(_without(data, frozenset(unknown))), tuple(unknown)
+    return parse_job(without(data, unknown)), tuple(unknown)
+
+
+def without(value: Any, paths: Collection[str], path: str = "") -> Any:
+    """Copy a document, or the part of it at `path`, without the fields and items at some paths.
+
+    Example:
+        >>> without({"workers": {"ready": 1, "desired": 2}}, ["workers.ready"])
+        {'workers': {'desired': 2}}
+    """
+    if isinstance(value, Mapping):
+        below = ((key, item, child(path, str(key))) for key, item in value.items())
+        return {key: without(item, paths, at) for key, item, at in below if at not in paths}
+    if isinstance(value, list):
+        items = ((item, child(path, index)) for index, item in enumerate(value))
+        return [without(item, paths, at) for item, at in items if at not in paths]
+    return value
 
 
 def explain(error: ValidationError, model: type[Model], *, path: str = "") -> list[Problem]:
@@ -262,17 +278,6 @@ def _left_out(problem: Problem) -> str:
         return problem.path
     found = _PART_OF_STATUS.match(problem.path)
     return found[0] if found else ""
-
-
-def _without(value: object, unknown: frozenset[str], path: str = "") -> object:
-    """Copy a document without these fields."""
-    if isinstance(value, Mapping):
-        below = ((key, item, child(path, str(key))) for key, item in value.items())
-        return {key: _without(item, unknown, at) for key, item, at in below if at not in unknown}
-    if isinstance(value, list):
-        items = ((item, child(path, index)) for index, item in enumerate(value))
-        return [_without(item, unknown, at) for item, at in items if at not in unknown]
-    return value
 
 
 # --- Looking into the models -----------------------------------------------------------------------------------------

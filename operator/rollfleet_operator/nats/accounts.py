@@ -19,7 +19,7 @@ LEARNER_CONNECTIONS = 64  # evaluators, recorders, users, the operator
 SPARE_CONNECTIONS = 16
 _UNLIMITED = -1
 RESPONSE_NS = 5_000_000_000  # clients wait no longer for a reply
-NO_RESPONSE_NS = 100_000_000  # of requests that nobody answers
+NO_RESPONSE_NS = 100_000_000  # for requests that no client answers
 _ALWAYS_S = 1  # time of issue of activations: the same at each reconciliation
 
 

@@ -10,7 +10,7 @@ Private names of nats-py (2.16), all in this file and in `link`:
 - `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
   `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`
 - `nats.protocol.parser.Parser`: `parse`, `reset`, `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and the
-  constants `AWAITING_CONTROL_LINE`, `AWAITING_MSG_PAYLOAD`, `CRLF_SIZE`
+  constants `AWAITING_CONTROL_LINE`, `AWAITING_MSG_PAYLOAD`, `CRLF_SIZE`, `PERMISSIONS_ERR`
 - `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `read`
 - `asyncio.StreamReader` (Python): `_buffer`
 
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
-from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, CRLF_SIZE, Parser
+from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, CRLF_SIZE, PERMISSIONS_ERR, Parser
 
 Piece: TypeAlias = bytes | bytearray | memoryview
 
@@ -79,7 +79,7 @@ class Client(NatsClient):
 
         Credentials that have expired may be renewed, and an account that was deleted may come back.
         """
-        if "permissions violation" in err_msg:
+        if PERMISSIONS_ERR in err_msg:
             await super()._process_err(err_msg)
         else:
             error = NatsError("nats: " + err_msg.strip("'"))

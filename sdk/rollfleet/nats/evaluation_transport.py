@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable
 
 from rollfleet.errors import JobEnded
+from rollfleet.nats.completion import Completion
 from rollfleet.nats.link import Link
-from rollfleet.nats.polling import Completion, insist
+from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
 from rollfleet.nats.weights import NatsWeightsInbox
@@ -45,7 +46,7 @@ class NatsEvaluationTransport:
         self._control: Control | None = None
         self._inbox: NatsWeightsInbox | None = None
         self._newest: bytes | None = None  # result
-        self._completion = Completion(self._read_completion)
+        self._completion = Completion(link, self._set_control, self._read_completion)
         self._job_ended: JobEnded | None = None
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         link.on_reconnect(self._catch_up)
@@ -91,7 +92,7 @@ class NatsEvaluationTransport:
         return self._spec.worker_of(version) == self._worker
 
     async def _join(self) -> None:
-        await self._link.listen(self._link.subjects.control, Control, self._hear)
+        await self._link.listen(self._link.subjects.control, Control, self._completion.hear)
         await insist(self._catch_up)
 
     async def _catch_up(self) -> None:
@@ -99,12 +100,6 @@ class NatsEvaluationTransport:
             self._set_control(control)
         if self._inbox:
             await self._inbox.catch_up()
-
-    def _hear(self, control: Control) -> None:
-        if control.phase is LearnerPhase.COMPLETE:
-            self._link.begin(self._completion.confirm())
-        else:
-            self._set_control(control)
 
     async def _read_completion(self) -> bool:
         await self._catch_up()

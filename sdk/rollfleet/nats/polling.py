@@ -9,40 +9,9 @@ from nats.errors import Error as NatsError
 
 log = logging.getLogger(__name__)
 
-CONFIRM_FOR_S = 10.0  # that the stored control message completes the job
 RETRY_WAIT_S, LONGEST_RETRY_WAIT_S = 0.2, 2.0
 POLL_EVERY_S = 2.0
 WARN_AFTER_S = 30.0
-
-
-class Completion:
-    """Confirms that the learner has completed the job, before a worker leaves for good.
-
-    Workers share an account: another one may send live messages in the learner's name. It cannot write the stored ones.
-
-    Args:
-        read: Reads the stored control message, and obeys it; returns whether it completes the job.
-    """
-
-    def __init__(self, read: Callable[[], Awaitable[bool]]) -> None:
-        self._read, self._confirming = read, False
-
-    async def confirm(self) -> None:
-        """Read the stored message until it completes the job: it is stored a moment after it is published."""
-        if self._confirming:
-            return
-        self._confirming, until_s, completes = True, time.monotonic() + CONFIRM_FOR_S, False
-
-        async def ask() -> None:
-            nonlocal completes
-            completes = await self._read()
-
-        try:
-            while not completes and time.monotonic() < until_s:
-                await insist(ask)
-                await asyncio.sleep(0.0 if completes else RETRY_WAIT_S)
-        finally:
-            self._confirming = False
 
 
 async def insist(ask: Callable[[], Awaitable[None]]) -> None:

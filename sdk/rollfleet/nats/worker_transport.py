@@ -14,9 +14,10 @@ from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
+from rollfleet.nats.completion import Completion
 from rollfleet.nats.lease import WorkerLease
 from rollfleet.nats.link import Link
-from rollfleet.nats.polling import RETRY_WAIT_S, Completion, insist
+from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.publisher import BatchPublisher
 from rollfleet.nats.state import read_state
@@ -60,7 +61,7 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._ended = asyncio.Event()
         self._presence = JobPresence(link)
-        self._completion = Completion(self._read_completion)
+        self._completion = Completion(link, self._set_control, self._read_completion)
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.incarnation
         if self.incarnation:
@@ -130,7 +131,7 @@ class NatsWorkerTransport:
     async def _join(self) -> WorkerLease:
         link, subjects = self._link, self._subjects
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
-        await link.listen(subjects.control, Control, self._hear)
+        await link.listen(subjects.control, Control, self._completion.hear)
         await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
         leases: list[WorkerLease] = []
 
@@ -169,12 +170,6 @@ class NatsWorkerTransport:
         if control := await read_state(self._link, self._subjects.control, Control):
             self._set_control(control)
         return job is not None
-
-    def _hear(self, control: Control) -> None:
-        if control.phase is LearnerPhase.COMPLETE:
-            self._link.begin(self._completion.confirm())
-        else:
-            self._set_control(control)
 
     async def _read_completion(self) -> bool:
         await self._catch_up()
