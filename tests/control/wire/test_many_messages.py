@@ -41,6 +41,19 @@ async def heard(site: "Site", job: CollectorJob, enough: Callable[[Heartbeats], 
             await site.stored(job, subjects_of(job).spec)  # a round trip: they are on their way
 
 
+async def begin(site: "Site", job: CollectorJob, *, leases: bool = False) -> None:
+    """Provision a job, and send a heartbeat of each of its workers, with its lease or without."""
+    await site.nats.provision(job)
+    await site.nats.heartbeats(job)
+    subjects, workers = subjects_of(job), range(job.spec.workers)
+    sent: dict[str, WorkerStatus | Lease] = {
+        subjects.worker(index): WorkerStatus.starting(index, 0) for index in workers
+    }
+    if leases:
+        sent |= {subjects.lease(index): Lease(incarnation=1, host="a", pid=1) for index in workers}
+    await site.speak(job, Role.WORKER, sent)
+
+
 async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Site") -> None:
     job = site.job(workers=WORKERS, delivery={"maxBytes": "64Mi"})
     await site.nats.provision(job)
@@ -89,13 +102,8 @@ async def test_large_job_takes_no_place_from_a_small_one(site: "Site", monkeypat
     monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 20)
     monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
     large, small = site.job("large", workers=50), site.job("small", workers=2)
-    for job, workers in ((large, 50), (small, 2)):
-        await site.nats.provision(job)
-        await site.nats.heartbeats(job)
-        subjects = subjects_of(job)
-        beats = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(workers)}
-        leases = {subjects.lease(index): Lease(incarnation=1, host="a", pid=1) for index in range(workers)}
-        await site.speak(job, Role.WORKER, {**beats, **leases})
+    await begin(site, large, leases=True)
+    await begin(site, small, leases=True)
     found = await heard(site, small, lambda found: len(found.workers) == 2)
     assert len(found.workers) == 2
     assert len((await site.nats.heartbeats(large)).workers) <= 20
@@ -107,13 +115,8 @@ async def test_largest_job_leaves_place_for_a_large_one(site: "Site", monkeypatc
     monkeypatch.setattr(heartbeat_listener, "MOST_MESSAGES", 200)
     monkeypatch.setattr(heartbeat_listener, "MESSAGES_OF_JOB", 4)
     largest, large = site.job("largest", workers=300), site.job("large", workers=40)
-    for job, workers in ((largest, 300), (large, 40)):
-        await site.nats.provision(job)
-        await site.nats.heartbeats(job)
-        subjects = subjects_of(job)
-        await site.speak(
-            job, Role.WORKER, {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(workers)}
-        )
+    await begin(site, largest)
+    await begin(site, large)
     found = await heard(site, large, lambda found: len(found.workers) == 40)
     assert len(found.workers) == 40
     assert len((await site.nats.heartbeats(largest)).workers) == 100

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 from nats.errors import Error as NatsError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from rollfleet_api.job import CollectorJob
 
 LIFE_S = 4
+Renew: TypeAlias = Callable[[], object]
+Work: TypeAlias = Callable[[Link, str, Renew], None]
 LONG = Validity(life_s=3600)  # as `Site.credentials` makes them
 
 
@@ -116,47 +119,52 @@ async def test_new_seed_ends_all_earlier_credentials_and_serves_the_jobs_again(s
         await restarted.close()
 
 
+@pytest.fixture
+def with_short_credentials(site: "Site", monkeypatch: pytest.MonkeyPatch) -> Callable[[Work], Awaitable[None]]:
+    """Runs a function in a thread: with a link whose credentials expire soon, a subject, and what renews them."""
+
+    async def run(use: Work) -> None:
+        monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
+        job = site.job()
+        await site.nats.provision(job)
+        file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
+
+        def work() -> None:
+            link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
+            try:
+                use(link, subjects_of(job).worker(0), lambda: site.file(site.credentials(job, Role.WORKER)))
+            finally:
+                link.close()
+
+        await asyncio.to_thread(work)
+
+    return run
+
+
 async def test_worker_continues_after_its_first_credentials_expired(
-    site: "Site", monkeypatch: pytest.MonkeyPatch
+    with_short_credentials: Callable[[Work], Awaitable[None]],
 ) -> None:
-    monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
-    job = site.job()
-    await site.nats.provision(job)
-    file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
+    def work(link: Link, subject: str, renew: Renew) -> None:
+        until = time.monotonic() + LIFE_S + 2
+        renew()
+        while time.monotonic() < until:
+            link.call(link.store(subject, b"here"), timeout_s=3)
 
-    def work() -> None:
-        link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
-        try:
-            until = time.monotonic() + LIFE_S + 2
-            site.file(site.credentials(job, Role.WORKER))
-            while time.monotonic() < until:
-                link.call(link.store(subjects_of(job).worker(0), b"here"), timeout_s=3)
-        finally:
-            link.close()
-
-    await asyncio.to_thread(work)
+    await with_short_credentials(work)
 
 
 async def test_worker_continues_when_expired_credentials_are_renewed(
-    site: "Site", monkeypatch: pytest.MonkeyPatch
+    with_short_credentials: Callable[[Work], Awaitable[None]],
 ) -> None:
     """The operator may have been away for longer than they were valid."""
-    monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
-    job = site.job()
-    await site.nats.provision(job)
-    file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
 
-    def work() -> None:
-        link = Link(Address(url=site.server.url, job=job.key, credentials=file), role=Role.WORKER)
-        try:
-            storing = link.store(subjects_of(job).worker(0), b"here")
-            until = time.monotonic() + LIFE_S + 5
-            while link.client.is_connected:
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            site.file(site.credentials(job, Role.WORKER))
-            link.call(storing, timeout_s=10)
-        finally:
-            link.close()
+    def work(link: Link, subject: str, renew: Renew) -> None:
+        storing = link.store(subject, b"here")
+        until = time.monotonic() + LIFE_S + 5
+        while link.client.is_connected:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        renew()
+        link.call(storing, timeout_s=10)
 
-    await asyncio.to_thread(work)
+    await with_short_credentials(work)

@@ -185,9 +185,8 @@ def test_batches_of_an_incarnation_whose_number_was_lost_are_no_repetitions(serv
     assert collector.stats().repeated == 0
 
 
-def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_acknowledged(
-    server: Server, connect: Connect
-) -> None:
+def acknowledging_lost_batches(server: Server, connect: Connect) -> Collector:
+    """Return a learner that acknowledges three batches of an incarnation that NATS has lost."""
     server.provision(**RANDOM)
     collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
     copy = copied(server)
@@ -202,6 +201,13 @@ def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_a
     assert values(collector, 3) == [0.0, 1.0, 2.0]
     wait_until(lambda: len(receiver._acknowledging) == 3)
     put_back(server, copy)
+    return collector
+
+
+def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_acknowledged(
+    server: Server, connect: Connect
+) -> None:
+    collector = acknowledging_lost_batches(server, connect)
     again = NatsWorkerTransport(server.link(Role.WORKER), 0)  # in the same place: with the same host and process id
     wait_until(lambda: server.queued() == 0)  # it has begun
     sent(again, 10, 11, 12)
@@ -216,20 +222,7 @@ def test_batches_right_behind_a_beginning_are_not_taken_for_those_of_an_earlier_
         return await read_state(*arguments)
 
     monkeypatch.setattr(receiver_module, "read_state", read_slowly)
-    server.provision(**RANDOM)
-    collector, first = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
-    copy = copied(server)
-    first.close()
-    lost = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    sent(lost, 0, 1, 2)
-    receiver = transport_of(collector)._receiver
-    wait_until(lambda: len(receiver._ready) == 3)
-    lost.close()
-    os.kill(server.pid, signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
-    assert values(collector, 3) == [0.0, 1.0, 2.0]
-    wait_until(lambda: len(receiver._acknowledging) == 3)
-    put_back(server, copy)
+    collector = acknowledging_lost_batches(server, connect)
     sent(NatsWorkerTransport(server.link(Role.WORKER), 0), 10, 11, 12)
     assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
 
