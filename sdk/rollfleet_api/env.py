@@ -36,6 +36,7 @@ class Backend(StrEnum):
 
     GYMNASIUM = "Gymnasium"
     ENVPOOL = "EnvPool"
+    TORCHRL = "TorchRL"
 
 
 class WrapperSpec(Model):
@@ -86,6 +87,12 @@ class EnvSpec(Model):
             field="backend",
         ),
         Rule(
+            cel="self.backend != 'TorchRL' || has(self.entrypoint)",
+            message="TorchRL's environments come from an entrypoint; write `entrypoint` in place of `id`",
+            holds=lambda env: env.backend is not Backend.TORCHRL or env.entrypoint is not None,
+            field="backend",
+        ),
+        Rule(
             cel="self.backend == 'EnvPool' || self.processes == 0 || self.vectorization == 'Async'",
             message="only `vectorization: Async` uses processes; write that, or remove `processes`",
             holds=lambda env: (
@@ -133,8 +140,9 @@ class EnvSpec(Model):
     backend: Backend = Field(
         default=Backend.GYMNASIUM,
         strict=False,
-        description="The library that implements the environments: `Gymnasium`, or `EnvPool` (C++). With `EnvPool`, "
-        "`id` is an EnvPool id, e.g. `Pong-v5`.",
+        description="The library that implements the environments: `Gymnasium`, `EnvPool` (C++) or `TorchRL`. With "
+        "`EnvPool`, `id` is an EnvPool id, e.g. `Pong-v5`. With `Gymnasium`, an entrypoint may return an environment of "
+        "TorchRL, too.",
     )
     device: Device | None = Field(
         default=None,

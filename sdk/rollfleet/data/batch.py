@@ -1,13 +1,14 @@
 """A worker's fragment, and the batch that a learner gets from it: a TensorDict in TorchRL's layout."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_memory import copy_all, indexable
+from rollfleet.data.tensor_tree import Structure, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
 
@@ -68,6 +69,8 @@ class Fragment:
         episode_returns: float64 [m], of the episodes that ended in this fragment, in order of their end.
         episode_lengths: int64 [m], in frames of the environment.
         version: The version of the policy that acted.
+        structure: The form of frames that are TensorDicts from the start, of TorchRL's environments; None: the layout
+            above. With it, `steps` holds all keys, also those under `next`, except those that `final` rebuilds.
     """
 
     steps: dict[Key, Tensor]
@@ -75,12 +78,13 @@ class Fragment:
     episode_returns: Tensor
     episode_lengths: Tensor
     version: int
+    structure: Structure | None = None
 
     @property
     def frames(self) -> int:
         """Number of frames, without padding."""
         mask = self.steps.get(MASK)
-        return self.steps[REWARD].numel() if mask is None else int(torch.count_nonzero(mask))
+        return self.steps[TRAJECTORY].numel() if mask is None else int(torch.count_nonzero(mask))
 
 
 def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> "TensorDict":
@@ -88,11 +92,22 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     from tensordict import TensorDict
 
     flat = expanded(fragment, empty_like=empty_like)
+    if fragment.structure is not None:
+        return rebuild(flat, fragment.structure)
     return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
 
 
 def frames_in(fragment: Fragment) -> dict[Key, Tensor]:
-    """Return the frames of a fragment, [frames, ...] by key, as in a replay buffer: without padding and mask."""
+    """Return the frames of a fragment, [frames, ...] by key, as in a replay buffer: without padding and mask.
+
+    Raises:
+        JobInvalid: Frames are not tensors of one shape.
+    """
+    if fragment.structure is not None and not fragment.structure.is_dense:
+        raise JobInvalid(
+            "`rollfleet.ReplayBuffer` holds tensors of one shape, and these environments' observations are others; "
+            "use TorchRL's ReplayBuffer"
+        )
     flat = {key: value.flatten(0, 1) for key, value in expanded(fragment).items()}
     mask = flat.pop(MASK, None)
     return flat if mask is None else {key: value[mask] for key, value in flat.items()}
@@ -112,6 +127,9 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
             them.
     """
     _check_size(fragment)
+    if fragment.structure is not None:
+        return _expanded_tree(fragment, empty_like)
+    _check_layout(fragment)
     steps = fragment.steps
     done = steps[TERMINATED] | steps[TRUNCATED]
     mask = steps.get(MASK)
@@ -130,6 +148,37 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     if IS_INIT in flat:
         flat[("next", *IS_INIT)] = torch.zeros_like(done)
     return flat
+
+
+def compact(fragment: Fragment) -> Fragment:
+    """Return a TorchRL environment's fragment without those next values that the next frame's values can rebuild."""
+    steps, final = dict(fragment.steps), {}
+    ends = _trajectory_ends(steps[TRAJECTORY])
+    count = int(torch.count_nonzero(ends))
+    for key in [key for key in steps if key[:1] == ("next",) and key[1:] in steps]:
+        now, following = steps[key[1:]], steps[key]
+        if now.shape == following.shape and now.dtype == following.dtype:
+            last = indexable(following)[ends].view(following.dtype)
+            if torch.equal(_next(key, now, last, ends, count, None, torch.empty_like), following):
+                final[key[1:]] = last
+                del steps[key]
+    return replace(fragment, steps=steps, final=final)
+
+
+def _expanded_tree(fragment: Fragment, empty_like: Callable[[Tensor], Tensor]) -> dict[Key, Tensor]:
+    flat = dict(fragment.steps)
+    ends = _trajectory_ends(flat[TRAJECTORY])
+    count = int(torch.count_nonzero(ends)) if fragment.final else 0
+    for key, final in fragment.final.items():
+        flat[("next", *key)] = _next(key, flat[key], final, ends, count, None, empty_like)
+    return flat
+
+
+def _trajectory_ends(trajectories: Tensor) -> Tensor:
+    """Return which frames have no successor of their trajectory in their row: bool [envs, T]."""
+    ends = torch.ones_like(trajectories, dtype=torch.bool)
+    ends[:, :-1] = trajectories[:, 1:] != trajectories[:, :-1]
+    return ends
 
 
 def nested(flat: Mapping[Key, Tensor]) -> dict[str, Any]:
@@ -164,14 +213,10 @@ def _row_ends(done: Tensor, mask: Tensor | None) -> Tensor:
 
 def _check_size(fragment: Fragment) -> None:
     steps = fragment.steps
-    for key in _FIXED:
-        if key not in steps:
-            raise MessageCorrupt(f"a fragment without {key}")
-    if not any(key[:1] == ACTION for key in steps):
-        raise MessageCorrupt("a fragment without an action")
-    final = fragment.final.keys()
-    if not final or not final <= steps.keys() or any(key[:1] in (("next",), ("collector",), ACTION) for key in final):
-        raise MessageCorrupt(f"final observations for {sorted(final)}; expected those of the observations")
+    if TRAJECTORY not in steps or steps[TRAJECTORY].dtype is not torch.int64:
+        raise MessageCorrupt(f"a fragment without {TRAJECTORY} of int64")
+    if not fragment.final.keys() <= steps.keys():
+        raise MessageCorrupt(f"final observations for {sorted(fragment.final)}, which are not in the fragment")
     returns, lengths = fragment.episode_returns, fragment.episode_lengths
     if (
         returns.dtype != torch.float64
@@ -192,6 +237,18 @@ def _check_size(fragment: Fragment) -> None:
     for key, value in steps.items():
         if not key or value.shape[:2] != (envs, time):
             raise MessageCorrupt(f"{key} has shape {tuple(value.shape)}; expected [{envs}, {time}, ...]")
+
+
+def _check_layout(fragment: Fragment) -> None:
+    steps, final = fragment.steps, fragment.final.keys()
+    for key in _FIXED:
+        if key not in steps:
+            raise MessageCorrupt(f"a fragment without {key}")
+    if not any(key[:1] == ACTION for key in steps):
+        raise MessageCorrupt("a fragment without an action")
+    if not final or any(key[:1] in (("next",), ("collector",), ACTION) for key in final):
+        raise MessageCorrupt(f"final observations for {sorted(final)}; expected those of the observations")
+    envs, time = steps[TRAJECTORY].shape
     for key, (dtype, ndim) in {**_FIXED, **_OPTIONAL}.items():
         if key not in steps:
             continue

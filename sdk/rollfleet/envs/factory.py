@@ -17,6 +17,7 @@ from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.spaces import supported
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorVectorEnv
+from rollfleet.envs.torchrl_env import TorchRLEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import Backend, EnvSpec
 
@@ -28,6 +29,7 @@ and the keyword arguments of `TensorEnv` (empty: no device)."""
 
 BACKENDS: Mapping[Backend, Build] = {
     Backend.GYMNASIUM: build_gymnasium,
+    Backend.TORCHRL: build_gymnasium,  # an entrypoint shows by its result what it makes
     Backend.ENVPOOL: lambda spec, *_: EnvPoolVectorEnv(spec.id or "", spec.num_envs, spec.kwargs),
 }
 """All backends. A new one needs a value of the model's `Backend`, a file beside this one, and a line here."""
@@ -66,6 +68,8 @@ def make_env(
     source = _source(spec, factory)
     on_device = {} if device is None else {"device": device, "no_cuda_sync": no_cuda_sync}
     env = BACKENDS[spec.backend](spec, source, factory, on_device)
+    if isinstance(env, TorchRLEnv):
+        return env
     if device is not None and not isinstance(env, SerialVectorEnv | ProcessVectorEnv):  # these wrap each environment
         env = TensorVectorEnv(env, device, no_cuda_sync)
     try:

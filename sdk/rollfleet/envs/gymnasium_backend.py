@@ -10,6 +10,7 @@ import gymnasium
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorEnv
+from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, check_backend, is_torchrl
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
@@ -55,6 +56,8 @@ def _vectorized(
         build, first = _from_factory(spec, source, factory or _entrypoint(spec, source))
         if isinstance(first, gymnasium.vector.VectorEnv):
             return _ready(first, spec, source)
+        if is_torchrl(first):
+            return TorchRLEnv(build_torchrl(first, build, spec, source), on_device.get("device"))  # type: ignore[return-value, arg-type]
     wrappers: list[tuple[Callable[..., object], Mapping[str, object]]] = [
         (_loaded(wrapper, source), wrapper.kwargs) for wrapper in spec.wrappers
     ]
@@ -109,10 +112,13 @@ def _from_factory(
         first = build()
     except Exception as exc:
         raise _failed(source, exc, spec) from exc
+    check_backend(first, spec, source)
+    if is_torchrl(first):
+        return build, first
     if not isinstance(first, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise EnvironmentInvalid(
-            f"{source} returned a {type(first).__name__}; return a gymnasium.Env, or a gymnasium.vector.VectorEnv "
-            f"with num_envs={spec.num_envs}"
+            f"{source} returned a {type(first).__name__}; return a gymnasium.Env, a gymnasium.vector.VectorEnv with "
+            f"num_envs={spec.num_envs}, or an EnvBase of TorchRL"
         )
     if spec.vectorization is Vectorization.NATIVE and not isinstance(first, gymnasium.vector.VectorEnv):
         first.close()

@@ -4,6 +4,7 @@ A job made from objects reads like any other. In place of an object it names `ro
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.ring import Ring
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
+from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.keywords import Keywords
 from rollfleet.learner.options import LearnerOptions, check_together, check_values
@@ -27,7 +29,7 @@ from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.factory import spaces_taken
 from rollfleet.policies.lazy import initialise, initialise_as_learner
-from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.policies.random_policy import random_policy
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import scheme_of
 from rollfleet.system.devices import device_of
@@ -206,6 +208,8 @@ class _Envs:
         device = self.devices[worker % len(self.devices)]
         if isinstance(env, gymnasium.vector.VectorEnv):
             return env if device is None else TensorVectorEnv(env, device, self.no_cuda_sync)
+        if is_torchrl(env):
+            return TorchRLEnv(env, device)  # type: ignore[return-value]
         make = partial(make_env, device=device, no_cuda_sync=self.no_cuda_sync)
         update: dict[str, object] = {"kwargs": dict(kwargs)}
         if isinstance(env, str):
@@ -236,7 +240,7 @@ class _Policies:
         if self.factories is not None:
             policy = _made(self.factories[worker % len(self.factories)], observation_space, action_space)
         elif self.policy is None:
-            return RandomPolicy(action_space)
+            return random_policy(action_space)
         elif not isinstance(self.policy, nn.Module) or (not self.copies and self.stays_on_its_device):
             policy = self.policy
         else:
@@ -263,8 +267,8 @@ def _job(env: Any, keywords: Keywords, *, workers: int) -> CollectorJob:
     SPEC_FIELDS["workers"].put(spec, workers)
     first = env[0] if isinstance(env, list | tuple) and env else env
     spec["env"] |= {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
-    if isinstance(first, gymnasium.vector.VectorEnv):
-        spec["env"].setdefault("numEnvs", first.num_envs)
+    if (count := _envs_in(first)) is not None:
+        spec["env"].setdefault("numEnvs", count)
     try:
         data = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "collector"}, "spec": spec}
         return CollectorJob.model_validate(data, by_alias=True, by_name=False)
@@ -282,22 +286,30 @@ def _check_policy(policy: object) -> None:
 def _check_envs(envs: Sequence[Any], job: CollectorJobSpec, *, inline: bool) -> None:
     spec = job.env
     for env in envs:
-        if isinstance(env, gymnasium.vector.VectorEnv):
+        if (count := _envs_in(env)) is not None:
+            kind = "an EnvBase" if is_torchrl(env) else "a VectorEnv"
             if not inline:
                 raise JobInvalid(
-                    "env: a VectorEnv object cannot be moved into worker processes; pass a function that makes it"
+                    f"env: {kind} object cannot be moved into worker processes; pass a function that makes it"
                 )
             if job.evaluation is not None:
                 raise JobInvalid("env: `evaluation` needs environments of its own; pass a function that makes them")
-            if env.num_envs != spec.num_envs:
-                raise JobInvalid(f"num_envs is {spec.num_envs}, but the VectorEnv has {env.num_envs}")
+            if count != spec.num_envs:
+                raise JobInvalid(f"num_envs is {spec.num_envs}, but {kind.partition(' ')[2]} has {count}")
             if spec.vectorization is not Vectorization.SYNC or spec.processes:
-                raise JobInvalid("env: a VectorEnv steps itself; remove `vectorization` and `env_processes`")
+                raise JobInvalid(f"env: {kind} steps itself; remove `vectorization` and `env_processes`")
         elif not isinstance(env, str) and not callable(env):
             raise JobInvalid(
-                f"env: an id such as 'CartPole-v1', a function that makes an environment, or a VectorEnv, not a "
-                f"{type(env).__name__}"
+                f"env: an id such as 'CartPole-v1', a function that makes an environment, a VectorEnv, or an EnvBase "
+                f"of TorchRL, not a {type(env).__name__}"
             )
+
+
+def _envs_in(env: Any) -> int | None:
+    """Return the number of environments in an object that steps itself; None: it is no such object."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return env.num_envs
+    return math.prod(env.batch_size) if is_torchrl(env) else None
 
 
 def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
@@ -308,8 +320,8 @@ def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
             raise JobInvalid(
                 f"`env_kwargs` must map names of keyword arguments to values; {shown(wrong[0])} is no name"
             )
-        if each and any(isinstance(env, gymnasium.vector.VectorEnv) for env in envs):
-            raise JobInvalid("env: a VectorEnv object has its arguments already; remove `env_kwargs`")
+        if each and any(_envs_in(env) is not None for env in envs):
+            raise JobInvalid("env: this object has its arguments already; remove `env_kwargs`")
 
 
 def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:

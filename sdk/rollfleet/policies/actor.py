@@ -85,7 +85,7 @@ class Actor:
             np.zeros((num_envs, *array_shape(leaf)), array_dtype(leaf)) for leaf in self.observations.leaves.values()
         ]
         self._whole = [index for index, array in enumerate(self.carried) if array.dtype.kind in "iub"]
-        self.device = _device(policy)
+        self.device = device_of_policy(policy)
         self.action_of: Callable[[list[Array]], Any] = itemgetter(0) if self.actions.plain else self.actions.join
         self._inputs = [torch.from_numpy(array) for array in self.carried]
         self._simple = self.observations.plain and self.device.type == "cpu"
@@ -361,7 +361,8 @@ def _listed(layout: Mapping[Key, tuple[torch.dtype, tuple[int, ...]]]) -> str:
     return ", ".join(f"{shown(key)} {dtype} {list(shape)}" for key, (dtype, shape) in sorted(layout.items()))
 
 
-def _device(policy: object) -> torch.device:
+def device_of_policy(policy: object) -> torch.device:
+    """Return the device of a policy's parameters; the CPU without any."""
     if isinstance(policy, nn.Module):
         for tensor in (*policy.parameters(), *policy.buffers()):
             return tensor.device

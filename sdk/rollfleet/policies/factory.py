@@ -13,7 +13,7 @@ from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.lazy import initialise
-from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.policies.random_policy import random_policy
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import PolicySpec
 
@@ -47,7 +47,7 @@ def make_policy(
     if not isinstance(spec, PolicySpec):
         raise PolicyInvalid(f"spec: expected a rollfleet_api.job.PolicySpec, got {shown(spec)}")
     if spec.random is not None:
-        return RandomPolicy(action_space)
+        return random_policy(action_space)
     policy: Policy
     if spec.mlp is not None:
         policy = ActorCritic(

@@ -35,6 +35,11 @@ def initialise(
     """
     if not isinstance(policy, nn.Module) or not is_lazy(policy):
         return
+    if hasattr(observation_space, "zero"):  # a spec of TorchRL
+        with torch.no_grad():
+            policy(observation_space.zero())
+        _check_initialised(policy)
+        return
     space = copy.deepcopy(supported(observation_space, "observation", "the policy"))
     space.seed(0)
     spaces = (space, supported(action_space, "action", "the policy"))
@@ -43,6 +48,10 @@ def initialise(
     actor.advance(actor.observations.join([np.stack(leaf) for leaf in leaves]))
     with torch.inference_mode(False), torch.no_grad():
         actor.first()
+    _check_initialised(policy)
+
+
+def _check_initialised(policy: nn.Module) -> None:
     named = (*policy.named_parameters(), *policy.named_buffers())
     if unknown := [name for name, tensor in named if _is_uninitialised(tensor)]:
         raise PolicyInvalid(

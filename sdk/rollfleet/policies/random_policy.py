@@ -1,8 +1,10 @@
 """The `random` policy: actions drawn uniformly from the action space."""
 
+from collections.abc import Callable
 from math import log, pi, prod
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -96,6 +98,15 @@ class _Uniform:
         if self._integer:
             drawn = drawn.floor()
         return drawn.to(self._dtype).reshape(num_envs, *self._shape), log_prob
+
+
+def random_policy(action_space: Any) -> Callable[..., object]:
+    """Return a policy of uniform random actions, for a space of Gymnasium or a spec of TorchRL."""
+    if isinstance(action_space, gymnasium.Space):
+        return RandomPolicy(action_space)
+    from torchrl.modules import RandomPolicy as OfSpec
+
+    return OfSpec(action_space)  # type: ignore[no-any-return]
 
 
 def _bounds(space: ArraySpace) -> tuple[object, object]:

@@ -6,9 +6,22 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import INFO, IS_INIT, LOG_PROB, MASK, STEP_COUNT, VERSION, Fragment, Key
+from rollfleet.data.batch import (
+    INFO,
+    IS_INIT,
+    LOG_PROB,
+    MASK,
+    REWARD,
+    STEP_COUNT,
+    TERMINATED,
+    TRUNCATED,
+    VERSION,
+    Fragment,
+    Key,
+)
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv, check
 from rollfleet.envs.serial import SerialVectorEnv
@@ -179,6 +192,12 @@ class Rollout:
     def start_over(self) -> None:
         """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
         self._in_collect = True
+
+    def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """See `Rollouts`."""
+        steps = fragment.steps
+        done = (steps[TERMINATED] | steps[TRUNCATED]).numpy()[..., 0]
+        return steps[REWARD].double().numpy()[..., 0], done
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a restored run needs: numbers and tensors that `torch.load` takes with `weights_only`.

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import REWARD, TERMINATED, TRUNCATED, Fragment
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.policies.actor import Policy
-from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.collection import CollectSpec, Exploration
@@ -52,7 +51,7 @@ class WholeEpisodes:
             exploration=exploration,
         )
         seeds, ids = Seeds.of_evaluation(self._seed, 0, env.num_envs), TrajectoryIds(0, 0)
-        self._rollout = Rollout(env, policy, steps=STEPS, seeds=seeds, trajectories=ids, collect=options)
+        self._rollout = make_rollout(env, policy, steps=STEPS, seeds=seeds, trajectories=ids, collect=options)
 
     def run(
         self, count: int, stop: Callable[[], bool] = lambda: False
@@ -86,16 +85,16 @@ class WholeEpisodes:
             fragment = self._rollout.collect(version=0, stop=stop)
             if stop():
                 return None
-            counted, ended = _until_first_end(fragment)
+            rewards, done = self._rollout.outcomes(fragment)
+            counted, ended = _until_first_end(done)
             counted[~running] = False
-            returns += np.where(counted, fragment.steps[REWARD].numpy()[..., 0], 0.0).sum(1, dtype=np.float64)
+            returns += np.where(counted, rewards, 0.0).sum(1)
             lengths += counted.sum(1)
             running &= ~ended
         return returns, lengths
 
 
-def _until_first_end(fragment: Fragment) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _until_first_end(done: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which frames `[envs, T]` are not behind an episode's end, and which environments have one, `[envs]`."""
-    done: NDArray[np.bool_] = (fragment.steps[TERMINATED] | fragment.steps[TRUNCATED]).numpy()[..., 0]
     ends_before: NDArray[np.int64] = np.cumsum(done, axis=1) - done
     return ends_before == 0, np.logical_or.reduce(done, axis=1)

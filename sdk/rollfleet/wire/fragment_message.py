@@ -3,9 +3,11 @@
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
 
+import torch
 from torch import Tensor
 
-from rollfleet.data.batch import Fragment
+from rollfleet.data.batch import Fragment, compact
+from rollfleet.data.tensor_tree import Structure
 from rollfleet.errors import MessageCorrupt
 from rollfleet.wire.codec import Buffer, Encoded, Key, decode, encode
 from rollfleet.wire.frame_stacks import Folded, fold, unfold
@@ -13,6 +15,7 @@ from rollfleet_api.messages import BatchMeta, MessageInvalid, pack, unpack
 
 _STEPS, _FINAL, _EPISODES = "steps", "final", "episodes"
 _RETURNS, _LENGTHS = (_EPISODES, "returns"), (_EPISODES, "lengths")
+_STRUCTURE = ("structure", "json")  # of TorchRL's environments only
 _FOLDED = tuple(f"folded {part}" for part in Folded._fields)
 
 
@@ -26,6 +29,9 @@ def pack_fragment(fragment: Fragment, meta: BatchMeta, *, checksum: bool = True,
         folded: Look for stacks of images, and send each image once.
     """
     tensors: dict[Key, Tensor] = {}
+    if fragment.structure is not None:
+        fragment = compact(fragment)
+        tensors[_STRUCTURE] = torch.frombuffer(bytearray(pack(fragment.structure)), dtype=torch.uint8)
     for key, tensor in fragment.steps.items():
         stacks = fold(tensor) if folded and key in fragment.final else None
         if stacks is None:
@@ -47,6 +53,8 @@ def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta
     try:
         meta = unpack(BatchMeta, header)
         returns, lengths = tensors.pop(_RETURNS), tensors.pop(_LENGTHS)
+        form = tensors.pop(_STRUCTURE, None)
+        structure = None if form is None else unpack(Structure, bytes(form.numpy()))
     except (MessageInvalid, KeyError) as error:
         raise MessageCorrupt(f"no batch: {error}") from error
     parts: dict[str, dict[Key, Tensor]] = {part: {} for part in (_STEPS, _FINAL, *_FOLDED)}
@@ -60,6 +68,7 @@ def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta
         episode_returns=returns,
         episode_lengths=lengths,
         version=meta.version,
+        structure=structure,
     )
     return meta, fragment
 

@@ -14,7 +14,7 @@ import torch
 
 from rollfleet.data.batch import TRAJECTORY, Fragment, to_batch
 from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch, WorkerReplaced
-from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
 from rollfleet.system.process_setup import seed_generators
@@ -73,7 +73,7 @@ class Worker:
             self._num_envs = env.num_envs
             self._seeding = (0, 0)  # session and number of the last `set_seed`
             self._trajectories = TrajectoryIds(index, self._incarnation)
-            self._rollout = Rollout(
+            self._rollout = make_rollout(
                 env,
                 policy,
                 steps=job.spec.steps_per_batch,

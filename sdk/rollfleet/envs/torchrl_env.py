@@ -1,0 +1,146 @@
+"""TorchRL's environments: a worker's one `EnvBase`, with the batch size that it has.
+
+TorchRL is imported only once a function has returned one of its environments.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet_api.job import Backend, EnvSpec, Vectorization
+
+
+def is_torchrl(env: object) -> bool:
+    """Whether an object is an environment of TorchRL, without importing TorchRL."""
+    return any(each.__name__ == "EnvBase" and each.__module__.startswith("torchrl.") for each in type(env).__mro__)
+
+
+class TorchRLEnv:
+    """An `EnvBase` of TorchRL, in the place of a vector environment.
+
+    Attributes:
+        base: The environment, with any batch size.
+        num_envs: The number of environments: the product of its batch size; 1 without one.
+        single_observation_space: The spec of observations: a `Composite` of TorchRL.
+        single_action_space: The spec of actions.
+
+    Example:
+        >>> from torchrl.envs import GymEnv
+        >>> env = TorchRLEnv(GymEnv("CartPole-v1"))
+        >>> env.num_envs, env.call("batch_size")
+        (1, [torch.Size([])])
+        >>> env.close()
+    """
+
+    def __init__(self, env: Any, device: torch.device | None = None) -> None:
+        self.base = env if device is None else env.to(device)
+        self.num_envs = math.prod(env.batch_size)
+        self.single_observation_space = env.observation_spec
+        self.single_action_space = env.full_action_spec
+
+    @property
+    def unwrapped(self) -> "TorchRLEnv":
+        """This object."""
+        return self
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of the environment, or read an attribute. Returns a list of one result."""
+        found = getattr(self.base, name)
+        return [found(*args, **kwargs) if callable(found) else found]
+
+    def close(self) -> None:
+        """Close the environment. May be called again."""
+        if not self.base.is_closed:
+            self.base.close()
+
+    def __str__(self) -> str:
+        """Return the name of the environment's class."""
+        return type(self.base).__name__
+
+
+def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: str) -> Any:
+    """Return the environments of one worker: `first` if it has their batch size, or a batch of new ones.
+
+    Args:
+        first: The environment that the factory returned.
+        build: The factory.
+        spec: A job's `env`.
+        source: The name of the factory for messages.
+
+    Raises:
+        EnvironmentInvalid: The batch size does not fit, or there are wrappers of Gymnasium.
+    """
+    if spec.wrappers:
+        raise EnvironmentInvalid(
+            f"{source} returned an environment of TorchRL; write transforms in place of `wrappers`"
+        )
+    own = math.prod(first.batch_size)
+    if own == spec.num_envs and (first.batch_size or spec.vectorization is Vectorization.SYNC):
+        return first
+    if first.batch_size:
+        first.close()
+        raise EnvironmentInvalid(
+            f"{source} returned environments of batch size {list(first.batch_size)}, but {spec.num_envs} are asked "
+            f"for; ask for {own}, or pass the number to the factory in its keyword arguments"
+        )
+    from torchrl.envs import ParallelEnv, SerialEnv
+
+    first.close()
+    batched = SerialEnv if spec.vectorization is Vectorization.SYNC else ParallelEnv
+    return batched(spec.num_envs, build)
+
+
+def check_backend(first: object, spec: EnvSpec, source: str) -> None:
+    """Check that a factory returned an environment of TorchRL if the job names that backend.
+
+    Raises:
+        EnvironmentInvalid: It returned something else.
+    """
+    if spec.backend is Backend.TORCHRL and not is_torchrl(first):
+        raise EnvironmentInvalid(
+            f"{source} returned a {type(first).__name__}, but the job says backend: TorchRL; return an EnvBase, or "
+            "remove `backend`"
+        )
+
+
+def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any:
+    """Return an environment with the transforms that options and a policy's hidden states need, unless it has them.
+
+    Args:
+        env: An `EnvBase`.
+        options: `max_frames_per_traj`, `step_count` and `is_init` of a job's `collect`.
+        policy: The policy. Its recurrent modules need `InitTracker` and primers.
+
+    Raises:
+        EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
+    """
+    from torchrl.envs import InitTracker, StepCounter, TensorDictPrimer
+    from torchrl.modules.utils import get_env_transforms_from_module
+
+    limit = options["max_frames_per_traj"]
+    if limit and any("step_count" in _parts(key) for key in env.observation_spec.keys(True, True)):
+        raise EnvironmentInvalid(
+            f"environment {type(env).__name__} has `step_count` already; remove `max_frames_per_traj`, and write "
+            f"StepCounter(max_steps={limit}) in its transforms"
+        )
+    wanted = [StepCounter(max_steps=limit)] if limit else [StepCounter()] if options["step_count"] else []
+    wanted += [InitTracker()] if options["is_init"] else []
+    if isinstance(policy, torch.nn.Module):
+        found = get_env_transforms_from_module(policy)
+        wanted += list(getattr(found, "transforms", () if found is None else (found,)))
+    for transform in wanted:
+        present = {_parts(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
+        if isinstance(transform, TensorDictPrimer):
+            makes = {_parts(key) for key in transform.primers.keys(True, True)}
+        else:
+            makes = {("is_init",) if isinstance(transform, InitTracker) else ("step_count",)}
+        if not makes <= present:
+            env = env.append_transform(transform)
+    return env
+
+
+def _parts(key: object) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (str(key),)

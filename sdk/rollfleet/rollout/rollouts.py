@@ -1,0 +1,56 @@
+"""The seam between a worker and the ways to collect: Gymnasium's vector environments, and TorchRL's environments."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollfleet.data.batch import Fragment
+from rollfleet.envs.torchrl_env import TorchRLEnv
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+
+
+class Rollouts(Protocol):
+    """Collects fragments of T steps from environments that it owns. Use it from one thread at a time.
+
+    After an exception out of `collect`, the next `collect` begins new episodes in all environments.
+    """
+
+    def collect(
+        self,
+        *,
+        version: int,
+        steps: int = 0,
+        random_actions: bool = False,
+        stop: Callable[[], bool] | None = None,
+    ) -> Fragment:
+        """Collect T more frames of each environment or, with `trajs_per_batch`, that many whole trajectories."""
+        ...
+
+    def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
+        """Make the next fragment that of a new rollout with these seeds and ids, same environments and policy."""
+        ...
+
+    def start_over(self) -> None:
+        """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
+        ...
+
+    def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the reward of each frame of a fragment, and whether its episode ended with it: `[envs, T]` each."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments and end their processes, even in mid-step. May be called again."""
+        ...
+
+
+def make_rollout(env: Any, policy: Any, **options: Any) -> Rollouts:
+    """Return the rollout for environments of this kind. `Rollout` has the options."""
+    if isinstance(env, TorchRLEnv):
+        from rollfleet.rollout.tensordict_rollout import TensorDictRollout
+
+        return TensorDictRollout(env, policy, **options)
+    return Rollout(env, policy, **options)

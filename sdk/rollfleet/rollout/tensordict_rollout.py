@@ -1,0 +1,289 @@
+"""TorchRL's environments stepped by a policy, and recorded key by key as TorchRL's own collectors record them."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment
+from rollfleet.data.tensor_tree import flatten
+from rollfleet.envs.torchrl_env import TorchRLEnv, with_transforms
+from rollfleet.errors import EnvironmentInvalid
+from rollfleet.exploration import exploring
+from rollfleet.policies.actor import device_of_policy
+from rollfleet.policies.tensordict_mode import interacting
+from rollfleet.policies.tensordict_policy import tensordict_policy
+from rollfleet.rollout.episodes import EpisodeCounts
+from rollfleet.rollout.seeding import Seeds, TorchStream
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet.system.interrupts import interruptible
+from rollfleet_api.collection import CollectSpec
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+
+class TensorDictRollout:
+    """A `Rollouts` over an `EnvBase`: the policy and the environment pass one TensorDict to each other.
+
+    How options of `CollectSpec` act here, where they differ from `Rollout`:
+        set_truncated: As in TorchRL: each `truncated` and `done` of the last frame is true, the trajectory id stays.
+        reset_when_done: Must be true: the environments of TorchRL reset as each of them is done.
+        step_count, is_init, max_frames_per_traj: `StepCounter` and `InitTracker` are appended to the environment.
+        info_keys: Must be empty: infos are keys of the environment.
+    """
+
+    def __init__(
+        self,
+        env: TorchRLEnv,
+        policy: Any,
+        *,
+        steps: int,
+        seeds: Seeds,
+        trajectories: TrajectoryIds,
+        collect: CollectSpec | None = None,
+        trained_here: bool = False,
+    ) -> None:
+        """Prepare; neither the environment nor the policy are called before the first `collect`. See `Rollout`.
+
+        Raises:
+            EnvironmentInvalid: The environment does not suit the options.
+            PolicyInvalid: The policy takes no TensorDict, and its parameters are not observations.
+        """
+        self._spec = spec = collect or CollectSpec(frames_per_batch=steps * env.num_envs)
+        if not spec.reset_when_done:
+            raise EnvironmentInvalid(
+                f"environment {env}: TorchRL's environments reset when they are done; remove `reset_when_done`"
+            )
+        if spec.info_keys:
+            raise EnvironmentInvalid(
+                f"environment {env}: infos of TorchRL's environments are keys of the batch; remove `info_keys`, and "
+                "write set_info_dict_reader() on the environment"
+            )
+        self._env, self._num_envs, self._steps = env, env.num_envs, steps
+        env.base = with_transforms(env.base, spec.model_dump(), policy)
+        self._act = tensordict_policy(policy, env.base)
+        self._device = device_of_policy(policy)
+        self._moves = (env.base.device or torch.device("cpu")).type != self._device.type
+        self._done_keys = [("next", *_parts(key)) for key in env.base.done_keys]
+        self._reward_keys = [("next", *_parts(key)) for key in env.base.reward_keys]
+        self._truncated = [key for key in self._done_keys if key[-1] == "truncated"] if spec.set_truncated else []
+        if spec.set_truncated and not self._truncated:
+            raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
+        self._episodes = EpisodeCounts(env.num_envs)
+        self._in_collect = self._worked = False
+        self.reseed(seeds, trajectories)
+
+    def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
+        """See `Rollouts`."""
+        self._seeds, self._trajectories = seeds, trajectories
+        self._stream = TorchStream(seeds.torch, self._device)
+        self._seeded, self._started = 0, False
+        self._carrier: Any = None
+        self._open: list[list[TensorDict]] = [[] for _ in range(self._num_envs)]
+        self._whole: deque[TensorDict] = deque()
+
+    def collect(
+        self,
+        *,
+        version: int,
+        steps: int = 0,
+        random_actions: bool = False,
+        stop: Callable[[], bool] | None = None,
+    ) -> Fragment:
+        """See `Rollouts`. The fragment has new memory.
+
+        Raises:
+            EnvironmentInvalid: The environment fails TorchRL's `check_env_specs`, which explains another error.
+        """
+        if self._in_collect:
+            self._started = False
+            self._episodes.take()
+        self._in_collect, self._steps = True, steps or self._steps
+        wanted = self._spec.trajs_per_batch
+        try:
+            with (
+                self._stream.active(),
+                torch.no_grad(),
+                exploring(self._spec.exploration),
+                self._interacting(),
+                interruptible(),
+            ):
+                batch = (
+                    self._trajectories_of(wanted, stop, random_actions)
+                    if wanted
+                    else self._frames(stop, random_actions)
+                )
+        except Exception as error:
+            self._explain(error)
+            raise
+        batch.set(VERSION, torch.full_like(batch.get(TRAJECTORY), version))
+        tensors, structure = flatten(batch)
+        returns, lengths = self._episodes.take()
+        self._in_collect, self._worked = False, True
+        return Fragment(
+            steps={key: value.contiguous() for key, value in tensors.items()},
+            final={},
+            episode_returns=returns,
+            episode_lengths=lengths,
+            version=version,
+            structure=structure,
+        )
+
+    def start_over(self) -> None:
+        """See `Rollouts`."""
+        self._in_collect = True
+
+    def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """See `Rollouts`. The reward of several agents is their mean."""
+        ends = [_by_env(fragment.steps[key]).any(-1) for key in self._done_keys if key in fragment.steps]
+        rewards = [_by_env(fragment.steps[key]).double().mean(-1) for key in self._reward_keys if key in fragment.steps]
+        return torch.stack(rewards).mean(0).numpy(), torch.stack(ends).any(0).numpy()
+
+    def close(self) -> None:
+        """See `Rollouts`."""
+        self._env.close()
+
+    def _interacting(self) -> Any:
+        return interacting(self._spec.exploration)
+
+    def _frames(self, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
+        """Return T frames `[envs, T]` of each environment, fewer once `stop` is true."""
+        from tensordict import TensorDict
+
+        env, carrier = self._env.base, self._first()
+        act = env.rand_action if random_actions else self._called
+        step, frames = env.step_and_maybe_reset, []
+        for t in range(self._steps):
+            if t and stop is not None and stop():
+                break
+            frame, carrier = step(act(carrier))
+            frames.append(frame)
+        self._carrier = carrier
+        batch: Any = TensorDict.maybe_dense_stack(frames, dim=-1)
+        dims = batch.batch_dims - 1
+        batch = batch.unsqueeze(0) if not dims else batch if dims == 1 else batch.flatten(0, dims - 1)
+        if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in _parts(key))]:
+            batch = batch.exclude(*private)
+        if batch.device is not None:
+            batch = batch.to("cpu").clear_device_()
+        self._identify(batch)
+        for key in self._truncated:
+            for last in (batch.get(key), batch.get((*key[:-1], "done"))):
+                last[:, -1] = True
+        return batch
+
+    def _first(self) -> Any:
+        """Return the TensorDict that the next action is taken for, after a reset where one is due."""
+        if self._started and not self._spec.reset_at_each_iter:
+            return self._carrier
+        if not self._started:
+            seeds = self._seeds.again(self._seeded).envs
+            self._env.base.set_seed(seeds[0], static_seed=len(seeds) > 1 and len(set(seeds)) == 1)
+            self._seeded += 1
+        carrier = self._env.base.reset()
+        if not self._started:
+            self._show_outputs(carrier)
+        self._episodes.discard(slice(None))
+        self._ids = self._trajectories.take(self._num_envs)
+        self._open = [[] for _ in self._open]
+        self._started = True
+        return carrier
+
+    def _show_outputs(self, carrier: Any) -> None:
+        """Put zeros under the policy's own outputs, as in TorchRL: frames of random actions have them, too."""
+        with torch.random.fork_rng(devices=[]):
+            shown = self._called(carrier.clone())
+        for key, value in shown.items(True, True):
+            if key not in carrier.keys(True) and isinstance(value, Tensor):
+                carrier.set(key, torch.zeros_like(value))
+
+    def _called(self, carrier: Any) -> Any:
+        """Return the TensorDict with the policy's outputs."""
+        if self._moves:
+            output = self._act(carrier.to(self._device)).to(self._env.base.device or "cpu")
+        else:
+            output = self._act(carrier)
+        return carrier if output is carrier else carrier.update(output)
+
+    def _identify(self, batch: Any) -> None:
+        """Write trajectory ids, and count episodes."""
+        keys = [key for key in self._done_keys if key in batch.keys(True)]
+        ended = torch.stack([_by_env(batch.get(key)).any(-1) for key in keys]).any(0).numpy()
+        rewards = [_by_env(batch.get(key)).double().mean(-1) for key in self._reward_keys if key in batch.keys(True)]
+        reward = torch.stack(rewards).mean(0).numpy() if rewards else np.zeros(ended.shape)
+        ids = np.empty(ended.shape, np.int64)
+        start = 0
+        for t in [*np.flatnonzero(ended.any(0)).tolist(), ended.shape[1] - 1]:
+            ids[:, start : t + 1] = self._ids[:, None]
+            self._episodes.returns += reward[:, start : t + 1].sum(1)
+            self._episodes.lengths += t + 1 - start
+            envs = ended[:, t].nonzero()[0] if t >= start else ended[:, t][:0]
+            if len(envs):
+                self._episodes.end(envs)
+                self._ids[envs] = self._trajectories.take(len(envs))
+            start = t + 1
+        batch.set(TRAJECTORY, torch.from_numpy(ids))
+
+    def _trajectories_of(self, wanted: int, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
+        """Return whole trajectories `[trajectories, T]`, in the order of their ends, padded, with a mask."""
+        from tensordict import pad_sequence
+
+        stopped = False
+
+        def enough() -> bool:
+            nonlocal stopped
+            stopped = stopped or (stop is not None and stop())
+            return stopped
+
+        while len(self._whole) < wanted and not (stopped and (self._whole or any(self._open))):
+            self._add(self._frames(enough, random_actions))
+        if not self._whole:
+            self._whole.extend(torch.cat(pieces) for pieces in self._open if pieces)
+            self._open = [[] for _ in self._open]
+        taken = [self._whole.popleft() for _ in range(min(wanted, len(self._whole)))]
+        batch = pad_sequence(taken, pad_dim=0)
+        lengths = torch.tensor([len(each) for each in taken])
+        batch.set(MASK, torch.arange(batch.shape[1]) < lengths[:, None])
+        batch.get(TRAJECTORY)[~batch.get(MASK)] = NO_TRAJECTORY
+        return batch
+
+    def _add(self, batch: Any) -> None:
+        """Add frames `[envs, T]` to the trajectories."""
+        ids, ended = batch.get(TRAJECTORY), []
+        for env, row in enumerate(ids):
+            changes = (row[1:] != row[:-1]).nonzero().flatten().add(1).tolist()
+            bounds = [0, *changes, len(row)]
+            for start, end in zip(bounds, bounds[1:], strict=False):
+                self._open[env].append(batch[env, start:end])
+                if end < len(row) or self._ids[env] != int(row[-1]):
+                    ended.append((end, env, torch.cat(self._open[env])))
+                    self._open[env] = []
+        ended.sort(key=lambda each: each[:2])
+        self._whole.extend(each[2] for each in ended)
+
+    def _explain(self, error: Exception) -> None:
+        """Raise the error of TorchRL's `check_env_specs`, if the environment that never worked fails it."""
+        if self._worked or isinstance(error, EnvironmentInvalid):
+            return
+        from torchrl.envs.utils import check_env_specs
+
+        try:
+            check_env_specs(self._env.base)
+        except Exception as found:
+            raise EnvironmentInvalid(
+                f"environment {self._env} fails torchrl.envs.utils.check_env_specs: {found}"
+            ) from error
+
+
+def _by_env(values: Tensor) -> Tensor:
+    """Return values `[envs, T, ...]` as `[envs, T, n]`."""
+    return values.flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
+
+
+def _parts(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (str(key),)
