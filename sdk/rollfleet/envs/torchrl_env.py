@@ -13,6 +13,10 @@ from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
 
+KEEPS_SEEDS = "rollfleet_keeps_seeds"
+"""An attribute of an `EnvBase` that is true: neither it nor torch's generator is seeded, and both continue as they are."""
+
+
 def is_torchrl(env: object) -> bool:
     """Whether an object is an environment of TorchRL, without importing TorchRL."""
     return any(each.__name__ == "EnvBase" and each.__module__.startswith("torchrl.") for each in type(env).__mro__)

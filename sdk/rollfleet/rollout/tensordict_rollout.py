@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment
 from rollfleet.data.tensor_tree import flatten
-from rollfleet.envs.torchrl_env import TorchRLEnv, with_transforms
+from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
@@ -65,6 +66,7 @@ class TensorDictRollout:
                 "write set_info_dict_reader() on the environment"
             )
         self._env, self._num_envs, self._steps = env, env.num_envs, steps
+        self._keeps_seeds = bool(vars(env.base).get(KEEPS_SEEDS))
         env.base = with_transforms(env.base, spec.model_dump(), policy)
         self._act = tensordict_policy(policy, env.base)
         self._device = device_of_policy(policy)
@@ -107,7 +109,7 @@ class TensorDictRollout:
         wanted = self._spec.trajs_per_batch
         try:
             with (
-                self._stream.active(),
+                nullcontext() if self._keeps_seeds else self._stream.active(),
                 torch.no_grad(),
                 exploring(self._spec.exploration),
                 self._interacting(),
@@ -181,7 +183,7 @@ class TensorDictRollout:
         """Return the TensorDict that the next action is taken for, after a reset where one is due."""
         if self._started and not self._spec.reset_at_each_iter:
             return self._carrier
-        if not self._started:
+        if not self._started and not self._keeps_seeds:
             seeds = self._seeds.again(self._seeded).envs
             self._env.base.set_seed(seeds[0], static_seed=len(seeds) > 1 and len(set(seeds)) == 1)
             self._seeded += 1
