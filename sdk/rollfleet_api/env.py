@@ -141,8 +141,8 @@ class EnvSpec(Model):
         default=Backend.GYMNASIUM,
         strict=False,
         description="The library that implements the environments: `Gymnasium`, `EnvPool` (C++) or `TorchRL`. With "
-        "`EnvPool`, `id` is an EnvPool id, e.g. `Pong-v5`. With `Gymnasium`, an entrypoint may return an environment of "
-        "TorchRL, too.",
+        "`EnvPool`, `id` is an EnvPool id, e.g. `Pong-v5`. With `Gymnasium`, an entrypoint may return a "
+        "TorchRL environment, too.",
     )
     device: Device | None = Field(
         default=None,

@@ -322,6 +322,8 @@ def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -
         raise ValueError("no batches to join")
     if how is CatResults.ENVS and len(fragments) == 1:
         return fragments[0]
+    if not all(map(_is_dense, fragments)):
+        return _stacked(fragments, how)
     time = max(fragment.shape[1] for fragment in fragments)
     if any(fragment.shape[1] < time or MASK in fragment.keys(True) for fragment in fragments):
         fragments = [pad(fragment, time) for fragment in fragments]
@@ -334,6 +336,24 @@ def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -
     if how is CatResults.STACK:
         return torch.stack(list(fragments), dim=0)
     return torch.cat(list(fragments), dim=0 if how is CatResults.ENVS else 1)
+
+
+def _is_dense(batch: Any) -> bool:
+    """Whether a batch holds only tensors of one shape each, as all batches of Gymnasium's environments do."""
+    from tensordict import LazyStackedTensorDict, is_tensor_collection
+
+    groups = (value for value in batch.values() if is_tensor_collection(value))
+    return not isinstance(batch, LazyStackedTensorDict) and all(map(_is_dense, groups))
+
+
+def _stacked(fragments: "Sequence[TensorDict]", how: CatResults) -> Any:
+    """Join fragments of which some are lazy stacks. They may differ in shapes, and not in their number of frames."""
+    from tensordict import TensorDict
+
+    if how is CatResults.STACK:
+        return TensorDict.maybe_dense_stack(list(fragments), 0)
+    dim = 0 if how is CatResults.ENVS else 1
+    return TensorDict.maybe_dense_stack([part for fragment in fragments for part in fragment.unbind(dim)], dim)
 
 
 def _check_alike(batches: Sequence["TensorDict"]) -> None:

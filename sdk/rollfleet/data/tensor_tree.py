@@ -172,10 +172,10 @@ def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
         for key, value in flat.items():
             if key not in padded and key[0] != SIZES:
                 _node(root, key[:-1])[key[-1]] = value
-        for each in (*structure.groups, *structure.stacks):
-            _node(root, each.path)
+        for path in [group.path for group in structure.groups] + [stack.path for stack in structure.stacks]:
+            _node(root, path)
         groups = {group.path: group.sizes for group in structure.groups}
-        stacks = {stack.path: stack for stack in structure.stacks}
+        stacks: dict[Key, Stack] = {stack.path: stack for stack in structure.stacks}
         batch = _built(root, (), batch_size, groups, stacks)
         for key in structure.values:
             _owner(batch, key).set(key[-1], _values(_frames(flat, key), batch_size, groups.get(key[:-1], ())))

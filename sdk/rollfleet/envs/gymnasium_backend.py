@@ -114,7 +114,7 @@ def _from_factory(
         raise _failed(source, exc, spec) from exc
     check_backend(first, spec, source)
     if is_torchrl(first):
-        return build, first
+        return build, first  # type: ignore[return-value]
     if not isinstance(first, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise EnvironmentInvalid(
             f"{source} returned a {type(first).__name__}; return a gymnasium.Env, a gymnasium.vector.VectorEnv with "

@@ -122,7 +122,7 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
         EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
     """
     from torchrl.envs import InitTracker, StepCounter, TensorDictPrimer
-    from torchrl.modules.utils import get_env_transforms_from_module
+    from torchrl.modules.utils import get_primers_from_module
 
     limit = options["max_frames_per_traj"]
     if limit and any("step_count" in _parts(key) for key in env.observation_spec.keys(True, True)):
@@ -133,8 +133,8 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
     wanted = [StepCounter(max_steps=limit)] if limit else [StepCounter()] if options["step_count"] else []
     wanted += [InitTracker()] if options["is_init"] else []
     if isinstance(policy, torch.nn.Module):
-        found = get_env_transforms_from_module(policy)
-        wanted += list(getattr(found, "transforms", () if found is None else (found,)))
+        found = get_primers_from_module(policy, warn=False)
+        wanted += [] if found is None else [InitTracker(), *getattr(found, "transforms", (found,))]
     for transform in wanted:
         present = {_parts(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
         if isinstance(transform, TensorDictPrimer):

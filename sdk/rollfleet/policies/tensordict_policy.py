@@ -1,4 +1,4 @@
-"""Policies of TorchRL's environments: each is called with a TensorDict, reads any of its keys, and writes its outputs."""
+"""Policies of TorchRL's environments: called with a TensorDict, they read any of its keys and write their outputs."""
 
 from collections.abc import Callable
 from inspect import Parameter, signature

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,9 +72,10 @@ class TensorDictRollout:
         self._act = tensordict_policy(policy, env.base)
         self._device = device_of_policy(policy)
         self._moves = (env.base.device or torch.device("cpu")).type != self._device.type
-        self._done_keys = [("next", *_parts(key)) for key in env.base.done_keys]
+        flags = [("next", *_parts(key)) for key in env.base.done_keys]
+        self._done_keys = [key for key in flags if key[-1] == "done"] or flags
         self._reward_keys = [("next", *_parts(key)) for key in env.base.reward_keys]
-        self._truncated = [key for key in self._done_keys if key[-1] == "truncated"] if spec.set_truncated else []
+        self._truncated = [key for key in flags if key[-1] == "truncated"] if spec.set_truncated else []
         if spec.set_truncated and not self._truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
         self._episodes = EpisodeCounts(env.num_envs)
@@ -159,12 +161,14 @@ class TensorDictRollout:
 
         env, carrier = self._env.base, self._first()
         act = env.rand_action if random_actions else self._called
-        step, frames = env.step_and_maybe_reset, []
+        step, ended, frames = env.step_and_maybe_reset, self._ended, []
+        ends: list[Tensor] = []
         for t in range(self._steps):
             if t and stop is not None and stop():
                 break
             frame, carrier = step(act(carrier))
             frames.append(frame)
+            ends.append(ended(frame))  # at once: some environments write into the same flags again
         self._carrier = carrier
         batch: Any = TensorDict.maybe_dense_stack(frames, dim=-1)
         dims = batch.batch_dims - 1
@@ -173,7 +177,7 @@ class TensorDictRollout:
             batch = batch.exclude(*private)
         if batch.device is not None:
             batch = batch.to("cpu").clear_device_()
-        self._identify(batch)
+        self._identify(batch, torch.stack(ends, dim=-1).reshape(self._num_envs, len(ends)).numpy())
         for key in self._truncated:
             for last in (batch.get(key), batch.get((*key[:-1], "done"))):
                 last[:, -1] = True
@@ -200,8 +204,9 @@ class TensorDictRollout:
         """Put zeros under the policy's own outputs, as in TorchRL: frames of random actions have them, too."""
         with torch.random.fork_rng(devices=[]):
             shown = self._called(carrier.clone())
-        for key, value in shown.items(True, True):
-            if key not in carrier.keys(True) and isinstance(value, Tensor):
+        for key in getattr(self._act, "out_keys", ()):
+            value = shown.get(key, None)
+            if isinstance(value, Tensor) and carrier.get(key, None) is None:
                 carrier.set(key, torch.zeros_like(value))
 
     def _called(self, carrier: Any) -> Any:
@@ -212,10 +217,16 @@ class TensorDictRollout:
             output = self._act(carrier)
         return carrier if output is carrier else carrier.update(output)
 
-    def _identify(self, batch: Any) -> None:
-        """Write trajectory ids, and count episodes."""
-        keys = [key for key in self._done_keys if key in batch.keys(True)]
-        ended = torch.stack([_by_env(batch.get(key)).any(-1) for key in keys]).any(0).numpy()
+    def _ended(self, frame: Any) -> Tensor:
+        """Return which environments' trajectories end with a frame, bool `[*batch size]`: of several agents, any."""
+        dims, found = frame.batch_dims, None
+        for key in self._done_keys:
+            flags = frame.get(key).flatten(dims).any(-1)
+            found = flags if found is None else found | flags
+        return found.cpu()
+
+    def _identify(self, batch: Any, ended: NDArray[np.bool_]) -> None:
+        """Write trajectory ids, and count episodes. `ended`: whether an episode ended with a frame, `[envs, T]`."""
         rewards = [_by_env(batch.get(key)).double().mean(-1) for key in self._reward_keys if key in batch.keys(True)]
         reward = torch.stack(rewards).mean(0).numpy() if rewards else np.zeros(ended.shape)
         ids = np.empty(ended.shape, np.int64)
@@ -260,7 +271,7 @@ class TensorDictRollout:
         for env, row in enumerate(ids):
             changes = (row[1:] != row[:-1]).nonzero().flatten().add(1).tolist()
             bounds = [0, *changes, len(row)]
-            for start, end in zip(bounds, bounds[1:], strict=False):
+            for start, end in pairwise(bounds):
                 self._open[env].append(batch[env, start:end])
                 if end < len(row) or self._ids[env] != int(row[-1]):
                     ended.append((end, env, torch.cat(self._open[env])))
