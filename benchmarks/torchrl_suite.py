@@ -98,8 +98,11 @@ class Suite:
         test = self.tests.setdefault(report.nodeid.partition("::")[2], {"outcome": "passed", "makes": False})
         test["seconds"] = round(test.get("seconds", 0) + report.duration, 2)
         if report.outcome != "passed":
+            if report.when == "teardown" and test["outcome"] != "passed":
+                return
             lines = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).splitlines()
             test |= {"outcome": report.outcome, "why": next((line for line in reversed(lines) if line.strip()), "")[:400]}
+            print(f"\n{report.outcome} {report.nodeid.partition('::')[2]}: {test['why'][:200]}", flush=True)
             test["trace"] = "\n".join(lines[-60:]) if report.outcome == "failed" else ""
 
 
@@ -124,7 +127,7 @@ def main() -> None:
         module, _, name = f"torchrl.collectors.{name}".rpartition(".")
         suite.watch(getattr(importlib.import_module(module), name))
     sys.argv = [str(path)]
-    arguments = [str(path), "-q", "-p", "no:cacheprovider", f"--timeout={options.timeout}", "--timeout-method=signal"]
+    arguments = [str(path), "-qq", "--no-summary", "-p", "no:cacheprovider", f"--timeout={options.timeout}", "--timeout-method=signal"]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(path.parent):
         pytest.main([*arguments, "--tb=native", "-W", "ignore", f"--basetemp={folder}/t", "-k", options.k], plugins=[suite])
     if options.json:

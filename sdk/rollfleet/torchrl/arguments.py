@@ -28,7 +28,7 @@ def _flag(value: Any) -> bool | None:
 def _stragglers(value: Any) -> float | None:
     if value is not None and not 0.0 <= value <= 1.0:
         raise ValueError(f"preemptive_threshold must be between 0.0 and 1.0, got {value}.")
-    return None if value is None or value == 1 else float(value)
+    return None if value is None or value == 1 else max(float(value), 1e-9)  # 0: the first worker ends the round
 
 
 NATIVE: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {

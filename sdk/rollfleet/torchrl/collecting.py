@@ -23,6 +23,7 @@ from rollfleet.torchrl.environments import EnvForm
 from rollfleet.torchrl.signatures import bound
 from rollfleet.torchrl.trajectories import Trajectories
 
+CALL_S = 300.0  # for a worker's answer, which may finish a batch first
 NO_LAG = 1 << 52  # TorchRL's collectors drop no batch, however old its policy is
 
 
@@ -75,7 +76,7 @@ class FleetCollector(IterableDataset[Any]):
         if written is None:
             if self.trajs_per_batch is not None and self.replay_buffer is None:
                 warnings.warn(
-                    "traj_format is 'padded' by default, and will be 'cat' in torchrl v0.16: name it",
+                    "trajs_per_batch is set but traj_format is not: it is 'padded', and 'cat' from torchrl v0.16 on",
                     FutureWarning,
                     stacklevel=4,
                 )
@@ -230,7 +231,8 @@ class FleetCollector(IterableDataset[Any]):
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments one after the other. Returns the seed after the last one."""
         for worker in self._native.workers:
-            seed = self._native.call(worker, "env.set_seed", seed, static_seed=static_seed)[worker][0]
+            answers = self._native.call(worker, "env.set_seed", seed, static_seed=static_seed, timeout_s=CALL_S)
+            seed = answers[worker][0]
         self.reset()
         return seed
 
@@ -274,12 +276,13 @@ class FleetCollector(IterableDataset[Any]):
         if not len(args) == len(kwargs) == len(workers):
             raise ValueError(f"map_fn takes one entry of arguments for each of the {len(workers)} workers")
         found = [
-            self._native.call(worker, method_name, *args[n], **kwargs[n])[worker] for n, worker in enumerate(workers)
+            self._native.call(worker, method_name, *args[n], timeout_s=CALL_S, **kwargs[n])[worker]
+            for n, worker in enumerate(workers)
         ]
         return [each[0] if method_name.startswith("env.") else each for each in found]
 
     def _read(self, path: str) -> list[Any]:
-        found = self._native.call(None, path)
+        found = self._native.call(None, path, timeout_s=CALL_S)
         return [found[worker] for worker in sorted(found)]
 
     # --- in the background ---

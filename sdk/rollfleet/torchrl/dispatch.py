@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, Final
 
-import torchrl
 from torchrl.envs import EnvBase
+
+from rollfleet.torchrl.placement import present
+from rollfleet.torchrl.signatures import PLACE
 
 _BACKENDS: Final = ("direct", "process", "ray", "rpc", "distributed", "submitit")
 _SELECTORS: Final = ("backend", "backend_options", "num_collectors", "sync")
@@ -20,6 +22,7 @@ def dispatched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         ValueError: The arguments contradict each other.
     """
     from rollfleet.torchrl import DistributedCollector, MultiCollector, RayCollector, RPCCollector
+    from rollfleet.torchrl.processes import SpreadCollector
 
     if len(args) > 2:
         raise TypeError("Collector accepts at most create_env_fn and policy positionally.")
@@ -29,10 +32,10 @@ def dispatched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         raise TypeError("num_collectors must be a positive integer.")
     if count is not None and count < 1:
         raise ValueError("num_collectors must be a positive integer.")
-    on_fleet = any(kwargs.get(name) is not None for name in ("cluster", "job", "nats"))
+    moved = present().moves or any(kwargs.get(name) is not None for name in PLACE)
+    spread = moved and backend is None and count is None and sync is None
     if backend is None:
-        enclosing = getattr(torchrl, "get_service_backend", lambda: None)()
-        backend = enclosing or ("process" if count is not None or on_fleet else "direct")
+        backend = "process" if count is not None or spread else "direct"
     backend = _ALSO.get(backend, backend)
     if backend not in _BACKENDS:
         raise ValueError(f"Collector does not support backend={backend!r}. Expected one of {sorted(_BACKENDS)}.")
@@ -61,6 +64,7 @@ def dispatched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if backend == "submitit" and options.setdefault("launcher", rest.pop("launcher", "submitit")) != "submitit":
         raise ValueError("backend='submitit' requires launcher='submitit'.")
     target = {"process": MultiCollector, "ray": RayCollector, "rpc": RPCCollector}.get(backend, DistributedCollector)
+    target = SpreadCollector if spread else target
     known = signature(target).parameters
     general = signature(_generic()).parameters
     rest = {
@@ -68,8 +72,10 @@ def dispatched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for name, value in rest.items()
         if name in known or name not in general or value != general[name].default
     }
-    more = {"num_collectors": len(makes)} if backend == "ray" else {}
-    return target(makes, *args[1:], sync=bool(sync), **more, **options, **rest)
+    more: dict[str, Any] = {"num_collectors": len(makes)} if backend == "ray" else {}
+    if not spread:
+        more["sync"] = bool(sync)
+    return target(makes, *args[1:], **more, **options, **rest)
 
 
 def _generic() -> Any:

@@ -14,8 +14,9 @@ from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.collecting import NO_LAG, FleetCollector, device_of, env_kwargs
+from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector, device_of, env_kwargs
 from rollfleet.torchrl.environments import EnvForm, PreparedEnv, form_of
+from rollfleet.torchrl.placement import present
 from rollfleet.torchrl.policies import Acting, Copied, MadeOnWorker, with_spec
 from rollfleet.torchrl.signatures import signature_like
 
@@ -38,10 +39,11 @@ class WorkersCollector(FleetCollector):
     sync: bool
 
     def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
+        arguments |= present().of(arguments)
         if arguments["job"] is not None or arguments["nats"] is not None:
             return self._connect(arguments)
         keywords = native(arguments, processes=True)
-        makes = self._makes(arguments)
+        makes = present().spread(self._makes(arguments))
         count = self.num_workers = len(makes)
         if len(set(_listed(arguments["frames_per_batch"]))) > 1:
             raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
@@ -167,7 +169,7 @@ class WorkersCollector(FleetCollector):
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the policy, and the state of each worker's environment."""
         policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
-        found = self._native.call(None, "env.state_dict")
+        found = self._native.call(None, "env.state_dict", timeout_s=CALL_S)
         workers = {f"worker{worker}": {**policy, "env_state_dict": _tensors(found[worker][0])} for worker in found}
         return workers | super().state_dict()
 
@@ -176,7 +178,7 @@ class WorkersCollector(FleetCollector):
         for worker in self._native.workers:
             state = state_dict.get(f"worker{worker}", {})
             if state.get("env_state_dict"):
-                self._native.call(worker, "env.load_state_dict", state["env_state_dict"])
+                self._native.call(worker, "env.load_state_dict", state["env_state_dict"], timeout_s=CALL_S)
         first = state_dict.get("worker0", {})
         if isinstance(self.policy, nn.Module) and "policy_state_dict" in first:
             self.policy.load_state_dict(first["policy_state_dict"])
@@ -290,6 +292,20 @@ class AsyncCollector(MultiAsyncCollector):
 
     def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
         return [arguments["create_env_fn"]]
+
+
+class SpreadCollector(MultiSyncCollector):
+    """What a `Collector` becomes if it is told to collect elsewhere: each batch is on the policy's newest weights.
+
+    Its batches are `[workers, T]`, or `[workers * env.batch_size[0], ..., T]`: time stays whole along the last dimension.
+    """
+
+    def _shape_of(self, arguments: Mapping[str, Any], form: EnvForm) -> BatchShape:
+        return super()._shape_of({**arguments, "cat_results": 0 if form.batch_size else "stack"}, form)
+
+    def _check(self, arguments: dict[str, Any]) -> None:
+        super()._check(arguments)
+        self.update_at_each_batch = True  # in one process, the policy's new weights would be seen at once
 
 
 def _listed(value: Any) -> list[Any]:

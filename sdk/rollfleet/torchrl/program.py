@@ -2,13 +2,14 @@
 
 import runpy
 import sys
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torchrl.collectors
 import torchrl.collectors.distributed
 
 import rollfleet.torchrl as ours
+from rollfleet.torchrl.placement import Placement, place
 
 NAMES = ("Collector", "AsyncCollector", "MultiCollector", "MultiSyncCollector", "MultiAsyncCollector")
 DISTRIBUTED = ("DistributedCollector", "DistributedSyncCollector", "RPCCollector", "RayCollector")
@@ -40,17 +41,16 @@ def _replace(module: ModuleType, replaced: dict[type, type]) -> None:
             setattr(module, name, replaced[value])
 
 
-def run(program: str, args: list[str], defaults: dict[str, Any]) -> None:
+def run(program: str, args: list[str], placement: Placement) -> None:
     """Run a program as `__main__`, with these classes.
 
     Args:
         program: The path of a Python file.
         args: Its arguments.
-        defaults: Keyword arguments of collectors that the program does not pass.
+        placement: Where its collectors run.
     """
-    from rollfleet.torchrl.placement import place
-
     install()
-    place(defaults)
+    place(placement)
     sys.argv = [program, *args]
+    sys.path.insert(0, str(Path(program).resolve().parent))
     runpy.run_path(program, run_name="__main__")
