@@ -39,7 +39,7 @@ class FleetCollector(IterableDataset[Any]):
         """Start to collect. The arguments are those of TorchRL's class, and `cluster`, `job` and `nats`."""
         arguments = bound(self._signature, type(self).__name__, args, kwargs)
         self.closed = True
-        self._frames, self._iter, self._updates, self._begun = 0, -1, 0, False
+        self._frames, self._iter, self._updates, self._restored = 0, -1, 0, 0
         self._numbers: dict[int, int] = {}  # of updates, by the native version
         self._trajectories = Trajectories()
         self._fill: BackgroundFill | None = None
@@ -91,7 +91,6 @@ class FleetCollector(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over batches until `total_frames`. A second loop continues after the first one."""
-        self._begun = True
         try:
             yield from self.iterator() if self.trajs_per_batch is None else self._by_trajectories()
         except Exception:
@@ -133,7 +132,7 @@ class FleetCollector(IterableDataset[Any]):
         if self._form.device is not None and batch.device != self._form.device:
             batch = batch.to(self._form.device)
         if getattr(self, "track_policy_version", False):
-            number = torch.full(batch.shape, self._numbers.get(version, 0))
+            number = torch.full(batch.shape, self._numbers.get(version, self._restored))
             batch.set("policy_version", number).set(("next", "policy_version"), number.clone())
         batch = without_marks(batch, ids=self.track_traj_ids)
         if self.compact_obs:
@@ -352,7 +351,7 @@ class FleetCollector(IterableDataset[Any]):
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
         self._frames, self._iter = state_dict["frames"], state_dict["iter"]
-        self._updates = state_dict.get("policy_version") or 0
+        self._updates = self._restored = state_dict.get("policy_version") or 0
         if "fleet" in state_dict:
             self._native.load_state_dict(state_dict["fleet"])
 

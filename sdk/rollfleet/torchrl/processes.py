@@ -170,7 +170,8 @@ class WorkersCollector(FleetCollector):
         """Return counters, the policy, and the state of each worker's environment."""
         policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
         found = self._native.call(None, "env.state_dict", timeout_s=CALL_S)
-        workers = {f"worker{worker}": {**policy, "env_state_dict": _tensors(found[worker][0])} for worker in found}
+        own = policy | ({"policy_version": self.policy_version} if self.policy_version is not None else {})
+        workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
         return workers | super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
