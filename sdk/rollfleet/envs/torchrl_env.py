@@ -116,7 +116,7 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
     Args:
         env: An `EnvBase`.
         options: `max_frames_per_traj`, `step_count` and `is_init` of a job's `collect`.
-        policy: The policy. Its recurrent modules need `InitTracker` and primers.
+        policy: The policy. Its recurrent modules need `InitTracker` and primers, and some noise needs `InitTracker`.
 
     Raises:
         EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
@@ -131,10 +131,11 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
             f"StepCounter(max_steps={limit}) in its transforms"
         )
     wanted = [StepCounter(max_steps=limit)] if limit else [StepCounter()] if options["step_count"] else []
-    wanted += [InitTracker()] if options["is_init"] else []
-    if isinstance(policy, torch.nn.Module):
-        found = get_primers_from_module(policy, warn=False)
-        wanted += [] if found is None else [InitTracker(), *getattr(found, "transforms", (found,))]
+    modules = list(policy.modules()) if isinstance(policy, torch.nn.Module) else []
+    primers = get_primers_from_module(policy, warn=False, strict=False) if modules else None
+    reads_starts = any(getattr(module, "is_init_key", None) == "is_init" for module in modules)
+    wanted += [InitTracker()] if options["is_init"] or primers is not None or reads_starts else []
+    wanted += list(getattr(primers, "transforms", () if primers is None else (primers,)))
     for transform in wanted:
         present = {_parts(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
         if isinstance(transform, TensorDictPrimer):

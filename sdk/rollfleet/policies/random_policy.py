@@ -106,7 +106,7 @@ def random_policy(action_space: Any) -> Callable[..., object]:
         return RandomPolicy(action_space)
     from torchrl.modules import RandomPolicy as OfSpec
 
-    return OfSpec(action_space)  # type: ignore[no-any-return]
+    return OfSpec(None)  # type: ignore[no-any-return]  # the environment draws them
 
 
 def _bounds(space: ArraySpace) -> tuple[object, object]:

@@ -13,15 +13,14 @@ def tensordict_policy(policy: Any, env: Any) -> Callable[[Any], Any]:
 
     Args:
         policy: A TensorDictModule, or another callable with a TensorDict; a module or function of tensors, whose
-            parameters have the names of observations, or whose one parameter takes the one observation; None: random
-            actions.
+            parameters have the names of observations, or whose one parameter takes the one observation.
         env: The environment, an `EnvBase`.
 
     Raises:
         PolicyInvalid: Its parameters are not observations of the environment.
     """
-    if policy is None:
-        return env.rand_action  # type: ignore[no-any-return]
+    if type(policy).__name__ == "RandomPolicy" and policy.action_spec is None:
+        return env.rand_action  # type: ignore[no-any-return]  # it obeys masks of the environment
     if takes_tensordict(policy):
         return policy  # type: ignore[no-any-return]
     try:

@@ -219,10 +219,10 @@ class TensorDictRollout:
 
     def _ended(self, frame: Any) -> Tensor:
         """Return which environments' trajectories end with a frame, bool `[*batch size]`: of several agents, any."""
-        dims, found = frame.batch_dims, None
-        for key in self._done_keys:
-            flags = frame.get(key).flatten(dims).any(-1)
-            found = flags if found is None else found | flags
+        dims, (first, *others) = frame.batch_dims, self._done_keys
+        found: Tensor = frame.get(first).flatten(dims).any(-1)
+        for key in others:
+            found = found | frame.get(key).flatten(dims).any(-1)
         return found.cpu()
 
     def _identify(self, batch: Any, ended: NDArray[np.bool_]) -> None:
@@ -235,8 +235,7 @@ class TensorDictRollout:
             ids[:, start : t + 1] = self._ids[:, None]
             self._episodes.returns += reward[:, start : t + 1].sum(1)
             self._episodes.lengths += t + 1 - start
-            envs = ended[:, t].nonzero()[0] if t >= start else ended[:, t][:0]
-            if len(envs):
+            if t >= start and len(envs := ended[:, t].nonzero()[0]):
                 self._episodes.end(envs)
                 self._ids[envs] = self._trajectories.take(len(envs))
             start = t + 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
-from tests.sdk.collector.torchrl_envs import KINDS
+from tests.sdk.collector.torchrl_envs import KINDS, POLICIES
 
 from rollfleet.rollout.seeding import Seeds
 
@@ -92,12 +92,12 @@ def assert_renamed(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_equals_that_of_torchrls_collector(collect: "Collect", kind: str) -> None:
-    make = KINDS[kind]
-    expected = list(torchrls(make, resets=kind not in ACTIONS_DO_NOT_MATTER))
+    make, policy = KINDS[kind], POLICIES.get(kind)
+    expected = list(torchrls(make, policy, resets=kind not in ACTIONS_DO_NOT_MATTER))
     envs = math.prod(expected[0].shape[:-1])
     frames = T * envs * collect.alone.get("workers", collect.workers)  # of two processes, the first has their seeds
     with collect(
-        make, frames_per_batch=frames, num_envs=envs, total_frames=BATCHES * frames, **collect.alone
+        make, policy, frames_per_batch=frames, num_envs=envs, total_frames=BATCHES * frames, **collect.alone
     ) as collector:
         for batch, theirs in zip(collector, expected, strict=True):
             assert_equal(batch[:envs], rows_of(theirs))

@@ -121,7 +121,7 @@ def turns() -> Any:
     return PettingZooWrapper(tictactoe_v3.env(), use_mask=True)
 
 
-class Mortal(pettingzoo.ParallelEnv[str, Any, int]):
+class Mortal(pettingzoo.ParallelEnv):  # type: ignore[misc]
     """Three agents, of which one dies after each second step."""
 
     metadata: ClassVar[dict[str, Any]] = {"name": "mortal"}
@@ -163,7 +163,7 @@ def mortal() -> Any:
     return PettingZooWrapper(Mortal(), use_mask=True)
 
 
-class Telling(EnvBase):
+class Telling(EnvBase):  # type: ignore[misc]
     """An environment that observes text, in episodes of five frames."""
 
     def __init__(self) -> None:
@@ -209,3 +209,15 @@ KINDS: dict[str, Callable[[], Any]] = {
     "agents-that-die": mortal,
 }
 """A function that makes an environment, by its kind."""
+
+
+def first_legal(tensordict: Any) -> Any:
+    """Take the first action that the mask of each player allows."""
+    for player in ("player_1", "player_2"):
+        mask = tensordict.get((player, "action_mask"))
+        tensordict.set((player, "action"), mask.int().argmax(-1))
+    return tensordict
+
+
+POLICIES: dict[str, Callable[[Any], Any]] = {"agents-in-turns": first_legal}
+"""The policy of a kind whose random actions would be illegal; the others act at random."""

@@ -1,0 +1,221 @@
+"""Policies of TorchRL on its environments, in each place: what they act, and what of them reaches the batch."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
+from tests.sdk.collector.test_torchrl_envs import BATCHES, T, assert_equal, rows_of, torchrls
+from tests.sdk.collector.torchrl_envs import batched, cartpole, counted, vmas
+from torch import nn
+from torchrl.data import Bounded, OneHot
+from torchrl.envs import GymEnv
+from torchrl.modules import (
+    AdditiveGaussianModule,
+    EGreedyModule,
+    GRUModule,
+    LSTMModule,
+    MultiAgentMLP,
+    OneHotCategorical,
+    OrnsteinUhlenbeckProcessModule,
+    ProbabilisticActor,
+    QValueActor,
+    RandomPolicy,
+    TanhNormal,
+)
+
+import rollfleet
+from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL and the simulators
+
+TORQUE, SIDES = Bounded(-2.0, 2.0, (1,)), OneHot(2)
+
+
+def pendulum() -> Any:
+    return GymEnv("Pendulum-v1")
+
+
+def mean() -> Any:
+    return TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+
+
+def gaussian() -> Any:
+    net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
+    module = TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"])
+    return ProbabilisticActor(
+        module, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True, spec=TORQUE
+    )
+
+
+def categorical() -> Any:
+    module = TensorDictModule(nn.Linear(4, 2), in_keys=["observation"], out_keys=["logits"])
+    return ProbabilisticActor(module, in_keys=["logits"], distribution_class=OneHotCategorical)
+
+
+def greedy() -> Any:
+    actor = QValueActor(nn.Linear(4, 2), in_keys=["observation"], spec=SIDES)
+    return TensorDictSequential(actor, EGreedyModule(spec=SIDES, eps_init=0.5, annealing_num_steps=10))
+
+
+def noisy() -> Any:
+    return TensorDictSequential(mean(), AdditiveGaussianModule(spec=TORQUE))
+
+
+def drifting() -> Any:
+    return TensorDictSequential(mean(), OrnsteinUhlenbeckProcessModule(spec=TORQUE))
+
+
+def recurrent(kind: Any = LSTMModule, **keys: Any) -> Any:
+    core = kind(input_size=4, hidden_size=3, in_key="observation", out_key="hidden")
+    return TensorDictSequential(core, TensorDictModule(nn.Linear(3, 2), in_keys=["hidden"], out_keys=["action"]))
+
+
+class OfTensors(nn.Module):
+    """A policy that takes an observation by its name, and knows nothing of TensorDicts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(4, 2)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.net(observation)
+        return found
+
+
+def of_agents() -> Any:
+    net = MultiAgentMLP(16, 2, n_agents=2, centralized=False, share_params=True, depth=1, num_cells=8)
+    return TensorDictModule(net, in_keys=[("agents", "observation")], out_keys=[("agents", "action")])
+
+
+POLICIES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "mean": (pendulum, mean),
+    "gaussian": (pendulum, gaussian),
+    "categorical": (counted, categorical),
+    "greedy": (cartpole, greedy),
+    "noisy": (pendulum, noisy),
+    "drifting": (pendulum, drifting),
+    "lstm": (cartpole, recurrent),
+    "gru": (cartpole, lambda: recurrent(GRUModule)),
+    "of-tensors": (cartpole, OfTensors),
+    "of-agents": (vmas, of_agents),
+    "random": (cartpole, lambda: RandomPolicy(SIDES)),
+}
+
+
+NEED_TRANSFORMS = ("drifting", "lstm", "gru")
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_policy_acts_as_in_torchrls_collector(collect: "Collect", kind: str) -> None:
+    make, make_policy = POLICIES[kind]
+    policy = make_policy()
+    expected = list(torchrls(make, policy, auto_register_policy_transforms=kind in NEED_TRANSFORMS))
+    envs = rows_of(expected[0]).shape[0]
+    frames = T * envs * collect.alone.get("workers", collect.workers)
+    with collect(
+        make, policy, frames_per_batch=frames, num_envs=envs, total_frames=BATCHES * frames, **collect.alone
+    ) as collector:
+        for batch, theirs in zip(collector, expected, strict=True):
+            assert_equal(batch[:envs], rows_of(theirs))
+
+
+def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") -> None:
+    actor = QValueActor(nn.Linear(4, 2), in_keys=["observation"], spec=SIDES)
+    with torch.no_grad():
+        actor.module[0].module.bias.copy_(torch.tensor([100.0, 0.0]))
+    noise = EGreedyModule(spec=SIDES, eps_init=1.0, eps_end=0.0, annealing_num_steps=1)
+    frames = 16 * collect.workers
+    with collect(
+        cartpole, TensorDictSequential(actor, noise), frames_per_batch=frames, total_frames=2 * frames
+    ) as collector:
+        assert next(collector)["action"][..., 1].any()
+        noise.step(1)
+        assert not next(collector)["action"][..., 1].any()
+
+
+def test_random_frames_have_zeros_under_the_policys_own_keys(collect: "Collect") -> None:
+    frames = 8 * collect.workers
+    with collect(
+        pendulum, gaussian(), frames_per_batch=frames, total_frames=2 * frames, init_random_frames=frames
+    ) as collector:
+        first, second = collector
+    assert not first["loc"].any()
+    assert first["action"].any()
+    assert second["loc"].any()
+    assert set(first.keys(True, True)) == set(second.keys(True, True))
+
+
+def test_whole_trajectories_are_padded_under_a_mask(collect: "Collect") -> None:
+    with collect(counted, frames_per_batch=16, total_frames=64, trajs_per_batch=2) as collector:
+        batch = next(collector)
+    mask = batch["collector", "mask"]
+    assert mask.any(1).all()
+    assert (batch["step_count"].squeeze(-1)[mask] == torch.cat([torch.arange(int(each)) for each in mask.sum(1)])).all()
+    assert batch["next", "done"].squeeze(-1).sum(1).eq(1).all()
+
+
+def test_options_append_torchrls_transforms(collect: "Collect") -> None:
+    with collect(cartpole, frames_per_batch=16, total_frames=16, max_frames_per_traj=3, is_init=True) as collector:
+        batch = next(collector)
+    assert int(batch["next", "step_count"].max()) == 3
+    assert batch["next", "truncated"][batch["next", "step_count"] == 3].all()
+    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
+
+
+def test_num_envs_makes_a_batch_of_single_environments(collect: "Collect") -> None:
+    with collect(counted, frames_per_batch=24, total_frames=24, num_envs=3) as collector:
+        batch = next(collector)
+    assert batch.shape[0] == 3 * collect.workers
+    assert len(set(batch["collector", "traj_ids"][:, 0].tolist())) == batch.shape[0]
+
+
+def test_an_environment_object_collects_in_this_process() -> None:
+    with rollfleet.Collector(batched(), frames_per_batch=12, total_frames=12) as collector:
+        assert next(collector).shape == (3, 4)
+
+
+def test_evaluation_runs_whole_episodes(collect: "Collect") -> None:
+    evaluation = {"every": 1, "episodes": 2}
+    with collect(cartpole, categorical(), frames_per_batch=16, total_frames=64, evaluation=evaluation) as collector:
+        for _ in collector:
+            pass
+        found = collector.evaluations
+    assert all(each.mean_return == each.mean_length for each in found)
+
+
+class Wrong(GymEnv):  # type: ignore[misc]
+    """An environment whose observations are not those of its spec."""
+
+    def _step(self, tensordict: Any) -> Any:
+        raise ValueError("broken")
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "env", "keywords"),
+    [
+        (EnvironmentInvalid, r"batch size \[3\], but 1 are asked for; ask for 3", batched, {}),
+        (EnvironmentInvalid, "fails torchrl.envs.utils.check_env_specs: broken", lambda: Wrong("CartPole-v1"), {}),
+        (EnvironmentInvalid, "remove `reset_when_done`", cartpole, {"reset_when_done": False}),
+        (EnvironmentInvalid, "set_info_dict_reader", cartpole, {"info_keys": ("x",)}),
+        (EnvironmentInvalid, "has `step_count` already", counted, {"max_frames_per_traj": 5}),
+        (EnvironmentInvalid, "says backend: TorchRL; return an EnvBase", lambda: 5, {"backend": "torchrl"}),
+        (
+            PolicyInvalid,
+            "takes state, x, and the environment has the observations",
+            cartpole,
+            {"policy": lambda state, x: x},
+        ),
+        (JobInvalid, "num_envs is 2, but EnvBase has 3", batched(), {"num_envs": 2, "frames_per_batch": 8}),
+        (JobInvalid, "an EnvBase object cannot be moved", batched(), {"workers": 1, "frames_per_batch": 9}),
+    ],
+)
+def test_bad_input_is_one_error_that_says_what_to_write(
+    error: type[Exception], text: str, env: Any, keywords: dict[str, Any]
+) -> None:
+    with pytest.raises(error, match=text):
+        next(rollfleet.Collector(env, **{"frames_per_batch": 12} | keywords))
