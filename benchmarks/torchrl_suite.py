@@ -7,7 +7,7 @@ CHECKOUT is a checkout of pytorch/rl near the installed version. The figure is a
 own classes, make a collector, and read nothing private. A test *makes a collector* if a constructor of a collector's
 class of `torchrl.collectors` returns in the process of the test. It *reads something private* if its function, or a
 function, class or fixture of the same file that it names (and those that they name), has an attribute with one leading
-underscore of anything but `self` and `cls`, or a name from a module or with a name of `torchrl.collectors` that has one.
+underscore of anything but `self` and `cls`, or a name that has one from `torchrl.collectors` or its modules.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-NAMES = (
-    "Collector AsyncCollector MultiCollector MultiSyncCollector MultiAsyncCollector distributed.DistributedCollector "
-    "distributed.DistributedSyncCollector distributed.RPCCollector distributed.RayCollector"
-).split()
+_NAMES = """
+Collector AsyncCollector MultiCollector MultiSyncCollector MultiAsyncCollector distributed.DistributedCollector
+distributed.DistributedSyncCollector distributed.RPCCollector distributed.RayCollector
+"""
 
 
 class PrivateNames:
@@ -101,7 +101,10 @@ class Suite:
             if report.when == "teardown" and test["outcome"] != "passed":
                 return
             lines = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).splitlines()
-            test |= {"outcome": report.outcome, "why": next((line for line in reversed(lines) if line.strip()), "")[:400]}
+            test |= {
+                "outcome": report.outcome,
+                "why": next((line for line in reversed(lines) if line.strip()), "")[:400],
+            }
             print(f"\n{report.outcome} {report.nodeid.partition('::')[2]}: {test['why'][:200]}", flush=True)
             test["trace"] = "\n".join(lines[-60:]) if report.outcome == "failed" else ""
 
@@ -123,22 +126,37 @@ def main() -> None:
 
         install()
     suite = Suite(PrivateNames(path))
-    for name in NAMES:
+    for name in _NAMES.split():
         module, _, name = f"torchrl.collectors.{name}".rpartition(".")
         suite.watch(getattr(importlib.import_module(module), name))
     sys.argv = [str(path)]
-    arguments = [str(path), "-qq", "--no-summary", "-p", "no:cacheprovider", f"--timeout={options.timeout}", "--timeout-method=signal"]
+    arguments = [
+        str(path),
+        "-qq",
+        "--no-summary",
+        "-p",
+        "no:cacheprovider",
+        f"--timeout={options.timeout}",
+        "--timeout-method=signal",
+    ]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(path.parent):
-        pytest.main([*arguments, "--tb=native", "-W", "ignore", f"--basetemp={folder}/t", "-k", options.k], plugins=[suite])
+        pytest.main(
+            [*arguments, "--tb=native", "-W", "ignore", f"--basetemp={folder}/t", "-k", options.k], plugins=[suite]
+        )
     if options.json:
         options.json.write_text(json.dumps(suite.tests, indent=1))
     print(dict(Counter(test["outcome"] for test in suite.tests.values())), "of all")
     reference = json.loads(options.reference.read_text()) if options.reference else suite.tests
     counted = {
-        name for name, test in reference.items() if test["outcome"] == "passed" and test["makes"] and not test["private"]
+        name
+        for name, test in reference.items()
+        if test["outcome"] == "passed" and test["makes"] and not test["private"]
     }
     outcomes = Counter(suite.tests.get(name, {"outcome": "not run"})["outcome"] for name in counted)
-    print(dict(outcomes), f"of the {len(counted)} that pass with TorchRL's classes, make a collector, read nothing private")
+    print(
+        dict(outcomes),
+        f"of the {len(counted)} that pass with TorchRL's classes, make a collector, read nothing private",
+    )
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ import torch
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
-
 KEEPS_SEEDS = "rollfleet_keeps_seeds"
-"""An attribute of an `EnvBase` that is true: neither it nor torch's generator is seeded, and both continue as they are."""
+"""An attribute of an `EnvBase` that is true if neither it nor torch's generator is seeded: both go on as they are."""
 
 
 def is_torchrl(env: object) -> bool:

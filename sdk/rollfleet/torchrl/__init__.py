@@ -15,7 +15,7 @@ from rollfleet.torchrl.processes import AsyncCollector, MultiAsyncCollector, Mul
 from rollfleet.torchrl.single import Collector
 
 SyncDataCollector = Collector
-aSyncDataCollector = AsyncCollector  # noqa: N816 (TorchRL's name)
+aSyncDataCollector = AsyncCollector
 MultiSyncDataCollector = MultiSyncCollector
 MultiaSyncDataCollector = MultiAsyncCollector
 DistributedDataCollector = DistributedCollector

@@ -42,15 +42,16 @@ NATIVE: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 }
 """The argument, its name in `rollfleet.Collector`, and its value there; None: not given."""
 
-HERE: Final = frozenset(
-    "auto_register_policy_transforms backend backend_options cat_results cluster collector_class collector_kwargs "
-    "compact_obs compile_policy create_env_fn create_env_kwargs cudagraph_policy device env_device frames_per_batch "
-    "init_fn job max_frames_per_traj max_weight_update_interval nats num_collectors num_workers "
-    "num_workers_per_collector policy policy_device policy_factory post_collect_hook postproc pre_collect_hook "
-    "remote_configs replay_buffer reset_when_done split_trajs storing_device sync total_frames track_policy_version "
-    "track_traj_ids traj_format trajs_per_batch trajs_per_write trust_policy update_after_each_batch "
-    "update_at_each_batch update_interval weight_recv_schemes weight_sync_schemes weight_updater worker_idx".split()
-)
+_HERE: Final = """
+auto_register_policy_transforms backend backend_options cat_results cluster collector_class collector_kwargs
+compact_obs compile_policy create_env_fn create_env_kwargs cudagraph_policy device env_device frames_per_batch
+init_fn job max_frames_per_traj max_weight_update_interval nats num_collectors num_workers
+num_workers_per_collector policy policy_device policy_factory post_collect_hook postproc pre_collect_hook
+remote_configs replay_buffer reset_when_done split_trajs storing_device sync total_frames track_policy_version
+track_traj_ids traj_format trajs_per_batch trajs_per_write trust_policy update_after_each_batch
+update_at_each_batch update_interval weight_recv_schemes weight_sync_schemes weight_updater worker_idx
+"""
+HERE: Final = frozenset(_HERE.split())
 """Arguments that this package carries out."""
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {

@@ -84,7 +84,6 @@ def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:
         return batch.exclude("collector")
     collector = batch.get("collector")
     if is_tensor_collection(collector):
-        for key in (VERSION[1], MASK[1]):
-            if key in collector.keys() and (key == VERSION[1] or collector.get(key).all()):
-                batch = batch.exclude(("collector", key), inplace=True)
+        full = MASK in batch.keys(True) and bool(collector.get(MASK[1]).all())
+        batch = batch.exclude(VERSION, *[MASK] if full else [], inplace=True)
     return batch

@@ -34,6 +34,12 @@ class FleetCollector(IterableDataset[Any]):
     """
 
     _signature: ClassVar[Signature]
+    policy: Any
+    postproc: Callable[[Any], Any] | None
+    requested_frames_per_batch: int
+    reset_at_each_iter: bool
+    pre_collect_hook: Callable[[], object] | None
+    post_collect_hook: Callable[[Any], object] | None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Start to collect. The arguments are those of TorchRL's class, and `cluster`, `job` and `nats`."""
@@ -128,7 +134,9 @@ class FleetCollector(IterableDataset[Any]):
             raise RuntimeError(str(error)) from error
         version = int(batch.get(("collector", "policy_version")).max())
         batch = self._shape.of(batch)
-        self._frames += int((batch.get(("collector", "traj_ids")) >= 0).sum()) if self._shape.preempts else batch.numel()
+        self._frames += (
+            int((batch.get(("collector", "traj_ids")) >= 0).sum()) if self._shape.preempts else batch.numel()
+        )
         if self._form.device is not None and batch.device != self._form.device:
             batch = batch.to(self._form.device)
         if getattr(self, "track_policy_version", False):
@@ -165,8 +173,8 @@ class FleetCollector(IterableDataset[Any]):
                     self.replay_buffer.extend(self._trajectories.take(count, cat=True))
                 yield None
                 continue
-            while len(self._trajectories) >= self.trajs_per_batch:
-                yield self._trajectories.take(self.trajs_per_batch, cat=self.traj_format == "cat")
+            while len(self._trajectories) >= (count := int(self.trajs_per_batch or 1)):
+                yield self._trajectories.take(count, cat=self.traj_format == "cat")
 
     # --- weights ---
 
@@ -399,6 +407,3 @@ def env_kwargs(written: Any, workers: int) -> list[Mapping[str, Any]]:
 def device_of(*written: Any) -> torch.device | None:
     """Return the first device that was written."""
     return next((torch.device(each) for each in written if each is not None), None)
-
-
-Hook = Callable[..., object]

@@ -1,4 +1,4 @@
-"""TorchRL's collectors over several machines. Here their workers are processes of this machine, or pods with `cluster=`.
+"""TorchRL's collectors over several machines: here their workers are processes, or pods with `cluster=`.
 
 There is no Ray, no RPC and no torch.distributed: launchers, ports and backends have no effect.
 """
@@ -153,9 +153,7 @@ class RayCollector(DistributedCollector):
         """Stop all workers."""
         self.shutdown()
 
-    def shutdown(  # type: ignore[override]
-        self, timeout: float | None = None, shutdown_ray: bool = False, raise_on_error: bool = True
-    ) -> None:
+    def shutdown(self, timeout: float | None = None, shutdown_ray: bool = False, raise_on_error: bool = True) -> None:
         """Stop all workers. There is no Ray to shut down."""
         super().shutdown(timeout=timeout, raise_on_error=raise_on_error)
 
@@ -183,5 +181,3 @@ def pod_resources(config: Mapping[str, Any]) -> dict[str, Any]:
             raise JobInvalid(f"`remote_configs`: a pod has whole GPUs, and num_gpus is {value}")
         found[names[name]] = str(int(value)) if name == "memory" else int(value) if value == int(value) else value
     return found
-
-

@@ -109,7 +109,11 @@ class WorkersCollector(FleetCollector):
         self.requested_frames_per_batch = spec.steps_per_batch * spec.env.num_envs * (spec.workers if self.sync else 1)
         sizes = torch.Size([spec.env.num_envs] if spec.env.num_envs > 1 else [])
         form = EnvForm(sizes, device_of(arguments["storing_device"]), ())
-        return collector, form, BatchShape(sizes, self.num_workers if self.sync else None, str(spec.collect.cat_results))
+        return (
+            collector,
+            form,
+            BatchShape(sizes, self.num_workers if self.sync else None, str(spec.collect.cat_results).lower()),
+        )
 
     def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the function of each worker's environment."""
@@ -298,7 +302,7 @@ class AsyncCollector(MultiAsyncCollector):
 class SpreadCollector(MultiSyncCollector):
     """What a `Collector` becomes if it is told to collect elsewhere: each batch is on the policy's newest weights.
 
-    Its batches are `[workers, T]`, or `[workers * env.batch_size[0], ..., T]`: time stays whole along the last dimension.
+    Its batches are `[workers, T]`, or `[workers * env.batch_size[0], ..., T]`: time stays along the last dimension.
     """
 
     def _shape_of(self, arguments: Mapping[str, Any], form: EnvForm) -> BatchShape:
@@ -326,5 +330,3 @@ def _tensors(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _tensors(each) for key, each in value.items()}
     return torch.as_tensor(value) if hasattr(value, "__array__") else value
-
-

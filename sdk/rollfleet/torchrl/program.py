@@ -13,10 +13,7 @@ from rollfleet.torchrl.placement import Placement, place
 
 NAMES = ("Collector", "AsyncCollector", "MultiCollector", "MultiSyncCollector", "MultiAsyncCollector")
 DISTRIBUTED = ("DistributedCollector", "DistributedSyncCollector", "RPCCollector", "RayCollector")
-OLD_NAMES = (
-    "SyncDataCollector aSyncDataCollector MultiSyncDataCollector MultiaSyncDataCollector DistributedDataCollector "
-    "DistributedSyncDataCollector RPCDataCollector"
-).split()
+OLD_NAMES = [name for name in ours.__all__ if "DataCollector" in name]
 
 
 def install() -> None:
@@ -24,9 +21,9 @@ def install() -> None:
 
     Its own classes are not changed, and stay where TorchRL derives from them.
     """
-    replaced: dict[type, type] = {
-        getattr(torchrl.collectors, name): getattr(ours, name) for name in NAMES
-    } | {getattr(torchrl.collectors.distributed, name): getattr(ours, name) for name in DISTRIBUTED}
+    replaced: dict[type, type] = {getattr(torchrl.collectors, name): getattr(ours, name) for name in NAMES} | {
+        getattr(torchrl.collectors.distributed, name): getattr(ours, name) for name in DISTRIBUTED
+    }
     for name, module in list(sys.modules.items()):
         if name.startswith("torchrl.") and isinstance(module, ModuleType):
             _replace(module, replaced)

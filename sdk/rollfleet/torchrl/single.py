@@ -116,7 +116,7 @@ class Collector(FleetCollector):
         list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Any]:
         """Call a method of this collector, by its path, with each of the arguments."""
-        count = len(list_of_args or list_of_kwargs or [()])
+        count = len(list_of_args) if list_of_args else len(list_of_kwargs or [{}])
         args, kwargs = list_of_args or [()] * count, list_of_kwargs or [{}] * count
         if len(args) != len(kwargs):
             raise ValueError(f"list_of_args and list_of_kwargs must have the same length: {len(args)}, {len(kwargs)}")
@@ -146,5 +146,3 @@ class Collector(FleetCollector):
     def _close(self, close_env: bool) -> None:
         super()._close(close_env)
         del self.env
-
-

@@ -60,4 +60,4 @@ class Trajectories:
         for index, each in enumerate(taken):
             taken[index] = each.copy().set(_MASK, torch.ones(each.shape[0], dtype=torch.bool, device=each.device))
         padded: Any = pad_sequence(taken, pad_dim=0)
-        return padded  # type: ignore[no-any-return]
+        return padded
