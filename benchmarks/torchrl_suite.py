@@ -70,7 +70,8 @@ class PrivateNames:
 class Suite:
     """A plugin of pytest that counts outcomes, and notes which tests make a collector."""
 
-    def __init__(self, private: PrivateNames) -> None:
+    def __init__(self, private: PrivateNames, file: Path | None) -> None:
+        self._file = file
         self.tests: dict[str, dict[str, Any]] = {}
         self._private, self._now = private, ""
 
@@ -92,6 +93,11 @@ class Suite:
         self._now = test
         private = self._private.reads(test.partition("[")[0])
         self.tests[test] = {"outcome": "passed", "makes": False, "private": private, "why": ""}
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Write what is known: a run may be cut."""
+        if self._file is not None:
+            self._file.write_text(json.dumps(self.tests, indent=1))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the outcome."""
@@ -125,7 +131,7 @@ def main() -> None:
         from rollfleet.torchrl.program import install
 
         install()
-    suite = Suite(PrivateNames(path))
+    suite = Suite(PrivateNames(path), options.json and options.json.resolve())
     for name in _NAMES.split():
         module, _, name = f"torchrl.collectors.{name}".rpartition(".")
         suite.watch(getattr(importlib.import_module(module), name))
@@ -143,8 +149,6 @@ def main() -> None:
         pytest.main(
             [*arguments, "--tb=native", "-W", "ignore", f"--basetemp={folder}/t", "-k", options.k], plugins=[suite]
         )
-    if options.json:
-        options.json.write_text(json.dumps(suite.tests, indent=1))
     print(dict(Counter(test["outcome"] for test in suite.tests.values())), "of all")
     reference = json.loads(options.reference.read_text()) if options.reference else suite.tests
     counted = {

@@ -88,6 +88,7 @@ class TensorDictRollout:
         self._stream = TorchStream(seeds.torch, self._device)
         self._seeded, self._started = 0, False
         self._carrier: Any = None
+        self._next_outputs: dict[Any, Tensor] = {}
         self._open: list[list[TensorDict]] = [[] for _ in range(self._num_envs)]
         self._whole: deque[TensorDict] = deque()
 
@@ -167,6 +168,8 @@ class TensorDictRollout:
             if t and stop is not None and stop():
                 break
             frame, carrier = step(act(carrier))
+            if random_actions:
+                self._complete(frame, carrier)
             frames.append(frame)
             ends.append(ended(frame))  # at once: some environments write into the same flags again
         self._carrier = carrier
@@ -208,6 +211,18 @@ class TensorDictRollout:
             value = shown.get(key, None)
             if isinstance(value, Tensor) and carrier.get(key, None) is None:
                 carrier.set(key, torch.zeros_like(value))
+        self._next_outputs = {
+            key: torch.zeros_like(shown.get(key))
+            for key in getattr(self._act, "out_keys", ())
+            if isinstance(key, tuple) and key[0] == "next" and isinstance(shown.get(key, None), Tensor)
+        }
+
+    def _complete(self, frame: Any, carrier: Any) -> None:
+        """Put zeros where the policy would have written what comes next."""
+        for key, value in self._next_outputs.items():
+            if frame.get(key, None) is None:
+                frame.set(key, value)
+                carrier.set(key[1:], value)
 
     def _called(self, carrier: Any) -> Any:
         """Return the TensorDict with the policy's outputs."""
