@@ -4,12 +4,14 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from tests.held import left_threads
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
@@ -69,6 +71,14 @@ def _signal_handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _ends_its_threads() -> Iterator[None]:
+    """Fails a test that leaves a thread of ours: it would be in the way of another."""
+    before = set(threading.enumerate())
+    yield
+    assert left_threads(before) == []
 
 
 @pytest.fixture(scope="session")
