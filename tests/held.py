@@ -20,20 +20,22 @@ def held() -> set[object]:
     return {*threading.enumerate(), *descriptors(), *named_memory(), *children}
 
 
-def descriptors() -> set[tuple[int, str, int]]:
-    """Return each open descriptor: its number, what it leads to, and the inode, so that a reused number differs."""
+def descriptors() -> set[tuple[int, int, int]]:
+    """Return each open descriptor: its number, and the device and inode, so that a reused number differs."""
     found = set()
-    for number in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/dev/fd"):
         try:
-            found.add((int(number), os.readlink(f"/proc/self/fd/{number}"), os.fstat(int(number)).st_ino))
+            status = os.fstat(int(name))
         except OSError:  # of the listing itself, or closed since
             continue
+        found.add((int(name), status.st_dev, status.st_ino))
     return found
 
 
 def named_memory() -> set[str]:
     """Return the files in /dev/shm that this process maps. Other processes' files are there, too."""
-    paths = {line.partition("/")[2] for line in Path("/proc/self/maps").read_text().splitlines()}
+    maps = Path("/proc/self/maps")  # other systems than Linux have neither
+    paths = {line.partition("/")[2] for line in maps.read_text().splitlines()} if maps.exists() else set()
     return {f"/{path}" for path in paths if path.startswith("dev/shm/") and not path.endswith("(deleted)")}
 
 

@@ -15,8 +15,9 @@ import psutil
 import pytest
 from tests.held import held
 from tests.job_server import actor_critic
+from tests.waiting import wait_until
 
-from rollfleet import Collector
+from rollfleet import Collector, ReplayBuffer
 from rollfleet.errors import JobEnded
 from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.testing import CountingEnv
@@ -72,6 +73,18 @@ def test_many_collectors_in_turn_leave_nothing_behind() -> None:
     for _ in range(10):
         with collector(workers=1) as frames:
             next(frames)
+    assert held() <= before
+
+
+def test_shutdown_waits_for_no_batch_of_a_buffer_that_is_filled() -> None:
+    """Workers that leave begin no round: the batch under way may never come."""
+    with collector() as frames:
+        next(frames)
+    before = held()
+    for _ in range(5):
+        with collector(mode="sync", replay_buffer=ReplayBuffer(1000)) as frames:
+            frames.start()
+            wait_until(lambda: frames.frames > 0)
     assert held() <= before
 
 
