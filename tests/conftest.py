@@ -40,8 +40,15 @@ SHARED = ("tests/cluster/", "tests/control/api_server/", "tests/sdk/cluster/")
 """Folders whose tests share a server that takes long to start; the longest first."""
 
 
+NEEDS_A_CLUSTER = {"api_server", "cluster", "helm"}
+"""Fixtures whose tests get the mark `cluster`."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: the folders in `SHARED`, then the modules that have a slow test."""
+    """Mark what needs a cluster. Begin with what takes longest: `SHARED`, then the modules that have a slow test."""
+    for item in items:
+        if not NEEDS_A_CLUSTER.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
     slow = {each.path for each in items if each.get_closest_marker("slow")}
 
     def order(item: pytest.Item) -> tuple[int, bool]:

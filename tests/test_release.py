@@ -94,6 +94,7 @@ def test_the_plugin_names_the_command_that_installs_what_it_needs(plugin: Path) 
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.cluster
 def test_the_packaged_chart_has_the_images_of_its_registry(repository: Path, tmp_path: Path) -> None:
     tools = os.pathsep.join([os.environ["PATH"], os.environ.get("KUBEBUILDER_ASSETS", "")])
     if not (helm := shutil.which("helm", path=tools)):
