@@ -40,8 +40,8 @@ SHARED = ("tests/cluster/", "tests/control/api_server/", "tests/sdk/cluster/")
 """Folders whose tests share a server that takes long to start; the longest first."""
 
 
-NEEDS_A_CLUSTER = {"api_server", "cluster", "helm"}
-"""Fixtures whose tests get the mark `cluster`."""
+NEEDS_A_CLUSTER = {"api_server", "helm"}
+"""Fixtures whose tests get the mark `cluster`; in other folders a module has it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
