@@ -4,12 +4,14 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from tests.held import left_threads
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
@@ -38,8 +40,15 @@ SHARED = ("tests/cluster/", "tests/control/api_server/", "tests/sdk/cluster/")
 """Folders whose tests share a server that takes long to start; the longest first."""
 
 
+NEEDS_A_CLUSTER = {"api_server", "helm"}
+"""Fixtures whose tests get the mark `cluster`; in other folders a module has it."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest: the folders in `SHARED`, then the modules that have a slow test."""
+    """Mark what needs a cluster. Begin with what takes longest: `SHARED`, then the modules that have a slow test."""
+    for item in items:
+        if not NEEDS_A_CLUSTER.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
     slow = {each.path for each in items if each.get_closest_marker("slow")}
 
     def order(item: pytest.Item) -> tuple[int, bool]:
@@ -69,6 +78,14 @@ def _signal_handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def _ends_its_threads() -> Iterator[None]:
+    """Fails a test that leaves a thread of ours: it would be in the way of another."""
+    before = set(threading.enumerate())
+    yield
+    assert left_threads(before) == []
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 import gymnasium
+import torch
 from tests.waiting import wait_until
+from torch import nn
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
@@ -154,6 +156,17 @@ def actor_critic() -> ActorCritic:
     """Return a policy for the environment of `Server.provision`."""
     env = gymnasium.make("CartPole-v1")
     return ActorCritic(env.observation_space, env.action_space)
+
+
+def always(policy: ActorCritic, action: int) -> ActorCritic:
+    """Return parameters with which the policy takes this action on every observation, under `exploration: Mode`."""
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.zero_()
+        head = policy.actor[-1]
+        assert isinstance(head, nn.Linear)
+        head.bias[action] = 1.0
+    return policy
 
 
 def deafen(link: Link) -> None:

@@ -98,6 +98,8 @@ class Control:
         seeding: Number of times that this learner has set the seed. On a new number workers recreate their episodes.
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
+        resumed: The version that this session continues from. A later one is this learner's own: an earlier learner,
+            not yet aware of its successor, may have sent other weights under the same number.
         steps: T of this round in sync mode, which depends on the number of its workers; 0: as in the job.
         own_weights: The learner has no policy and sends weights only on request: until then, workers use the policy as
             its factory made it.
@@ -115,6 +117,7 @@ class Control:
     static_seed: bool = False
     seeding: Count = 0
     origin: Count = 0
+    resumed: Count = 2**63 - 1
     steps: Count = 0
     own_weights: bool = False
     call: Call | None = None
@@ -152,7 +155,7 @@ class BatchMeta:
     """The description of a batch, besides its tensors and its identity.
 
     Attributes:
-        session: Session of the learner that asked for it.
+        session: Session of the learner that asked for it; in async mode, of the one that sent the weights.
         round: Its round (0 in async mode).
         version: Version of the weights in every frame.
         frames: Number of frames.

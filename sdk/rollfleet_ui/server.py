@@ -1,6 +1,7 @@
 """The page over HTTP: its files, and the JSON under `/api/v1`. It only reads."""
 
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -69,7 +70,7 @@ async def served(app: web.Application, *, port: int, host: str | None = "127.0.0
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            cause = str(error).rpartition(": ")[2]
+            cause = os.strerror(error.errno or 0).lower()  # asyncio's text has more in it, by its version
             raise OSError(error.errno, f"port {port}: {cause}; write another port, or 0 for a free one") from error
         yield int(runner.addresses[0][1])
     finally:

@@ -46,12 +46,13 @@ class Admission:
         self._round = number
         self._in_round.clear()
 
-    def admit(self, arrival: Arrival, *, version: int) -> bool:
+    def admit(self, arrival: Arrival, *, version: int, replaced: bool = False) -> bool:
         """Whether this arrival is for the learner. Counts it if not.
 
         Args:
             arrival: A worker's batch.
             version: The newest version that was sent to that worker.
+            replaced: Whether another learner's weights of the same number acted.
         """
         worker, incarnation, process = arrival.worker, arrival.incarnation, arrival.meta.process
         if not self._duplicates.add(worker, incarnation, arrival.sequence, process=process):
@@ -59,7 +60,7 @@ class Admission:
             return False
         if self._sync:
             return self._admit_to_round(arrival)
-        if version - arrival.meta.version > self.max_lag and arrival.meta.version > 0:
+        if replaced or (version - arrival.meta.version > self.max_lag and arrival.meta.version > 0):
             self.stale += 1
             return False
         return True

@@ -42,7 +42,7 @@ class Broadcaster:
         self._layout: Layout | None = None
         self._last: Tensor | None = None  # the bytes sent last; valid until the next snapshot
         self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
-        self._for_all = version
+        self._for_all = self._resumed = version
         self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
         self._passes_on = False  # whether an outer collector numbers the versions
         self.version = version
@@ -82,6 +82,14 @@ class Broadcaster:
         """Count a batch that was yielded."""
         if self._batches is not None:
             self._batches += 1
+
+    def has_sent(self, version: int) -> bool:
+        """Whether this learner itself has sent a version, to whichever workers."""
+        return self._resumed < version <= max(self._for_all, *self._for_some.values(), 0)
+
+    def pass_over(self, version: int) -> None:
+        """Number the next version after this one, which an earlier learner has sent."""
+        self.version = max(self.version, version)
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""

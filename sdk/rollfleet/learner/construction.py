@@ -295,7 +295,7 @@ def _check_envs(envs: Sequence[Any], job: CollectorJobSpec, *, inline: bool) -> 
             if job.evaluation is not None:
                 raise JobInvalid("env: `evaluation` needs environments of its own; pass a function that makes them")
             if count != spec.num_envs:
-                raise JobInvalid(f"num_envs is {spec.num_envs}, but {kind.partition(' ')[2]} has {count}")
+                raise JobInvalid(f"num_envs is {spec.num_envs}, but the {kind.split()[1]} has {count}")
             if spec.vectorization is not Vectorization.SYNC or spec.processes:
                 raise JobInvalid(f"env: {kind} steps itself; remove `vectorization` and `env_processes`")
         elif not isinstance(env, str) and not callable(env):
@@ -321,7 +321,7 @@ def _check_kwargs(kwargs: Sequence[Any], envs: Sequence[Any]) -> None:
                 f"`env_kwargs` must map names of keyword arguments to values; {shown(wrong[0])} is no name"
             )
         if each and any(_envs_in(env) is not None for env in envs):
-            raise JobInvalid("env: this object has its arguments already; remove `env_kwargs`")
+            raise JobInvalid("env: a VectorEnv or EnvBase object has its arguments already; remove `env_kwargs`")
 
 
 def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:

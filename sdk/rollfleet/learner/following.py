@@ -58,6 +58,9 @@ class FollowedWeights(Broadcaster):
             self._load(models)
         return self.send()
 
+    def pass_over(self, version: int) -> None:
+        """Do nothing: rank 0 numbers the versions."""
+
     def continue_from(self, version: int) -> None:
         """Do nothing: rank 0 numbers the versions."""
 
@@ -84,7 +87,12 @@ class Follower(Gatherer):
         self._warned_s = 0.0
 
     def is_over(self) -> bool:
-        """Whether rank 0 has completed the job, in a session that was not complete when this rank connected."""
+        """Whether rank 0 has completed the job, in a session that was not complete when this rank connected.
+
+        Also whether this process has.
+        """
+        if self.phase is LearnerPhase.COMPLETE:
+            return True
         control = self._leader.leader_control()
         if control is None or control.phase is not LearnerPhase.COMPLETE:
             return False

@@ -50,19 +50,15 @@ class Gatherer:
         self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
     ) -> None:
         self._transport, self._job, self._weights, self._tally = transport, job, weights, tally
-        self._manual = manual
+        self._manual, self._quota = manual, tally.quota
         self._unacknowledged: list[Arrival] = []  # handed over
         self._sync = job.spec.mode is Mode.SYNC
-        self._session, self._rank = transport.resumed.session, transport.rank
-        self._peers = transport.peers
+        self._session, self._rank, self._peers = transport.resumed.session, transport.rank, transport.peers
         self._control: Control | None = None  # the last one sent
         self._call: Call | None = None
-        self._checked_s = time.monotonic()
+        self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
-        self._waited_s = 0.0
-        self._quota = tally.quota
-        self._steps = 0  # T of the open round
-        self._opened = False  # whether this session has opened a round
+        self._steps, self._opened = 0, False  # T of the open round; whether this session has opened one
         self._round: Round | None = None  # the open one
         self._ready: list[Arrival] = []  # and not handed over
         self.shape: RoundShape | None = None
@@ -100,8 +96,8 @@ class Gatherer:
             self._wait_for_peers()
 
     def is_over(self) -> bool:
-        """Whether the learner, with all its ranks, has `totalFrames`."""
-        return 0 < self.job.spec.collect.total_frames <= self._all_frames()
+        """Whether no batch is to come: the learner, with all its ranks, has `totalFrames`, or has completed the job."""
+        return self.phase is LearnerPhase.COMPLETE or 0 < self.job.spec.collect.total_frames <= self._all_frames()
 
     def hand_over(self, arrivals: list[Arrival]) -> None:
         """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
@@ -135,6 +131,7 @@ class Gatherer:
             static_seed=run_state.static_seed,
             seeding=run_state.seeding,
             origin=run_state.origin,
+            resumed=self._transport.resumed.version,
             steps=self._steps,
             own_weights=not self._weights.has_policy,
             call=self._call,
@@ -233,7 +230,7 @@ class Gatherer:
             waited_s=self._waited(),
             waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
-            completed=self.is_over(),
+            completed=0 < self.job.spec.collect.total_frames <= self._all_frames(),
             workers=dict(sorted(statuses.items())),
         )
 
@@ -253,8 +250,7 @@ class Gatherer:
             self._round = self._open_round()
         if self._control is None or self._control.round != run_state.round:
             self.direct()
-        round_ = self._round
-        silent_s = 0.0
+        round_, silent_s = self._round, 0.0
         # Without members, others may join. Workers of other ranks stop only when this rank closes the round.
         while round_.missing or not round_.fragments or self._must_close():
             closing = round_.has_enough and run_state.closed < run_state.round
@@ -266,6 +262,8 @@ class Gatherer:
             if (arrival := self._next(timeout_s)) is not None:
                 round_.add(arrival)
                 silent_s = 0.0
+            elif self.phase is LearnerPhase.COMPLETE:  # in another thread: workers leave
+                return []
             elif (silent_s := silent_s + timeout_s) < CHECK_WORKERS_S:
                 pass  # a fragment of a worker that left may still be on its way
             elif round_.fragments:
@@ -355,12 +353,14 @@ class Gatherer:
                 pass  # Ctrl-C is raised here, where no arrival can be lost
             wait_s = min(left_s, CTRL_C_S)
             if (arrival := self._transport.receive(timeout_s=wait_s)) is None:
-                if (left_s := left_s - wait_s) <= 0:
+                if (left_s := left_s - wait_s) <= 0 or self.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
             # A stored batch was new enough when its worker wrote it.
             version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
-            if self.admission.admit(arrival, version=version):
+            self._weights.pass_over(arrival.meta.version)
+            replaced = arrival.meta.session < self._session and self._weights.has_sent(arrival.meta.version)
+            if self.admission.admit(arrival, version=version, replaced=replaced):
                 return arrival
             self._transport.take(arrival)
             self._report()

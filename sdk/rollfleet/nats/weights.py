@@ -116,7 +116,7 @@ class NatsWeightsInbox:
                 continue
             else:
                 self._finished = (manifest.session, manifest.version)
-                self._newest = Weights(version=manifest.version, data=data)
+                self._newest = Weights(version=manifest.version, session=manifest.session, data=data)
             with self._changed:
                 self._changed.notify_all()
 

@@ -159,7 +159,7 @@ class InlineTransport:
 
     def _arrival(self, fragment: Fragment, meta: BatchMeta) -> Arrival:
         device = self._device
-        if device is None or device.type == "cpu":
+        if fragment.structure is None and (device is None or device.type == "cpu"):
             # The rollout writes into the same memory again: the learner gets a copy.
             fragment = replace(fragment, steps={key: value.clone() for key, value in fragment.steps.items()})
         batch = to_batch(fragment)

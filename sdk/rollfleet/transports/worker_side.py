@@ -21,10 +21,12 @@ class Weights:
 
     Attributes:
         version: The learner's number for it.
+        session: The session of the learner that sent it; 0: the transport knows only one learner.
         data: uint8 `[total_bytes]`. The transport owns the memory.
     """
 
     version: int
+    session: int = 0
     data: NDArray[np.uint8]
 
 

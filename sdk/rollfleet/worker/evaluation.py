@@ -143,21 +143,21 @@ class EvaluationWorker:
             JobEnded: It ended otherwise: its learner is gone for good.
             WeightMismatch: The learner's weights do not fit the policy.
         """
-        layout, evaluated = self._evaluation.layout, 0
+        layout, evaluated = self._evaluation.layout, (0, 0)
         inbox = self._transport.follow_weights(layout) if layout.parameters else None
 
         def ready() -> bool:
             newest = inbox.newest() if inbox else None
-            return self._is_over() or (newest is not None and newest.version != evaluated)
+            return self._is_over() or (newest is not None and (newest.session, newest.version) != evaluated)
 
         while True:
             self._transport.wait_until(ready)
             newest = inbox.newest() if inbox else None
             if newest is None or self._is_over():
                 break
-            evaluated = newest.version
+            evaluated = newest.session, newest.version
             self._evaluation.load(torch.from_numpy(newest.data))
-            if (evaluation := self._evaluation.evaluate(evaluated, self._is_over)) is not None:
+            if (evaluation := self._evaluation.evaluate(newest.version, self._is_over)) is not None:
                 self._transport.evaluated(evaluation)
         self._transport.report(replace(self._status, state=WorkerState.COMPLETE))
 

@@ -18,7 +18,7 @@ from rollfleet.rollout.rollouts import make_rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
 from rollfleet.system.process_setup import seed_generators
-from rollfleet.transports.worker_side import PendingBatch, WeightsInbox, WorkerTransport
+from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.remote_calls import RemoteCalls
 from rollfleet.worker.weight_receivers import receivers_of
@@ -56,6 +56,7 @@ class Worker:
         self._sync = job.spec.mode is Mode.SYNC
         self._has_own_weights = job.spec.policy.entrypoint is not None  # they may be trained ones
         self._frames = self._batches = self._version = 0
+        self._sender = 0  # session of the learner that sent the version; 0: none did
         self._frames_per_second = 0.0
         self._waited_for_room_s = self._waited_for_weights_s = self._waited_for_round_s = 0.0
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
@@ -137,13 +138,15 @@ class Worker:
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
         if not meant and control.own_weights and self._has_own_weights:
             oldest = 0
+        sender = control.session if self._sync and meant > control.resumed else 0
 
         def over() -> bool:
             return self._leaving.is_set() or self._is_complete()
 
         def ready() -> bool:
             newest = inbox.newest()
-            return over() or (newest.version if newest else 0) >= oldest
+            replaced = newest is not None and 0 < newest.session < sender
+            return over() or (not replaced and (newest.version if newest else 0) >= oldest)
 
         if not ready():
             self._report(WorkerState.WAITING_FOR_WEIGHTS)
@@ -186,7 +189,8 @@ class Worker:
         self._frames += frames
         self._frames_per_second = frames / (time.perf_counter() - began)
         self._returns.extend(fragment.episode_returns.tolist())
-        meta = BatchMeta(session=control.session, round=control.round, version=self._version, frames=frames)
+        session = control.session if self._sync else self._sender or control.session
+        meta = BatchMeta(session=session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
 
     def report_waiting(self) -> None:
@@ -230,17 +234,22 @@ class Worker:
             seed_generators(Seeds.of_process(self._seed, *worker))
 
     def _load_newest(self) -> None:
-        newest = self._inbox.newest() if self._inbox is not None else None
-        if newest is not None and newest.version != self._version:
+        newest = self._newer()
+        if newest is not None:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
                 self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
-            self._set_version(newest.version)
+            self._set_version(newest.version, newest.session)
 
-    def _set_version(self, version: int) -> None:
+    def _newer(self) -> Weights | None:
+        """Return the newest version unless it is applied. Another learner's of the same number is newer, too."""
+        newest = self._inbox.newest() if self._inbox is not None else None
+        return newest if newest and (newest.version, newest.session) != (self._version, self._sender) else None
+
+    def _set_version(self, version: int, sender: int = 0) -> None:
         """Record the applied version, and pass it on to the receivers inside this worker."""
-        if version != self._version:
-            self._version = version
+        if (version, sender) != (self._version, self._sender):
+            self._version, self._sender = version, sender
             for receive in self._receivers:
                 receive(self.policy, version)
 
@@ -285,9 +294,7 @@ class Worker:
             return not self._sync or control.round > max(last, control.closed)
 
         def changed() -> bool:
-            newest = self._inbox.newest() if self._inbox is not None else None
-            newer = newest is not None and newest.version != self._version
-            return ready() or newer or self._calls.changes(self._transport.control)
+            return ready() or self._newer() is not None or self._calls.changes(self._transport.control)
 
         if not ready():
             paused = self._transport.control is not None and self._transport.control.phase is LearnerPhase.PAUSE

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,13 +76,13 @@ async def test_everyone_sees_that_a_job_was_deleted(site: "Site", monkeypatch: p
     def work() -> None:
         worker = NatsWorkerTransport(Link(workers, role=Role.WORKER), 0)
         observer = rollfleet.observe(job.key, address=learners.url, credentials=learners.credentials)
-        with rollfleet.connect(job.key, address=learners.url, credentials=learners.credentials) as collector:
+        collector = rollfleet.connect(job.key, address=learners.url, credentials=learners.credentials)
+        with closing(worker), observer, collector:
             ready.set()
             wait_until(lambda: worker._job_ended, 30)
             with pytest.raises(JobEnded):
                 next(collector)
             assert list(observer) == []
-        worker.close()
 
     ready = threading.Event()
     working = asyncio.create_task(asyncio.to_thread(work))

@@ -21,6 +21,8 @@ from rollfleet.errors import ClusterError
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
 
+pytestmark = pytest.mark.cluster
+
 RBAC = "rbac.authorization.k8s.io"
 
 

@@ -59,16 +59,16 @@ def exhausted(_: Any) -> Any:
     next(iter(()))
 
 
-SOURCES: dict[str, dict[str, Any]] = {
-    "environment": {"env": Exhausted},
-    "policy": {"policy": ExhaustedPolicy()},
-    "postproc": {"postproc": exhausted},
+SOURCES: dict[str, Callable[[], dict[str, Any]]] = {
+    "environment": lambda: {"env": Exhausted},
+    "policy": lambda: {"policy": ExhaustedPolicy()},
+    "postproc": lambda: {"postproc": exhausted},
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_stop_iteration_of_users_code_is_an_error_and_not_the_end(collect: "Collect", source: str) -> None:
-    keywords = {"env": CountingEnv, "policy": always_0} | SOURCES[source] | OPTIONS
+    keywords = {"env": CountingEnv, "policy": always_0} | SOURCES[source]() | OPTIONS
     collector = collect(**keywords)
     with pytest.raises((RuntimeError, WorkerFailed), match="StopIteration") as raised:
         list(islice(collector, 10))
@@ -112,8 +112,7 @@ def test_it_does_not_end_the_background_fill_in_silence(collect: "Collect", sour
                 exhausted(frames)
             super().extend(frames)
 
-    policies: dict[str, Any] = {"policy": {"policy": ExhaustedPolicy()}}
-    keywords = {"env": CountingEnv, "policy": always_0} | SOURCES.get(source, {}) | policies.get(source, {}) | OPTIONS
+    keywords = {"env": CountingEnv, "policy": always_0} | SOURCES.get(source, dict)() | OPTIONS
     collector = collect(**keywords, replay_buffer=Buffer())
     collector.start()
     wait_until(lambda: not collector.is_running)

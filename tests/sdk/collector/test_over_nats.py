@@ -5,10 +5,9 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, WorkerThread, actor_critic
-from torch import nn
+from tests.job_server import Connect, Server, StartWorker, WorkerThread, actor_critic, always
 
-from rollfleet import ActorCritic, CollectorJob
+from rollfleet import CollectorJob
 from rollfleet.errors import JobEnded, LearnerReplaced, MessageTooLarge, NoWeights
 from rollfleet.nats.streams import deprovision
 from rollfleet.rollout.trajectory_ids import split
@@ -21,17 +20,6 @@ SYNC: dict[str, Any] = {
     "collect": {"framesPerBatch": 64, "exploration": "Mode"},
 }
 ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 32, "exploration": "Mode"}}
-
-
-def always(policy: ActorCritic, action: int) -> ActorCritic:
-    """Return parameters with which the policy takes this action on every observation, under `exploration: Mode`."""
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.zero_()
-        head = policy.actor[-1]
-        assert isinstance(head, nn.Linear)
-        head.bias[action] = 1.0
-    return policy
 
 
 def workers_of(batch: Any) -> list[int]:
@@ -122,7 +110,6 @@ def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(
             for _ in first:
                 pass
         assert next(second)["collector", "policy_version"].min() >= 1
-        assert second.version > first.version
 
 
 def test_weights_with_too_many_parameters_are_refused(

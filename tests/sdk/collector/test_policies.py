@@ -146,6 +146,7 @@ def test_a_factory_by_name_is_imported_on_the_worker(
     sys.modules.pop("policy_by_name", None)
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")  # torch's, of 3.13.0 alone
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_policy_from_a_factory_gets_the_learners_weights(collect: "Collect", compiled: bool) -> None:
     """Inner workers never got the weights in pytorch/rl#3729."""

@@ -1,14 +1,17 @@
 """A learner takes over a job from another one, and is taken over itself."""
 
+import math
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, actor_critic, always
+from tests.waiting import wait_until
 from torch import nn
 
 from rollfleet.errors import LearnerReplaced
+from rollfleet.schemes import Whole
 from rollfleet_api.messages import WorkerState, WorkerStatus, pack
 
 SYNC: dict[str, Any] = {
@@ -98,6 +101,37 @@ def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
         list(islice(replaced, 3))
     assert worker.transport.control is not None
     assert worker.transport.control.session == 2
+    successor.shutdown()
+    worker.join()
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
+    mode: str, interval: int, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    """The replaced learner sends a version after its successor has read the newest number."""
+    collect = SYNC["collect"] | {"exploration": "Mode"}
+    job = server.provision(**SYNC | {"mode": mode, "workers": 1, "collect": collect, "weights": {"interval": interval}})
+    worker = start_worker(job, 0)
+    replaced = connect(always(actor_critic(), 0))
+    next(replaced)
+    policy = always(actor_critic(), 1)
+    successor = connect(policy)
+    newest = successor.version + 1
+    transport: Any = replaced._transport
+    weights = Whole().select(always(actor_critic(), 0))
+    transport._sender.weights(newest, Whole().layout(weights).snapshot(weights))
+    wait_until(lambda: worker.transport.status and worker.transport.status.version == newest)
+    own: float = newest if interval else math.inf  # the successor's first version
+    actions: set[tuple[bool, int]] = set()
+    while (True, 1) not in actions or successor.batches < 4:
+        if not interval and successor.batches == 1:
+            own = successor.update_policy_weights_(policy)
+        batch = next(successor)
+        versions = batch["collector", "policy_version"].flatten() >= own
+        actions |= set(zip(versions.tolist(), batch["action"].flatten().tolist(), strict=True))
+    assert actions <= {(False, 0), (True, 1)}
     successor.shutdown()
     worker.join()
 

@@ -210,7 +210,7 @@ class Wrong(GymEnv):  # type: ignore[misc]
             cartpole,
             {"policy": lambda state, x: x},
         ),
-        (JobInvalid, "num_envs is 2, but EnvBase has 3", batched(), {"num_envs": 2, "frames_per_batch": 8}),
+        (JobInvalid, "num_envs is 2, but the EnvBase has 3", batched(), {"num_envs": 2, "frames_per_batch": 8}),
         (JobInvalid, "an EnvBase object cannot be moved", batched(), {"workers": 1, "frames_per_batch": 9}),
     ],
 )

@@ -211,13 +211,16 @@ KINDS: dict[str, Callable[[], Any]] = {
 """A function that makes an environment, by its kind."""
 
 
+MASKS = (("mask",), ("player_1", "action_mask"), ("player_2", "action_mask"))
+
+
 def first_legal(tensordict: Any) -> Any:
-    """Take the first action that the mask of each player allows."""
-    for player in ("player_1", "player_2"):
-        mask = tensordict.get((player, "action_mask"))
-        tensordict.set((player, "action"), mask.int().argmax(-1))
+    """Take the first action that each mask allows."""
+    for mask, action in ((key, (*key[:-1], "action")) for key in MASKS):
+        if (allowed := tensordict.get(mask, None)) is not None:
+            tensordict.set(action, allowed.int().argmax(-1))
     return tensordict
 
 
-POLICIES: dict[str, Callable[[Any], Any]] = {"agents-in-turns": first_legal}
+POLICIES: dict[str, Callable[[Any], Any]] = {"agents-in-turns": first_legal, "mask": first_legal}
 """The policy of a kind whose random actions would be illegal; the others act at random."""

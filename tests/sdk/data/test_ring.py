@@ -1,6 +1,5 @@
 """A replay buffer in shared memory: sampling while other processes write, and while writers are killed."""
 
-import gc
 import itertools
 import multiprocessing
 import os
@@ -13,10 +12,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.held import held, named_memory
 from tests.waiting import wait_until
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from rollfleet.errors import JobInvalid
 FORK = multiprocessing.get_context("fork")
 PATIENCE_S = 60.0
 NUMBERS = 10**9  # numbers that each writer has for its rows
+TURNS = 300  # batches that a writer may write before it is killed: on a fast machine it would fill any buffer
 
 
 def frames(*numbers: int) -> TensorDict:
@@ -173,21 +173,32 @@ def test_invalid_uses_are_refused() -> None:
 
 
 def test_its_memory_has_no_name_and_is_freed_with_it() -> None:
-    before, names = psutil.Process().num_fds(), sorted(os.listdir("/dev/shm"))
+    before = held()
     buffer = ReplayBuffer(1000, shared=True)
     buffer.extend(frames(1))
-    assert sorted(os.listdir("/dev/shm")) == names
+    assert named_memory() <= before
+    assert held() - before  # its descriptors
     del buffer
-    gc.collect()
-    assert psutil.Process().num_fds() == before
+    assert held() <= before
 
 
 # Several writers.
 
 
-def write_forever(buffer: ReplayBuffer, writer: int, count: int, written: Any, width: int) -> None:
-    """Write batches of `count` rows, numbered by writer and row, and report the number of rows after each."""
+def write_forever(buffer: ReplayBuffer, writer: int, count: int, written: Any, width: int, turns: Any = None) -> None:
+    """Write batches of `count` rows, numbered by writer and row, and report the number of rows after each.
+
+    Args:
+        buffer: The buffer.
+        writer: The writer's number.
+        count: Rows of a batch.
+        written: Rows that each writer has written.
+        width: Columns of `x`.
+        turns: A semaphore that is acquired for each batch; None: write without end.
+    """
     for first in itertools.count(0, count):
+        if turns is not None:
+            turns.acquire()
         numbers = range(writer * NUMBERS + first, writer * NUMBERS + first + count)
         ring_of(buffer).write(rows(*numbers, width=width))
         written[writer] = first + count
@@ -299,10 +310,12 @@ def test_the_unfinished_write_of_a_killed_writer_is_never_drawn_nor_counted(fork
 
 def test_complete_writes_of_killed_writers_are_whole_and_counted_exactly(fork: Fork) -> None:
     """Writers are killed at any point, repeatedly, while others write and the learner draws."""
-    buffer, count, width, written = ReplayBuffer(200_000, shared=True), 16, 200, FORK.RawArray("q", 21)
-    survivor = fork(write_forever, buffer, 0, count, written, width)
+    count, width, written = 16, 200, FORK.RawArray("q", 21)
+    turns = [FORK.Semaphore(TURNS) for _ in written]
+    buffer = ReplayBuffer(2 * TURNS * count * len(written), shared=True)  # room for all of them
+    survivor = fork(write_forever, buffer, 0, count, written, width, turns[0])
     for writer in range(1, len(written)):
-        process = fork(write_forever, buffer, writer, count, written, width)
+        process = fork(write_forever, buffer, writer, count, written, width, turns[writer])
         wait_until(lambda: written[writer] >= 3 * count)  # noqa: B023
         time.sleep(0.0007 * writer)
         process.kill()
@@ -310,6 +323,8 @@ def test_complete_writes_of_killed_writers_are_whole_and_counted_exactly(fork: F
         sample = buffer.sample(32)
         assert (sample["next", "x"] == sample["n"][:, None]).all()
         before = written[0]
+        for _ in range(TURNS):
+            turns[0].release()
         wait_until(lambda: written[0] > before)  # noqa: B023  # the survivor continues
     survivor.kill()
     survivor.join(PATIENCE_S)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -11,10 +12,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 import trustme
 from nats.aio.subscription import Subscription
+from tests.held import held
 from tests.waiting import wait_until
 
 from rollfleet.errors import ConnectionFailed, Timeout
@@ -33,8 +34,14 @@ async def loop_thread() -> str:
     return threading.current_thread().name
 
 
-def link_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "rollfleet-link"]
+Threads = Callable[[], list[threading.Thread]]
+
+
+@pytest.fixture
+def link_threads() -> Threads:
+    """Gives the threads of the links that the test has opened."""
+    before = set(threading.enumerate())
+    return lambda: [each for each in threading.enumerate() if each.name == "rollfleet-link" and each not in before]
 
 
 def wait_for_refused_attempts(caplog: pytest.LogCaptureFixture, count: int) -> None:
@@ -149,7 +156,7 @@ def test_request_without_an_answer_raises_rollfleets_timeout(server: "Server") -
         server.link().call(give_up())
 
 
-def test_missing_server_is_named_without_the_password(server: "Server") -> None:
+def test_missing_server_is_named_without_the_password(server: "Server", link_threads: Threads) -> None:
     server.kill()
     with pytest.raises(ConnectionFailed, match=f"NATS at {server.host_port}") as error:
         Link(server.address(Role.WORKER), role=Role.WORKER, timeout_s=0.5)
@@ -166,14 +173,14 @@ def test_no_password_is_shown_for_several_servers(server: "Server") -> None:
     assert "secret" not in str(error.value)
 
 
-def test_link_can_be_closed_twice_and_leaves_no_thread(server: "Server") -> None:
+def test_link_can_be_closed_twice_and_leaves_no_thread(server: "Server", link_threads: Threads) -> None:
     link = server.link()
     link.close()
     link.close()
     assert not link_threads()
 
 
-def test_link_to_a_dead_server_closes(server: "Server") -> None:
+def test_link_to_a_dead_server_closes(server: "Server", link_threads: Threads) -> None:
     link = server.link()
     server.kill()
     link.close()
@@ -221,8 +228,7 @@ def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytes
 
 
 def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: "Server") -> None:
-    threads, connections = threading.active_count(), len(psutil.Process().net_connections("tcp"))
+    before = held()
     link = Link(server.address(), role=None)
     link.close(flush_timeout_s=0)  # no answer comes in no time: the orderly close is cut short
-    assert threading.active_count() == threads
-    assert len(psutil.Process().net_connections("tcp")) == connections
+    assert held() <= before

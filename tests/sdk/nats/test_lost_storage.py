@@ -2,10 +2,12 @@
 
 import shutil
 import time
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import pytest
+from nats.js.errors import NotFoundError
 from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.sdk.collector.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
@@ -96,7 +98,14 @@ def wait_until_delivered(server: Server, messages: int) -> None:
     """Wait until the learner has this many unacknowledged messages."""
     admin = server.link()
     queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
-    wait_until(lambda: admin.call(admin.js.consumer_info(queue, learner), timeout_s=5).num_ack_pending == messages)
+
+    def delivered() -> bool:
+        with suppress(NotFoundError):  # the learner recreates a lost consumer
+            info = admin.call(admin.js.consumer_info(queue, learner), timeout_s=5)
+            return bool(info.num_ack_pending == messages)
+        return False
+
+    wait_until(delivered)
 
 
 def test_after_a_loss_a_new_learner_and_a_new_worker_continue_counting(

@@ -83,9 +83,9 @@ def test_log_probabilities_of_samples_equal_the_plain_policys(actions: str) -> N
 @pytest.mark.parametrize("actions", ["discrete", "bounded", "unbounded"])
 def test_samples_have_the_plain_policys_distribution(actions: str) -> None:
     envs, steps = 500, 40
+    torch.manual_seed(1)  # the weights, too: quantiles of a distribution with two peaks differ more
     policy, quick = pair(ACTIONS[actions], envs=envs)
     seen = np.tile(observations(1), (envs, 1))
-    torch.manual_seed(1)
     assert quick.begin()
     own = np.concatenate([quick.act(seen).copy() for _ in range(steps)])
     with torch.inference_mode():
