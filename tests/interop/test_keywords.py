@@ -1,4 +1,4 @@
-"""Every keyword of TorchRL's collectors is a keyword here, or the error for it has the one to write."""
+"""Every keyword of TorchRL's collectors is in the table of `rollfleet.torchrl`; the native error knows it, too."""
 
 import inspect
 from typing import Any
@@ -8,7 +8,8 @@ from torchrl import collectors
 from torchrl.collectors import distributed
 
 from rollfleet import Collector
-from rollfleet.learner.torchrl_names import ABSENT, RENAMED
+from rollfleet.learner.keywords import TORCHRLS
+from rollfleet.torchrl.arguments import HERE, NATIVE, WITHOUT_EFFECT
 
 OURS = set(inspect.signature(Collector).parameters)
 THEIRS: list[Any] = [
@@ -28,14 +29,12 @@ def keywords_of(theirs: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("theirs", THEIRS, ids=lambda each: each.__name__)
-def test_every_keyword_of_torchrl_is_known(theirs: Any) -> None:
+def test_every_keyword_of_torchrl_is_in_the_table(theirs: Any) -> None:
     found = keywords_of(theirs)
     assert len(found) > 15
-    assert found - OURS - set(RENAMED) - set(ABSENT) - _IN_A_WORKER == set()
+    assert found - HERE - set(NATIVE) - set(WITHOUT_EFFECT) == set()
 
 
-def test_each_hint_is_for_a_name_of_torchrl_that_is_none_of_ours() -> None:
+def test_the_native_collectors_error_knows_each_that_is_not_its_own() -> None:
     known = set.union(*map(keywords_of, THEIRS)) | {"num_workers", "filter_warnings_subprocess"}
-    assert set(RENAMED) | set(ABSENT) <= known
-    assert not (set(RENAMED) | set(ABSENT)) & OURS
-    assert {value.partition("=")[0] for value in RENAMED.values()} <= OURS
+    assert known - OURS - _IN_A_WORKER == TORCHRLS

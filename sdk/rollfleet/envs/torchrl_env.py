@@ -12,6 +12,9 @@ import torch
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
+KEEPS_SEEDS = "rollfleet_keeps_seeds"
+"""An attribute of an `EnvBase` that is true if neither it nor torch's generator is seeded: both go on as they are."""
+
 
 def is_torchrl(env: object) -> bool:
     """Whether an object is an environment of TorchRL, without importing TorchRL."""

@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from rollfleet.arguments import plain
 from rollfleet.learner.spec_fields import SPEC_FIELDS
-from rollfleet.learner.torchrl_names import ABSENT, RENAMED
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_TORCHRLS: Final = """
+auto_register_policy_transforms backend_options collector_class collector_kwargs compact_obs compile_policy
+create_env_fn create_env_kwargs cudagraph_policy exploration_type extend_buffer filter_warnings_subprocess
+interruptor launcher max_weight_update_interval num_collectors num_sub_threads num_threads num_workers
+num_workers_per_collector preemptive_threshold ray_init_config remote_configs return_same_td slurm_kwargs
+storing_device sync tcp_port tensorpipe_options track_policy_version track_traj_ids trajs_per_write trust_policy
+update_after_each_batch update_at_each_batch update_interval use_buffers use_env_creator visible_devices
+weight_recv_schemes weight_sync_schemes weight_updater
+"""
+TORCHRLS: Final = frozenset(_TORCHRLS.split())
+"""Keywords of TorchRL's collectors that `rollfleet.torchrl` has, and the native collector has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ def check_names(given: Mapping[str, object], names: list[str], caller: str) -> N
     """Check that a function has all these keywords.
 
     Raises:
-        TypeError: A keyword is unknown. The message has the keyword to write, if it is TorchRL's, or the nearest name.
+        TypeError: A keyword is unknown. The message has the nearest name, or says that it is TorchRL's.
     """
     for name in given:
         if name not in names:
@@ -112,14 +123,10 @@ def check_names(given: Mapping[str, object], names: list[str], caller: str) -> N
 
 
 def _hint(name: str, names: list[str]) -> str:
-    if name in ABSENT:
-        return ABSENT[name]
-    ours = RENAMED.get(name, name)
-    keyword = ours.partition("=")[0]
-    if keyword in SPEC_FIELDS and keyword not in names:
-        return f"the job sets it: `spec.{'.'.join(SPEC_FIELDS[keyword].path)}`"
-    if name in RENAMED:
-        return f"write `{ours}`" if keyword in names else "the job sets it, and not its learner"
+    if name in TORCHRLS:
+        return "it is TorchRL's, and the collectors of `rollfleet.torchrl` take it"
+    if name in SPEC_FIELDS:
+        return f"the job sets it: `spec.{'.'.join(SPEC_FIELDS[name].path)}`"
     near = get_close_matches(name, names, n=1)
     return f"did you mean `{near[0]}`?" if near else f"the keywords are: {', '.join(names)}"
 

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment
 from rollfleet.data.tensor_tree import flatten
-from rollfleet.envs.torchrl_env import TorchRLEnv, with_transforms
+from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
@@ -66,6 +67,7 @@ class TensorDictRollout:
                 "write set_info_dict_reader() on the environment"
             )
         self._env, self._num_envs, self._steps = env, env.num_envs, steps
+        self._keeps_seeds = bool(vars(env.base).get(KEEPS_SEEDS))
         env.base = with_transforms(env.base, spec.model_dump(), policy)
         self._act = tensordict_policy(policy, env.base)
         self._device = device_of_policy(policy)
@@ -86,6 +88,7 @@ class TensorDictRollout:
         self._stream = TorchStream(seeds.torch, self._device)
         self._seeded, self._started = 0, False
         self._carrier: Any = None
+        self._next_outputs: dict[Any, Tensor] = {}
         self._open: list[list[TensorDict]] = [[] for _ in range(self._num_envs)]
         self._whole: deque[TensorDict] = deque()
 
@@ -109,7 +112,7 @@ class TensorDictRollout:
         wanted = self._spec.trajs_per_batch
         try:
             with (
-                self._stream.active(),
+                nullcontext() if self._keeps_seeds else self._stream.active(),
                 torch.no_grad(),
                 exploring(self._spec.exploration),
                 self._interacting(),
@@ -165,6 +168,8 @@ class TensorDictRollout:
             if t and stop is not None and stop():
                 break
             frame, carrier = step(act(carrier))
+            if random_actions:
+                self._complete(frame, carrier)
             frames.append(frame)
             ends.append(ended(frame))  # at once: some environments write into the same flags again
         self._carrier = carrier
@@ -185,7 +190,7 @@ class TensorDictRollout:
         """Return the TensorDict that the next action is taken for, after a reset where one is due."""
         if self._started and not self._spec.reset_at_each_iter:
             return self._carrier
-        if not self._started:
+        if not self._started and not self._keeps_seeds:
             seeds = self._seeds.again(self._seeded).envs
             self._env.base.set_seed(seeds[0], static_seed=len(seeds) > 1 and len(set(seeds)) == 1)
             self._seeded += 1
@@ -206,6 +211,18 @@ class TensorDictRollout:
             value = shown.get(key, None)
             if isinstance(value, Tensor) and carrier.get(key, None) is None:
                 carrier.set(key, torch.zeros_like(value))
+        self._next_outputs = {
+            key: torch.zeros_like(shown.get(key))
+            for key in getattr(self._act, "out_keys", ())
+            if isinstance(key, tuple) and key[0] == "next" and isinstance(shown.get(key, None), Tensor)
+        }
+
+    def _complete(self, frame: Any, carrier: Any) -> None:
+        """Put zeros where the policy would have written what comes next."""
+        for key, value in self._next_outputs.items():
+            if frame.get(key, None) is None:
+                frame.set(key, value)
+                carrier.set(key[1:], value)
 
     def _called(self, carrier: Any) -> Any:
         """Return the TensorDict with the policy's outputs."""

@@ -49,19 +49,13 @@ def test_a_number_of_numpy_is_taken_as_pythons() -> None:
 @pytest.mark.parametrize(
     ("function", "name", "hint"),
     [
-        (Collector, "storing_device", "write `device`"),
-        (Collector, "create_env_fn", "write `env`"),
-        (Collector, "update_at_each_batch", "write `weights_interval=1`"),
-        (Collector, "num_collectors", "write `workers`"),
-        (Collector, "trust_policy", "not needed: any callable is accepted"),
-        (connect, "storing_device", "write `device`"),
-        (connect, "num_collectors", r"the job sets it: `spec\.workers`"),
+        (Collector, "create_env_fn", "it is TorchRL's, and the collectors of `rollfleet.torchrl` take it"),
+        (connect, "storing_device", "it is TorchRL's, and the collectors of `rollfleet.torchrl` take it"),
         (connect, "total_frames", r"the job sets it: `spec\.collect\.totalFrames`"),
-        (connect, "create_env_fn", "the job sets it, and not its learner"),
-        (Collector.over, "max_weight_update_interval", r"the job sets it: `spec\.weights\.interval`"),
+        (Collector.over, "workers", r"the job sets it: `spec\.workers`"),
     ],
 )
-def test_torchrls_names_are_hinted_with_ours(function: Any, name: str, hint: str) -> None:
+def test_a_keyword_from_elsewhere_is_hinted_with_its_place(function: Any, name: str, hint: str) -> None:
     with pytest.raises(TypeError, match=f"has no keyword `{name}`; {hint}$"):
         function(**{name: 1})
 

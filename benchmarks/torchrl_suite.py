@@ -1,0 +1,167 @@
+"""Run TorchRL's own tests of its collectors with `rollfleet.torchrl`'s classes in place of its own.
+
+    python benchmarks/torchrl_suite.py CHECKOUT            # with the classes of rollfleet.torchrl
+    python benchmarks/torchrl_suite.py CHECKOUT --theirs   # with its own: the reference
+
+CHECKOUT is a checkout of pytorch/rl near the installed version. The figure is about the tests that pass with TorchRL's
+own classes, make a collector, and read nothing private. A test *makes a collector* if a constructor of a collector's
+class of `torchrl.collectors` returns in the process of the test. It *reads something private* if its function, or a
+function, class or fixture of the same file that it names (and those that they name), has an attribute with one leading
+underscore of anything but `self` and `cls`, or a name that has one from `torchrl.collectors` or its modules.
+"""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_NAMES = """
+Collector AsyncCollector MultiCollector MultiSyncCollector MultiAsyncCollector distributed.DistributedCollector
+distributed.DistributedSyncCollector distributed.RPCCollector distributed.RayCollector
+"""
+
+
+class PrivateNames:
+    """Which functions of a file read something private of a collector, by the rule above."""
+
+    def __init__(self, path: Path) -> None:
+        tree = ast.parse(path.read_text())
+        self._definitions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
+        self._private = {
+            alias.asname or alias.name.partition(".")[0]
+            for each in ast.walk(tree)
+            if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("torchrl.collectors")
+            for alias in each.names
+            if alias.name.startswith("_")
+        }
+
+    def reads(self, test: str) -> bool:
+        """Return whether a test does: `name`, or `Class::name`."""
+        owner, _, name = test.rpartition("::")
+        members = {each.name: each for each in self._definitions[owner].body if hasattr(each, "name")} if owner else {}
+        scope, todo, seen = self._definitions | members, [name], set()
+        while todo:
+            seen.add(name := todo.pop())
+            for node in ast.walk(scope[name]):
+                named = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "arg", None)
+                if self._is_private(node):
+                    return True
+                if named in scope and named not in seen and named != owner:
+                    todo.append(named)
+        return False
+
+    def _is_private(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute):
+            of_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            return node.attr.startswith("_") and not node.attr.startswith("__") and not of_self
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        return "torchrl.collectors._" in text or (isinstance(node, ast.Name) and node.id in self._private)
+
+
+class Suite:
+    """A plugin of pytest that counts outcomes, and notes which tests make a collector."""
+
+    def __init__(self, private: PrivateNames, file: Path | None) -> None:
+        self._file = file
+        self.tests: dict[str, dict[str, Any]] = {}
+        self._private, self._now = private, ""
+
+    def watch(self, owner: type) -> None:
+        """Note the constructions of a class."""
+        init = owner.__init__
+
+        def noted(this: Any, *args: Any, **kwargs: Any) -> None:
+            init(this, *args, **kwargs)
+            if self._now:
+                self.tests[self._now]["makes"] = True
+
+        noted.__wrapped__, noted.__signature__ = init, __import__("inspect").signature(init)
+        owner.__init__ = noted
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Begin a test."""
+        test = item.nodeid.partition("::")[2]
+        self._now = test
+        private = self._private.reads(test.partition("[")[0])
+        self.tests[test] = {"outcome": "passed", "makes": False, "private": private, "why": ""}
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Write what is known: a run may be cut."""
+        if self._file is not None:
+            self._file.write_text(json.dumps(self.tests, indent=1))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the outcome."""
+        test = self.tests.setdefault(report.nodeid.partition("::")[2], {"outcome": "passed", "makes": False})
+        test["seconds"] = round(test.get("seconds", 0) + report.duration, 2)
+        if report.outcome != "passed":
+            if report.when == "teardown" and test["outcome"] != "passed":
+                return
+            lines = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).splitlines()
+            test |= {
+                "outcome": report.outcome,
+                "why": next((line for line in reversed(lines) if line.strip()), "")[:400],
+            }
+            print(f"\n{report.outcome} {report.nodeid.partition('::')[2]}: {test['why'][:200]}", flush=True)
+            test["trace"] = "\n".join(lines[-60:]) if report.outcome == "failed" else ""
+
+
+def main() -> None:
+    """Run the tests."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--theirs", action="store_true", help="with TorchRL's own classes")
+    parser.add_argument("--timeout", type=int, default=60, help="seconds of one test (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write each test's outcome to this file")
+    parser.add_argument("--reference", type=Path, help="the JSON of a run --theirs: count the tests that pass there")
+    parser.add_argument("-k", default="", help="pytest's -k")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    path = (options.checkout / "test" / "test_collectors.py").resolve()
+    if not options.theirs:
+        from rollfleet.torchrl.program import install
+
+        install()
+    suite = Suite(PrivateNames(path), options.json and options.json.resolve())
+    for name in _NAMES.split():
+        module, _, name = f"torchrl.collectors.{name}".rpartition(".")
+        suite.watch(getattr(importlib.import_module(module), name))
+    sys.argv = [str(path)]
+    arguments = [
+        str(path),
+        "-qq",
+        "--no-summary",
+        "-p",
+        "no:cacheprovider",
+        f"--timeout={options.timeout}",
+        "--timeout-method=signal",
+    ]
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(path.parent):
+        pytest.main(
+            [*arguments, "--tb=native", "-W", "ignore", f"--basetemp={folder}/t", "-k", options.k], plugins=[suite]
+        )
+    print(dict(Counter(test["outcome"] for test in suite.tests.values())), "of all")
+    reference = json.loads(options.reference.read_text()) if options.reference else suite.tests
+    counted = {
+        name
+        for name, test in reference.items()
+        if test["outcome"] == "passed" and test["makes"] and not test["private"]
+    }
+    outcomes = Counter(suite.tests.get(name, {"outcome": "not run"})["outcome"] for name in counted)
+    print(
+        dict(outcomes),
+        f"of the {len(counted)} that pass with TorchRL's classes, make a collector, read nothing private",
+    )
+
+
+if __name__ == "__main__":
+    main()

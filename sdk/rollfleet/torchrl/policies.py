@@ -1,0 +1,99 @@
+"""Policies as TorchRL's collectors take them."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tensordict import TensorDictBase
+from tensordict.nn import CudaGraphModule
+from torch import nn
+from torchrl.envs import EnvBase
+from torchrl.modules import RandomPolicy
+
+
+def with_spec(policy: Any, env: EnvBase) -> Any:
+    """Return a policy that knows what it acts on: `RandomPolicy()` without a spec takes the environment's."""
+    if policy is None:
+        return RandomPolicy(env.full_action_spec)
+    if isinstance(policy, RandomPolicy):
+        policy.set_action_spec_from_env(env)
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """Makes of a policy what acts in its place.
+
+    Attributes:
+        trusted: Whether it is called with a TensorDict, whatever its signature (`trust_policy`).
+        compile: Keyword arguments of `torch.compile`; None: it is not compiled.
+        cuda_graph: Keyword arguments of `CudaGraphModule`; None: it is no graph.
+    """
+
+    trusted: bool = False
+    compile: Mapping[str, Any] | None = None
+    cuda_graph: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "Acting":
+        """Take it from a collector's arguments."""
+        return cls(
+            trusted=bool(arguments.get("trust_policy")),
+            compile=_options(arguments.get("compile_policy")),
+            cuda_graph=_options(arguments.get("cudagraph_policy")),
+        )
+
+    def __call__(self, policy: Any) -> Any:
+        """Return the policy itself, or what acts in its place with the same parameters."""
+        if self.compile is not None and isinstance(policy, nn.Module):
+            policy = copy.copy(policy)  # has the same parameters, and the caller's module stays as it is
+            policy.compile(**self.compile)
+        if self.cuda_graph is not None:
+            policy = CudaGraphModule(policy, **self.cuda_graph)
+        return policy if isinstance(policy, nn.Module) or not self.trusted else Trusted(policy)
+
+    @property
+    def changes_modules(self) -> bool:
+        """Whether a module needs more than itself where it acts."""
+        return self.compile is not None or self.cuda_graph is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOnWorker:
+    """A policy factory of the native collector: what acts on a worker."""
+
+    make: Callable[[], Any]
+    acting: Acting
+
+    def __call__(self) -> Any:
+        """Make the policy."""
+        return self.acting(self.make())
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A factory that returns one policy."""
+
+    policy: Any
+
+    def __call__(self) -> Any:
+        """Return it."""
+        return self.policy
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """A callable that takes a TensorDict, although its signature does not show it."""
+
+    policy: Callable[[TensorDictBase], TensorDictBase]
+
+    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Act."""
+        return self.policy(tensordict)
+
+
+def _options(value: Any) -> Mapping[str, Any] | None:
+    if not value:
+        return None
+    return {} if value is True else dict(value)

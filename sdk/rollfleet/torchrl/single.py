@@ -1,0 +1,148 @@
+"""`Collector`, in this process; it also dispatches to the other classes, as TorchRL's does."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torchrl.collectors
+from torch import nn
+from torchrl.envs import EnvBase
+
+from rollfleet.collector import Collector as NativeCollector
+from rollfleet.torchrl.arguments import native
+from rollfleet.torchrl.batches import BatchShape
+from rollfleet.torchrl.collecting import FleetCollector, device_of
+from rollfleet.torchrl.environments import EnvForm, PreparedEnv
+from rollfleet.torchrl.policies import Acting, with_spec
+from rollfleet.torchrl.signatures import signature_like
+
+
+class Collector(FleetCollector):
+    """Collects in this process; with `num_collectors` or `backend` in others, as TorchRL's `Collector`.
+
+    Example:
+        >>> from torchrl.envs import GymEnv
+        >>> collector = Collector(lambda: GymEnv("CartPole-v1"), frames_per_batch=16, total_frames=32)
+        >>> [tuple(batch.shape) for batch in collector]
+        [(16,), (16,)]
+        >>> collector.shutdown()
+    """
+
+    _signature = __signature__ = signature_like(torchrl.collectors.Collector)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a collector of the class that `num_collectors`, `backend`, or a place on a fleet asks for."""
+        if cls is not Collector:
+            return super().__new__(cls)
+        from rollfleet.torchrl.dispatch import dispatched
+
+        other = dispatched(args, kwargs)
+        return super().__new__(cls) if other is None else other
+
+    def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
+        keywords = native(arguments, processes=False)
+        make = arguments["create_env_fn"]
+        if isinstance(make, Sequence) and not isinstance(make, EnvBase):
+            make = make[0]
+        device = arguments["device"]
+        self.storing_device = device_of(arguments["storing_device"], device)
+        self.env_device = device_of(arguments["env_device"], device)
+        self.policy_device = device_of(arguments["policy_device"], device)
+        kwargs = arguments["create_env_kwargs"] or {}
+        self.env = PreparedEnv(make, kwargs, self.env_device, max(0, self.max_frames_per_traj))()
+        self.env_device = self.env_device or self.env.device
+        form = EnvForm.of(self.env, device_of(self.storing_device, self.env_device))
+        if arguments["policy_factory"] is not None:
+            if arguments["policy"] is not None:
+                raise TypeError("policy_factory cannot be used with policy argument.")
+            arguments["policy"] = arguments["policy_factory"]()
+        self.policy = with_spec(arguments["policy"], self.env)
+        self.n_env = form.count
+        self.frames_per_batch = -(-arguments["frames_per_batch"] // form.count)
+        self.requested_frames_per_batch = self.frames_per_batch * form.count
+        if self.policy_device is not None and isinstance(self.policy, nn.Module):
+            keywords["policy_device"] = self.policy_device
+        if self.storing_device is not None:
+            keywords["device"] = self.storing_device
+        collector = NativeCollector(
+            self.env,
+            Acting.of(arguments)(self.policy),
+            frames_per_batch=self.requested_frames_per_batch,
+            num_envs=form.count,
+            weights_interval=0,
+            **keywords,
+        )
+        return collector, form, BatchShape(form.batch_size)
+
+    def _collect(self) -> Any:
+        if self.pre_collect_hook is not None:
+            self.pre_collect_hook()
+        return super()._collect()
+
+    def _collected(self, batch: Any) -> None:
+        if self.post_collect_hook is not None:
+            self.post_collect_hook(batch)
+
+    def set_post_collect_hook(self, hook: Any) -> None:
+        """Set the function that is called with each batch."""
+        self.post_collect_hook = hook
+
+    def rollout(self) -> Any:
+        """Return one batch of frames."""
+        return self._collect()
+
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environment, from its next reset on. Returns the next seed."""
+        return self.env.set_seed(seed, static_seed=static_seed)  # type: ignore[no-any-return]
+
+    def getattr_env(self, attr: str) -> Any:
+        """Return an attribute of the environment."""
+        return getattr(self.env, attr)
+
+    def getattr_policy(self, attr: str) -> Any:
+        """Return an attribute of the policy."""
+        return getattr(self.policy, attr)
+
+    def get_distant_attr(self, attr: str) -> Any:
+        """Return an attribute of this collector by its path."""
+        found: Any = self
+        for name in attr.split("."):
+            found = getattr(found, name)
+        return found
+
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method of this collector, by its path, with each of the arguments."""
+        count = len(list_of_args) if list_of_args else len(list_of_kwargs or [{}])
+        args, kwargs = list_of_args or [()] * count, list_of_kwargs or [{}] * count
+        if len(args) != len(kwargs):
+            raise ValueError(f"list_of_args and list_of_kwargs must have the same length: {len(args)}, {len(kwargs)}")
+        method = self.get_distant_attr(method_name)
+        if not callable(method):
+            raise AttributeError(f"Attribute {method_name} is not callable.")
+        return [method(*these, **those) for these, those in zip(args, kwargs, strict=True)]
+
+    def get_model(self, model_id: str) -> Any:
+        """Return the policy for "policy", else an attribute by its path."""
+        return self.policy if model_id == "policy" else self.get_distant_attr(model_id)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, and the state of the environment's transforms and of the policy."""
+        policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+        return policy | {"env_state_dict": self.env.state_dict()} | super().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
+        """Continue from a `state_dict`."""
+        strict = kwargs.get("strict", True)
+        if strict or "env_state_dict" in state_dict:
+            self.env.load_state_dict(state_dict["env_state_dict"], **kwargs)
+        if isinstance(self.policy, nn.Module) and (strict or "policy_state_dict" in state_dict):
+            self.policy.load_state_dict(state_dict["policy_state_dict"], **kwargs)
+        super().load_state_dict(state_dict)
+
+    def _close(self, close_env: bool) -> None:
+        super()._close(close_env)
+        del self.env
