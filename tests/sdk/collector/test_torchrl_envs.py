@@ -1,93 +1,16 @@
 """Environments of TorchRL, each kind in each place: the batches are those of TorchRL's own collector, bit by bit."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict
 from tests.sdk.collector.torchrl_envs import KINDS, POLICIES
-
-from rollfleet.rollout.seeding import Seeds
+from tests.sdk.collector.torchrl_reference import ACTIONS_DO_NOT_MATTER, BATCHES, T, assert_equal, rows_of, torchrls
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
 
-T, BATCHES = 12, 3
-OURS = ("policy_version",)
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL, its mocks and the simulators
-
-
-ACTIONS_DO_NOT_MATTER = ("images", "nested", "cut-at-random")
-"""Kinds that TorchRL's `reset` cannot write into, or that draw from their own generator in it."""
-
-
-def torchrls(
-    make: Callable[[], Any], policy: Any = None, *, resets: bool = True, **keywords: Any
-) -> Iterator[TensorDict]:
-    """Yield batches of TorchRL's collector, from the seeds of our worker 0."""
-    from torchrl.collectors import Collector as TorchRLCollector  # importing it warns
-
-    seeds = Seeds.derive(0, worker=0, incarnation=0, num_envs=1)
-    with torch.random.fork_rng():
-        torch.manual_seed(seeds.torch)
-        env = make()
-        env.set_seed(seeds.envs[0])
-        frames = T * math.prod(env.batch_size)
-        collector = TorchRLCollector(env, policy, frames_per_batch=frames, total_frames=BATCHES * frames, **keywords)
-        with ended(collector):
-            if resets:  # making the collector has drawn from torch's generator
-                torch.manual_seed(seeds.torch)
-                collector.env.set_seed(seeds.envs[0])
-                collector.reset()
-            for batch in collector:
-                yield batch.clone()
-
-
-@contextmanager
-def ended(collector: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        collector.shutdown()
-
-
-def rows_of(batch: Any) -> Any:
-    """Return a batch of TorchRL `[*envs, T]` as `[envs, T]`."""
-    return batch.unsqueeze(0) if batch.batch_dims == 1 else batch
-
-
-def assert_equal(ours: Any, theirs: Any, path: tuple[str, ...] = ()) -> None:
-    """Assert that two TensorDicts have the same keys, batch sizes, dtypes, shapes and values, and no others."""
-    assert type(ours) is type(theirs), path
-    assert ours.batch_size == theirs.batch_size, path
-    if isinstance(ours, LazyStackedTensorDict):
-        assert ours.stack_dim == theirs.stack_dim, path
-        for index, (own, other) in enumerate(zip(ours.tensordicts, theirs.tensordicts, strict=True)):
-            assert_equal(own, other, (*path, str(index)))
-        return
-    assert set(ours.keys()) - {*OURS} == set(theirs.keys()), path
-    for name in list(theirs.keys()):
-        own, other = ours.get(name), theirs.get(name)
-        if name == "traj_ids":
-            assert_renamed(own, other)
-        elif isinstance(other, torch.Tensor):
-            assert own.dtype == other.dtype, (*path, name)
-            assert own.shape == other.shape, (*path, name)
-            assert torch.equal(own, other) or torch.equal(own.isnan(), other.isnan()), (*path, name)
-        elif isinstance(other, NonTensorData | NonTensorStack):
-            assert own.tolist() == other.tolist(), (*path, name)
-        else:
-            assert_equal(own, other, (*path, name))
-
-
-def assert_renamed(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Assert that trajectory ids part the frames in the same way: numbers of workers are in ours."""
-    pairs = set(zip(ours.flatten().tolist(), theirs.flatten().tolist(), strict=True))
-    assert len(pairs) == len({own for own, _ in pairs}) == len({other for _, other in pairs})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
-from tests.sdk.collector.test_torchrl_envs import BATCHES, T, assert_equal, rows_of, torchrls
 from tests.sdk.collector.torchrl_envs import batched, cartpole, counted, vmas
+from tests.sdk.collector.torchrl_reference import BATCHES, T, assert_equal, rows_of, torchrls
 from torch import nn
 from torchrl.data import Bounded, OneHot
 from torchrl.envs import GymEnv
