@@ -11,13 +11,27 @@ from torch import nn
 from torchrl.envs import EnvBase
 from torchrl.modules import RandomPolicy
 
+from rollfleet.errors import PolicyInvalid
+from rollfleet.policies.tensordict_policy import tensordict_policy
 
-def with_spec(policy: Any, env: EnvBase) -> Any:
-    """Return a policy that knows what it acts on: `RandomPolicy()` without a spec takes the environment's."""
+
+def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
+    """Return a policy that knows what it acts on: `RandomPolicy()` without a spec takes the environment's.
+
+    Raises:
+        TypeError: Its arguments are not observations of the environment, as TorchRL says it.
+    """
     if policy is None:
         return RandomPolicy(env.full_action_spec)
     if isinstance(policy, RandomPolicy):
         policy.set_action_spec_from_env(env)
+    if not trusted:
+        try:
+            tensordict_policy(policy, env)
+        except PolicyInvalid as error:
+            raise TypeError(
+                f"Arguments to policy.forward are incompatible with entries in the environment: {error}"
+            ) from error
     return policy
 
 

@@ -45,7 +45,10 @@ class WorkersCollector(FleetCollector):
         keywords = native(arguments, processes=True)
         makes = present().spread(self._makes(arguments))
         count = self.num_workers = len(makes)
-        if len(set(_listed(arguments["frames_per_batch"]))) > 1:
+        frames = _listed(arguments["frames_per_batch"])
+        if len(frames) not in (1, count):
+            raise ValueError(f"`frames_per_batch` has {len(frames)} entries for {count} workers")
+        if self.sync and len(set(frames)) > 1:
             raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
         devices = self._devices(arguments, count)
         prepared = [
@@ -55,16 +58,15 @@ class WorkersCollector(FleetCollector):
             )
         ]
         storing = devices["storing_device"][0]
-        policy = arguments["policy"]
+        policy, acting = arguments["policy"], Acting.of(arguments)
 
         def use(env: EnvBase) -> None:
             if arguments["policy_factory"] is None:
-                self.policy = with_spec(policy, env)
+                self.policy = with_spec(policy, env, trusted=acting.trusted)
 
         form = form_of(prepared[0], storing, use)
         shape = self._shape_of(arguments, form)
         per_worker = self._frames_of_worker(arguments["frames_per_batch"], form.count)
-        acting = Acting.of(arguments)
         if arguments["policy_factory"] is not None:
             factories = _listed(arguments["policy_factory"])
             made = [MadeOnWorker(each, acting) for each in factories]

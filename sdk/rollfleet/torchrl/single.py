@@ -9,6 +9,7 @@ from torch import nn
 from torchrl.envs import EnvBase
 
 from rollfleet.collector import Collector as NativeCollector
+from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
@@ -16,6 +17,8 @@ from rollfleet.torchrl.collecting import FleetCollector, device_of
 from rollfleet.torchrl.environments import EnvForm, PreparedEnv
 from rollfleet.torchrl.policies import Acting, with_spec
 from rollfleet.torchrl.signatures import signature_like
+
+_NO_OPTIONS = {"max_frames_per_traj": 0, "step_count": False, "is_init": False}
 
 
 class Collector(FleetCollector):
@@ -57,7 +60,11 @@ class Collector(FleetCollector):
             if arguments["policy"] is not None:
                 raise TypeError("policy_factory cannot be used with policy argument.")
             arguments["policy"] = arguments["policy_factory"]()
-        self.policy = with_spec(arguments["policy"], self.env)
+        acting = Acting.of(arguments)
+        self.policy = with_spec(arguments["policy"], self.env, trusted=acting.trusted)
+        if arguments["auto_register_policy_transforms"]:
+            self.env = with_transforms(self.env, _NO_OPTIONS, self.policy)
+            vars(self.env)[KEEPS_SEEDS] = True
         self.n_env = form.count
         self.frames_per_batch = -(-arguments["frames_per_batch"] // form.count)
         self.requested_frames_per_batch = self.frames_per_batch * form.count
@@ -67,7 +74,7 @@ class Collector(FleetCollector):
             keywords["device"] = self.storing_device
         collector = NativeCollector(
             self.env,
-            Acting.of(arguments)(self.policy),
+            acting(self.policy),
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=form.count,
             weights_interval=0,
