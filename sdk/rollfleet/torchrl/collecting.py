@@ -197,7 +197,7 @@ class FleetCollector(IterableDataset[Any]):
             ValueError: The arguments contradict each other.
         """
         source = policy_or_weights if policy_weights is None else policy_weights
-        if isinstance(source, Mapping) and source and all(isinstance(worker, int) for worker in source):
+        if isinstance(source, dict) and source and all(isinstance(worker, int) for worker in source):
             for worker, own in source.items():  # each worker's own weights
                 self.update_policy_weights_(own, worker_ids=worker)
             return
@@ -377,39 +377,5 @@ class FleetCollector(IterableDataset[Any]):
         """
         raise NotImplementedError("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")
 
-    def disable_profile(self) -> None:
-        """Do nothing: nothing is profiled."""
-
-    @property
-    def profile_config(self) -> None:
-        """None: nothing is profiled."""
-
-    @property
-    def weight_updater(self) -> None:
-        """None: weights travel by themselves."""
-
-    @weight_updater.setter
-    def weight_updater(self, value: Any) -> None:
-        if value is not None:
-            raise JobInvalid("`weight_updater` is not available: weights travel by themselves; remove it")
-
 
 BaseCollector.register(FleetCollector)
-
-
-def env_kwargs(written: Any, workers: int) -> list[Mapping[str, Any]]:
-    """Return the keyword arguments of each worker's environment.
-
-    Raises:
-        ValueError: There is not one entry for each worker.
-    """
-    if written is None or isinstance(written, Mapping):
-        return [written or {}] * workers
-    if len(written) != workers:
-        raise ValueError(f"len(create_env_kwargs) must be {workers}, the number of workers, and is {len(written)}")
-    return [each or {} for each in written]
-
-
-def device_of(*written: Any) -> torch.device | None:
-    """Return the first device that was written."""
-    return next((torch.device(each) for each in written if each is not None), None)

@@ -100,5 +100,23 @@ def form_of(prepared: PreparedEnv, device: torch.device | None, use: Callable[[E
             env.close()
 
 
+def env_kwargs(written: Any, workers: int) -> list[Mapping[str, Any]]:
+    """Return the keyword arguments of each worker's environment.
+
+    Raises:
+        ValueError: There is not one entry for each worker.
+    """
+    if written is None or isinstance(written, Mapping):
+        return [written or {}] * workers
+    if len(written) != workers:
+        raise ValueError(f"len(create_env_kwargs) must be {workers}, the number of workers, and is {len(written)}")
+    return [each or {} for each in written]
+
+
+def device_of(*written: Any) -> torch.device | None:
+    """Return the first device that was written."""
+    return next((torch.device(each) for each in written if each is not None), None)
+
+
 def _parts(key: Any) -> tuple[str, ...]:
     return key if isinstance(key, tuple) else (key,)

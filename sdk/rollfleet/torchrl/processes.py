@@ -14,8 +14,8 @@ from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector, device_of, env_kwargs
-from rollfleet.torchrl.environments import EnvForm, PreparedEnv, form_of
+from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector
+from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of, env_kwargs, form_of
 from rollfleet.torchrl.placement import present
 from rollfleet.torchrl.policies import Acting, Copied, MadeOnWorker, with_spec
 from rollfleet.torchrl.signatures import signature_like

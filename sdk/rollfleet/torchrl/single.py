@@ -13,8 +13,8 @@ from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
-from rollfleet.torchrl.collecting import FleetCollector, device_of
-from rollfleet.torchrl.environments import EnvForm, PreparedEnv
+from rollfleet.torchrl.collecting import FleetCollector
+from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of
 from rollfleet.torchrl.policies import Acting, with_spec
 from rollfleet.torchrl.signatures import signature_like
 
