@@ -13,7 +13,7 @@ import importlib, pkgutil, sys
 package = importlib.import_module(sys.argv[1])
 names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
 for name in names:
-    if not name.endswith("__main__"):
+    if not name.endswith("__main__") and not name.startswith("rollfleet.torchrl"):  # which is made of TorchRL
         importlib.import_module(name)
 """
 
@@ -70,6 +70,7 @@ REFUSED = ("torch", "tensordict", "numpy", "gymnasium", "kopf", "kubernetes", "n
                 "mujoco",
                 "pytest",
                 "tensorboard",
+                "torchrl",
                 "rollfleet_operator",
             ),
         ),

@@ -8,7 +8,7 @@ This package translates. `arguments` has the table from TorchRL's arguments to t
 `batches` the shape of TorchRL's batches. All collecting is the native collector's. Nothing below imports this package.
 """
 
-from torchrl.modules import RandomPolicy
+from torchrl.collectors import RandomPolicy
 
 from rollfleet.torchrl.distributed import DistributedCollector, DistributedSyncCollector, RayCollector, RPCCollector
 from rollfleet.torchrl.processes import AsyncCollector, MultiAsyncCollector, MultiCollector, MultiSyncCollector
