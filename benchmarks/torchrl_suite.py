@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,16 @@ class Suite:
         self.tests: dict[str, dict[str, Any]] = {}
         self._private, self._now = private, ""
 
-    def watch(self, owner: type) -> None:
+    def watch(self, owner: Any) -> None:
         """Note the constructions of a class."""
         init = owner.__init__
 
+        @wraps(init)
         def noted(this: Any, *args: Any, **kwargs: Any) -> None:
             init(this, *args, **kwargs)
             if self._now:
                 self.tests[self._now]["makes"] = True
 
-        noted.__wrapped__, noted.__signature__ = init, __import__("inspect").signature(init)
         owner.__init__ = noted
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -4,12 +4,15 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
-from rollfleet import torchrl
-from rollfleet.torchrl.arguments import WITHOUT_EFFECT
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # TorchRL warns about its own classes
+    from rollfleet import torchrl
+    from rollfleet.torchrl.arguments import WITHOUT_EFFECT
 
 PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "slurm.md"]
 BIN = Path(sys.executable).parent

@@ -126,7 +126,7 @@ def test_postproc_and_hooks_are_called_and_hooks_can_be_replaced() -> None:
         pendulum,
         frames_per_batch=5,
         total_frames=-1,
-        postproc=lambda batch: seen.append("postproc") or batch,
+        postproc=lambda batch: (seen.append("postproc"), batch)[1],  # type: ignore[func-returns-value]
         pre_collect_hook=lambda: seen.append("before"),
     )
     iterator = iter(collector)
