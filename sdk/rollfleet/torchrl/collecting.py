@@ -16,7 +16,7 @@ from torchrl.collectors.utils import split_trajectories
 from torchrl.weight_update import NoWeightSyncScheme
 
 from rollfleet.collector import Collector as NativeCollector
-from rollfleet.errors import JobInvalid, WorkerFailed
+from rollfleet.errors import EnvironmentInvalid, JobInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.environments import EnvForm
@@ -132,6 +132,8 @@ class FleetCollector(IterableDataset[Any]):
             batch = next(self._native)
         except WorkerFailed as error:
             raise RuntimeError(str(error)) from error
+        except EnvironmentInvalid as error:
+            raise error.__cause__ or error from None  # the environment's own error, as in TorchRL
         version = int(batch.get(("collector", "policy_version")).max())
         batch = self._shape.of(batch)
         self._frames += (
@@ -195,6 +197,10 @@ class FleetCollector(IterableDataset[Any]):
             ValueError: The arguments contradict each other.
         """
         source = policy_or_weights if policy_weights is None else policy_weights
+        if isinstance(source, Mapping) and source and all(isinstance(worker, int) for worker in source):
+            for worker, own in source.items():  # each worker's own weights
+                self.update_policy_weights_(own, worker_ids=worker)
+            return
         given = any(each is not None for each in (source, weights, policy, weights_dict))
         if self._sends and (given or self._has_weights):
             version = self._native.update_policy_weights_(

@@ -96,6 +96,8 @@ class WorkersCollector(FleetCollector):
             cluster=self._cluster(arguments),
             **keywords,
         )
+        if self._sends and self._has_weights:
+            collector.update_policy_weights_()  # a worker answers no call before it has weights
         return collector, form, shape
 
     def _connect(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
@@ -137,7 +139,7 @@ class WorkersCollector(FleetCollector):
     def _frames_of_worker(self, frames: Any, envs: int) -> int:
         """Return the frames of one worker's batch: a multiple of its environments."""
         total = sum(frames) if isinstance(frames, Sequence) else frames
-        each = -(-total // self.num_workers) if self.sync else max(_listed(frames))
+        each = -(-total // self.num_workers) if self.sync else total
         self.requested_frames_per_batch = total
         return -(-each // envs) * envs
 

@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torchrl.collectors
 from torch import nn
 from torchrl.envs import EnvBase
 
 from rollfleet.collector import Collector as NativeCollector
+from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import native
-from rollfleet.torchrl.batches import BatchShape
+from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector, device_of
 from rollfleet.torchrl.environments import EnvForm, PreparedEnv
 from rollfleet.torchrl.policies import Acting, with_spec
@@ -89,6 +91,18 @@ class Collector(FleetCollector):
     def rollout(self) -> Any:
         """Return one batch of frames."""
         return self._collect()
+
+    def fake_tensordict(self) -> Any:
+        """Return a batch of zeros, with the keys, shapes and dtypes of a real one. Nothing is collected."""
+        act = tensordict_policy(self.policy, self.env)
+        with torch.random.fork_rng(), torch.no_grad():
+            frame = act(self.env.fake_tensordict())
+        batch = frame.unsqueeze(-1).expand(*self.env.batch_size, self.frames_per_batch).clone().zero_()
+        batch.set(("collector", "traj_ids"), torch.zeros(batch.shape, dtype=torch.int64))
+        batch.names = [*[None] * (batch.ndim - 1), "time"]
+        if self.compact_obs:
+            batch = batch.exclude(*self._form.repeated)
+        return without_marks(batch, ids=self.track_traj_ids)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environment, from its next reset on. Returns the next seed."""

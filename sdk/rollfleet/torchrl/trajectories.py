@@ -60,4 +60,5 @@ class Trajectories:
         for index, each in enumerate(taken):
             taken[index] = each.copy().set(_MASK, torch.ones(each.shape[0], dtype=torch.bool, device=each.device))
         padded: Any = pad_sequence(taken, pad_dim=0)
+        padded.names = [None, "time"]
         return padded

@@ -1,0 +1,173 @@
+"""Collectors of `rollfleet.torchrl` whose workers are processes: shapes, weights, seeds and calls as in TorchRL."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tests.sdk.torchrl.programs import constant, linear, pendulum, two_pendulums
+from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.envs import EnvCreator
+
+from rollfleet.torchrl import (
+    AsyncCollector,
+    Collector,
+    DistributedCollector,
+    MultiAsyncCollector,
+    MultiCollector,
+    MultiSyncCollector,
+    RayCollector,
+)
+from rollfleet.torchrl.distributed import pod_resources
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
+
+
+@contextmanager
+def running(collector: Any) -> Iterator[Any]:
+    try:
+        yield collector
+    finally:
+        collector.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("cat_results", "single", "batched"),
+    [("stack", (2, 10), (2, 2, 5)), (None, (2, 10), (2, 2, 5)), (0, (20,), (4, 5)), (-1, (20,), (2, 10))],
+)
+def test_cat_results_joins_the_batches_of_workers(
+    cat_results: Any, single: tuple[int, ...], batched: tuple[int, ...]
+) -> None:
+    for make, shape in ((pendulum, single), (two_pendulums, batched)):
+        sync = MultiSyncCollector([make] * 2, frames_per_batch=20, total_frames=40, cat_results=cat_results)
+        with running(sync) as collector:
+            batches = list(collector)
+        assert [tuple(batch.shape) for batch in batches] == [shape] * 2
+        assert batches[0].names[-1] == "time"
+        assert batches[0]["collector", "traj_ids"].unique().numel() > 1
+
+
+def test_a_batch_of_an_async_collector_is_of_one_worker() -> None:
+    with running(MultiAsyncCollector([pendulum] * 2, frames_per_batch=10, total_frames=40)) as collector:
+        assert [tuple(batch.shape) for batch in collector] == [(10,)] * 4
+
+
+def test_functions_and_their_keyword_arguments_reach_the_worker() -> None:
+    seen = []
+    for make in (EnvCreator(lambda: pendulum(3)), lambda: pendulum(3)):
+        with running(AsyncCollector(make, linear(), frames_per_batch=10, total_frames=10)) as collector:
+            seen += list(collector)
+    with running(AsyncCollector(pendulum, linear(), create_env_kwargs={"seed": 3}, frames_per_batch=10)) as collector:
+        seen.append(next(iter(collector)))
+    assert (seen[0] == seen[1]).all()
+    assert (seen[0] == seen[2]).all()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_weights_are_sent_when_update_policy_weights_is_called(given: bool) -> None:
+    policy = constant(0.0)
+    sync = MultiSyncCollector([pendulum] * 2, policy, frames_per_batch=20, track_policy_version=True)
+    with running(sync) as collector:
+        iterator = iter(collector)
+        assert (next(iterator)["action"] == 0).all()
+        with torch.no_grad():
+            policy.module.bias.fill_(1.0)
+        assert (next(iterator)["action"] == 0).all()
+        collector.update_policy_weights_(TensorDict.from_module(constant(1.0)) if given else None)
+        batch = next(iterator)
+    assert (batch["action"] == 1).all()
+    assert (batch["policy_version"] == 1).all()
+
+
+def test_workers_seed_their_environments_one_after_the_other_and_answer_calls() -> None:
+    with running(MultiSyncCollector([pendulum] * 2, constant(0.0), frames_per_batch=14)) as collector:
+        end = collector.set_seed(5)
+        first = next(iter(collector))
+        assert collector.set_seed(5) == end != 5
+        assert torch.equal(next(iter(collector))["observation"], first["observation"])
+        assert not torch.equal(first["observation"][0], first["observation"][1])
+        assert collector.set_seed(5, static_seed=True) == 5
+        assert collector.getattr_env("batch_size") == []
+        with pytest.raises(AttributeError):
+            collector.getattr_env("no_such_attribute")
+        assert collector.stats("both")["workers"] == 2
+        state = collector.state_dict()
+        assert {"worker0", "worker1", "frames", "iter"} <= state.keys()
+
+
+def test_each_workers_batch_is_written_into_the_replay_buffer() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    with running(
+        MultiSyncCollector([pendulum] * 2, frames_per_batch=20, total_frames=40, replay_buffer=buffer)
+    ) as collector:
+        assert list(collector) == [None, None]
+    assert buffer.write_count == 40
+
+
+def test_an_error_of_an_environment_is_a_runtime_error_with_its_traceback() -> None:
+    def broken() -> Any:
+        env = pendulum()
+        env.base_env._step = None
+        return env
+
+    with (
+        running(MultiSyncCollector([broken], frames_per_batch=10)) as collector,
+        pytest.raises(RuntimeError, match="NoneType"),
+    ):
+        next(iter(collector))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "kind"),
+    [
+        ({"num_collectors": 2, "sync": True}, MultiSyncCollector),
+        ({"num_collectors": 1}, MultiAsyncCollector),
+        ({"backend": "ray", "num_collectors": 1}, RayCollector),
+        ({"backend": "distributed", "backend_options": {"launcher": "mp"}}, DistributedCollector),
+    ],
+)
+def test_the_generic_collector_dispatches_as_torchrls(keywords: dict[str, Any], kind: type) -> None:
+    with running(Collector(pendulum, frames_per_batch=10, total_frames=10, **keywords)) as collector:
+        assert type(collector) is kind
+        assert not isinstance(collector, Collector)
+        assert sum(batch.numel() for batch in collector) >= 10
+
+
+def test_sync_of_a_multi_collector_names_its_class() -> None:
+    with running(MultiCollector([pendulum], sync=False, frames_per_batch=10, total_frames=10)) as collector:
+        assert type(collector) is MultiAsyncCollector
+
+
+@pytest.mark.parametrize(
+    ("keywords", "error"),
+    [
+        ({"backend": "direct", "num_collectors": 2}, ValueError),
+        ({"num_collectors": 0}, ValueError),
+        ({"num_collectors": True}, TypeError),
+        ({"backend": "process", "backend_options": {"sync": True}}, ValueError),
+        ({"backend": "nowhere"}, ValueError),
+    ],
+)
+def test_a_dispatch_that_contradicts_itself_is_refused(keywords: dict[str, Any], error: type) -> None:
+    with pytest.raises(error):
+        Collector(pendulum, frames_per_batch=10, **keywords)
+
+
+def test_workers_per_collector_are_a_dimension_of_the_batch_and_ray_collectors_can_be_added() -> None:
+    keywords = {"num_workers_per_collector": 2, "collector_class": MultiSyncCollector}
+    node = DistributedCollector([pendulum], sync=True, frames_per_batch=20, total_frames=20, **keywords)
+    with running(node) as collector:
+        assert [tuple(batch.shape) for batch in collector] == [(1, 2, 10)]
+    ray = RayCollector(pendulum, num_collectors=1, sync=True, frames_per_batch=10, total_frames=-1)
+    with running(ray) as collector:
+        assert next(iter(collector)).shape == (1, 10)
+        collector.add_collectors([pendulum])
+        assert collector.remote_collectors == [0, 1]
+
+
+def test_remote_configs_are_the_resources_of_a_pod() -> None:
+    assert pod_resources({"num_cpus": 0.5, "num_gpus": 2}) == {"cpu": 0.5, "gpu": 2}
+    with pytest.raises(ValueError, match="whole GPUs"):
+        pod_resources({"num_gpus": 0.2})

@@ -1,0 +1,182 @@
+"""`Collector` of `rollfleet.torchrl` in this process, beside TorchRL's own."""
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tests.sdk.torchrl.programs import constant, linear, pendulum, two_pendulums
+from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.envs import InitTracker, TransformedEnv
+from torchrl.envs.utils import ExplorationType
+
+from rollfleet.torchrl import Collector, RandomPolicy, SyncDataCollector
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
+
+
+def batches(kind: Any, make: Any, policy: Any = None, **keywords: Any) -> list[TensorDict]:
+    torch.manual_seed(0)
+    keywords = {"frames_per_batch": 20, "total_frames": 60} | keywords
+    collector = kind(make, policy, **keywords)
+    try:
+        return [batch if batch is None else batch.clone() for batch in collector]
+    finally:
+        collector.shutdown()
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"create_env_kwargs": {"seed": 5}, "max_frames_per_traj": 0},
+        {"init_random_frames": 20, "set_truncated": True},
+        {"storing_device": "cpu", "compact_obs": True},
+        {"device": "cpu", "split_trajs": True},
+        {"track_traj_ids": False, "exploration_type": ExplorationType.MODE},
+        {"trajs_per_batch": 2, "traj_format": "padded"},
+        {"trajs_per_batch": 2, "traj_format": "cat"},
+    ],
+    ids=lambda keywords: "-".join(keywords) or "defaults",
+)
+def test_batches_are_those_of_torchrls_collector_bit_by_bit(keywords: dict[str, Any]) -> None:
+    from torchrl.collectors import Collector as Theirs
+
+    keywords = {"create_env_kwargs": {"seed": 3}} | keywords
+    found, expected = (batches(kind, pendulum, linear(), **keywords) for kind in (Collector, Theirs))
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
+        assert (ours.batch_size, ours.names, ours.device) == (theirs.batch_size, theirs.names, theirs.device)
+        assert (ours == theirs).all()
+
+
+def test_a_batch_has_the_batch_size_of_the_environment() -> None:
+    assert [tuple(batch.shape) for batch in batches(Collector, two_pendulums)] == [(2, 10)] * 3
+    assert [tuple(batch.shape) for batch in batches(Collector, pendulum())] == [(20,)] * 3
+
+
+def test_max_frames_per_traj_adds_step_count_and_refuses_a_second_one() -> None:
+    from torchrl.envs import GymEnv
+
+    batch, *_ = batches(Collector, lambda: GymEnv("Pendulum-v1"), max_frames_per_traj=5)
+    assert int(batch["next", "step_count"].max()) == 5
+    with pytest.raises(ValueError, match="step_count"):
+        Collector(pendulum, frames_per_batch=20, max_frames_per_traj=5)
+
+
+def test_reset_at_each_iter_begins_each_batch_with_new_episodes() -> None:
+    assert all(int(batch["step_count"][0]) == 0 for batch in batches(Collector, pendulum, reset_at_each_iter=True))
+
+
+def test_a_seed_of_set_seed_repeats_an_episode() -> None:
+    first = []
+    for _ in range(2):
+        collector = Collector(pendulum, constant(0.0), frames_per_batch=7, total_frames=7)
+        collector.set_seed(4)
+        first.append(next(iter(collector))["observation"])
+        collector.shutdown()
+    assert torch.equal(*first)
+
+
+def test_the_policys_new_weights_act_at_once_and_other_weights_are_loaded_into_it() -> None:
+    policy = constant(0.0)
+    collector = Collector(pendulum, policy, frames_per_batch=5, total_frames=-1, track_policy_version=True)
+    iterator = iter(collector)
+    assert (next(iterator)["action"] == 0).all()
+    with torch.no_grad():
+        policy.module.bias.fill_(1.0)
+    assert (next(iterator)["action"] == 1).all()
+    collector.update_policy_weights_(TensorDict.from_module(constant(2.0)))
+    batch = next(iterator)
+    assert (batch["action"] == 2).all()
+    assert (batch["policy_version"] == 1).all()
+    assert collector.policy_version == 1
+    assert float(policy.module.bias) == 2.0
+    collector.shutdown()
+
+
+def test_a_compiled_policy_acts_with_the_callers_parameters() -> None:
+    policy = constant(3.0)
+    (batch,) = batches(Collector, pendulum, policy, total_frames=20, compile_policy={"backend": "eager"})
+    assert (batch["action"] == 3).all()
+    assert policy._compiled_call_impl is None
+
+
+@pytest.mark.parametrize("ndim", [1, 2])
+def test_a_replay_buffer_gets_batches_as_torchrls_collector_writes_them(ndim: int) -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100, ndim=ndim), batch_size=8)
+    assert batches(Collector, two_pendulums, replay_buffer=buffer) == [None] * 3
+    assert len(buffer) == (6 if ndim == 1 else 60)
+
+
+def test_start_fills_a_replay_buffer_in_the_background() -> None:
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100), batch_size=8)
+    collector = Collector(pendulum, frames_per_batch=10, total_frames=50, replay_buffer=buffer)
+    collector.start()
+    collector._fill._thread.join(60)
+    assert not collector.is_running()
+    collector.async_shutdown()
+    assert buffer.write_count == 50
+
+
+def test_postproc_and_hooks_are_called_and_hooks_can_be_replaced() -> None:
+    seen: list[str] = []
+    collector = Collector(
+        pendulum,
+        frames_per_batch=5,
+        total_frames=-1,
+        postproc=lambda batch: seen.append("postproc") or batch,
+        pre_collect_hook=lambda: seen.append("before"),
+    )
+    iterator = iter(collector)
+    next(iterator)
+    collector.set_post_collect_hook(lambda batch: seen.append("after"))
+    next(iterator)
+    collector.shutdown()
+    assert seen == ["before", "postproc", "before", "postproc", "after"]
+
+
+def test_a_restored_collector_counts_on() -> None:
+    collector = Collector(pendulum, linear(), frames_per_batch=20, total_frames=60)
+    next(iter(collector))
+    state = collector.state_dict()
+    collector.shutdown()
+    restored = Collector(pendulum, constant(0.0), frames_per_batch=20, total_frames=60)
+    restored.load_state_dict(state)
+    assert restored.stats()["frames"] == 20
+    assert len(list(restored)) == 2
+    assert torch.equal(restored.policy.module.weight, linear().module.weight)
+    restored.shutdown()
+
+
+def test_attributes_are_those_of_torchrl() -> None:
+    env = TransformedEnv(pendulum(), InitTracker())
+    collector = SyncDataCollector(env, RandomPolicy(), frames_per_batch=20, total_frames=100)
+    assert collector.env is env
+    assert collector.getattr_env("batch_size") == torch.Size([])
+    assert (len(collector), collector.frames_per_batch, collector.total_frames) == (5, 20, 100)
+    assert collector.map_fn("set_seed", [(1,), (2,)]) == [pendulum().set_seed(1), pendulum().set_seed(2)]
+    assert "is_init" in next(iter(collector))
+    collector.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"cudagraph_policy": True}, "cudagraph_policy"),
+        ({"weight_updater": object()}, "weight_updater"),
+        ({"traj_format": "cat"}, "trajs_per_batch"),
+        ({"frames": 3}, "frames"),
+    ],
+)
+def test_what_cannot_be_had_is_an_error_that_names_it(keywords: dict[str, Any], message: str) -> None:
+    if "cudagraph_policy" in keywords and torch.cuda.is_available():
+        pytest.skip("here it can be had")
+    with pytest.raises((TypeError, ValueError), match=message):
+        Collector(pendulum, frames_per_batch=10, **keywords)
+
+
+def test_none_and_false_of_it_are_accepted() -> None:
+    keywords = {"cudagraph_policy": False, "compile_policy": None, "interruptor": None, "use_buffers": True}
+    assert len(batches(Collector, pendulum, trust_policy=True, return_same_td=False, **keywords)) == 3
