@@ -20,6 +20,9 @@ WATCH_S: Final = 240
 
 LOG_BYTES: Final = 1 << 20
 
+MESSAGE_CHARACTERS: Final = 4096
+"""The most characters kept of a refusal, which may repeat the refused object with its megabytes."""
+
 _PAGE: Final = 100
 """Objects in one answer: the loop stands still while it is decoded."""
 
@@ -231,7 +234,8 @@ class Api:
 
 def _refusal(status: int, answer: Any) -> ApiError:
     found = answer if isinstance(answer, dict) else {}
-    return ApiError(status, found.get("reason", ""), found.get("message", str(answer)))
+    message = str(found.get("message", answer))
+    return ApiError(status, found.get("reason", ""), message[:MESSAGE_CHARACTERS])
 
 
 def _unreachable(error: Exception) -> ApiError:

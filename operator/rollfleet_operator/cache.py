@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND
+from rollfleet_api.validation import bounded
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
@@ -138,6 +139,8 @@ class Cache:
         if version < self._gone.get(uid, (0, None))[0] or (known is not None and known.version >= version):
             return False
         manifest["metadata"].pop("managedFields", None)
+        if which.kind == KIND:
+            manifest["spec"] = bounded(manifest.get("spec"))  # many jobs of megabytes would not fit into memory
         entry = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
         if which.kind == KIND:
             self._jobs[key] = entry

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
 Manifest = dict[str, Any]
@@ -55,11 +54,19 @@ def digest(data: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
+def copied(value: Any) -> Any:
+    """Return a deep copy of plain data, in a fifth of the time of `copy.deepcopy`."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 def overlay(below: Any, above: Any, field: str = "") -> Any:
     """Merge a user's manifest (`above`) into the operator's (`below`); the result shares nothing with either.
 
     Mappings are merged, and `null` removes a field. Lists of the API's map type (containers, volumes, variables) are
-    merged by their own keys, the operator's items first; all other lists are replaced.
+    merged by their own keys, the operator's items first, and of equal keys the last item counts, as for variables in
+    Kubernetes; all other lists are replaced.
 
     Args:
         below: The operator's value.
@@ -71,30 +78,18 @@ def overlay(below: Any, above: Any, field: str = "") -> Any:
         {'b': {'c': 2, 'd': 3}}
     """
     if isinstance(below, dict) and isinstance(above, dict):
-        merged = {key: deepcopy(value) for key, value in below.items() if key not in above}
+        merged = {key: copied(value) for key, value in below.items() if key not in above}
         merged |= {
-            key: overlay(below[key], value, key) if key in below else deepcopy(value)
+            key: overlay(below[key], value, key) if key in below else copied(value)
             for key, value in above.items()
             if value is not None
         }
         return {key: merged[key] for key in (*below, *above) if key in merged}
     if _is_keyed(field, below) and _is_keyed(field, above):
-        known = [_key(field, item) for item in below]
-        return [
-            *(
-                _merged(field, item, [each for each in above if _key(field, each) == _key(field, item)])
-                for item in below
-            ),
-            *(deepcopy(item) for item in above if _key(field, item) not in known),
-        ]
-    return deepcopy(above)
-
-
-def _merged(field: str, item: Manifest, above: list[Manifest]) -> Manifest:
-    merged: Manifest = deepcopy(item)
-    for each in above:
-        merged = overlay(merged, each)
-    return merged
+        theirs = {_key(field, item): item for item in above}
+        items = [overlay(item, theirs.pop(_key(field, item), {})) for item in below]
+        return items + copied([*theirs.values()])
+    return copied(above)
 
 
 def covers(wanted: Any, found: Any, field: str = "") -> bool:
@@ -113,9 +108,10 @@ def covers(wanted: Any, found: Any, field: str = "") -> bool:
         if not isinstance(found, list):
             return False
         if _is_keyed(field, wanted) and _is_keyed(field, found):
-            return all(
-                any(_key(field, item) == _key(field, each) and covers(item, each) for each in found) for item in wanted
-            )
+            present: dict[tuple[Any, ...], list[Manifest]] = {}
+            for each in found:
+                present.setdefault(_key(field, each), []).append(each)
+            return all(any(covers(item, each) for each in present.get(_key(field, item), ())) for item in wanted)
         return len(wanted) == len(found) and all(map(covers, wanted, found))
     return bool(wanted == found)
 
@@ -124,7 +120,12 @@ def _is_keyed(field: str, items: Any) -> bool:
     """Return whether a value is a list whose items have the keys of its field."""
     if field not in _KEYS or not isinstance(items, list):
         return False
-    return all(isinstance(item, dict) and _KEYS[field][0] in item for item in items)
+    return all(
+        isinstance(item, dict)
+        and _KEYS[field][0] in item
+        and not any(isinstance(item.get(key), dict | list) for key in _KEYS[field])
+        for item in items
+    )
 
 
 def _key(field: str, item: Manifest) -> tuple[Any, ...]:

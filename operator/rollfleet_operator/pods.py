@@ -1,5 +1,7 @@
 """The pod template of workers and learners: it passes Pod Security "restricted" and mounts the job's address."""
 
+from collections import Counter
+from operator import itemgetter
 from typing import Any, Final
 
 from rollfleet_api.address import FILES
@@ -117,6 +119,9 @@ def _checked(written: Manifest) -> Manifest:
         isinstance(each, dict) and each.get("name") and isinstance(each["name"], str) for each in containers
     ):
         raise TemplateInvalid("`spec.containers` of a template is a list of mappings, each with a `name`")
+    name, count = max(Counter(each["name"] for each in containers).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise TemplateInvalid(f"`spec.containers` of a template has {count} containers `{name}`; write one")
     init, claims = spec.get("initContainers") or [], spec.get("resourceClaims") or []
     if not isinstance(init, list) or not isinstance(claims, list) or not all(isinstance(each, dict) for each in init):
         raise TemplateInvalid("`spec.initContainers` and `spec.resourceClaims` of a template are lists of mappings")

@@ -6,6 +6,7 @@ ignored silently.
 """
 
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Final
 
 from rollfleet_api.job import CollectorJob
@@ -42,10 +43,7 @@ def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
         job: The job.
         source_digest: Digest of the files in the job's ConfigMap; empty: the job has none.
     """
-    written = job.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, exclude=_NOT_FOR_WORKERS
-    )
-    return digest({"spec": _without_empty(written), "source": source_digest})
+    return _revision(_Same(job), source_digest, of_workers=True)
 
 
 def evaluation_revision(job: CollectorJob, source_digest: str = "") -> str:
@@ -64,15 +62,32 @@ def learner_revision(job: CollectorJob, source_digest: str = "", present: Collec
         present: Revisions of the job's runs. A learner that an earlier operator started has one of more fields: it
             reads them at its start, as its image is as old.
     """
-    earlier = _learner_revision(job, source_digest, _FOR_EARLIER_LEARNER)
-    return earlier if earlier in present else _learner_revision(job, source_digest, _FOR_LEARNER)
+    same = _Same(job)
+    earlier = _revision(same, source_digest, earlier=True)
+    return earlier if earlier in present else _revision(same, source_digest)
 
 
-def _learner_revision(job: CollectorJob, source_digest: str, fields: dict[str, Any]) -> str:
-    image = {"image": True} if job.spec.learner and not _first(job.spec.learner.template).get("image") else {}
-    written = job.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, include=fields | image
-    )
+class _Same:
+    """A job as the key of a cache: each look asks several times for its revisions."""
+
+    def __init__(self, job: CollectorJob) -> None:
+        self.job = job
+
+    def __hash__(self) -> int:
+        return id(self.job)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.job is other.job
+
+
+@lru_cache(maxsize=8)
+def _revision(same: _Same, source_digest: str, *, of_workers: bool = False, earlier: bool = False) -> str:
+    spec, image = same.job.spec, dict[str, Any]()
+    if spec.learner and not _first(spec.learner.template).get("image"):
+        image = {"image": True}
+    for_learner = (_FOR_EARLIER_LEARNER if earlier else _FOR_LEARNER) | image
+    chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else {"include": for_learner}
+    written = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, **chosen)
     return digest({"spec": _without_empty(written), "source": source_digest})
 
 

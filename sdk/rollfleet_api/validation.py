@@ -1,6 +1,7 @@
 """The errors of a job, for people: where, what is wrong, and what to write instead."""
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,9 @@ from pydantic_core import ErrorDetails
 
 from rollfleet_api.fields import REFUSAL, Model, child
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec, frames_problem
+
+MAX_SPEC_BYTES: Final = 1 << 16
+"""The most bytes of a job's spec as JSON. The operator copies and compares it at each look; files belong elsewhere."""
 
 MAX_QUOTED: Final = 60
 """The most characters of a wrong text in a message."""
@@ -66,6 +70,30 @@ class JobErrors(ValueError):
         """Combine problems; the text has one line for each."""
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+class Oversized(dict[str, Any]):
+    """A spec of more than `MAX_SPEC_BYTES`: empty, with its size.
+
+    Attributes:
+        nbytes: Its size as JSON.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        """Keep the size."""
+        super().__init__()
+        self.nbytes = nbytes
+
+
+def bounded(spec: Any) -> Any:
+    """Return a spec, or an `Oversized` in its place, which `parse_job` refuses as it refuses the spec."""
+    if isinstance(spec, Oversized):
+        return spec
+    try:
+        nbytes = len(json.dumps(spec, separators=(",", ":")))
+    except (RecursionError, TypeError, ValueError):  # not JSON: the models say what is wrong
+        return spec
+    return spec if nbytes <= MAX_SPEC_BYTES else Oversized(nbytes)
 
 
 def parse_job(data: object, *, origin: str = "") -> CollectorJob:
@@ -155,6 +183,12 @@ def _kind_problems(data: object) -> Iterator[Problem]:
             yield Problem(field, f"missing; write `{field}: {expected}`")
         elif data[field] != expected:
             yield Problem(field, f"expected `{expected}`, got {_describe(data[field])}; write `{field}: {expected}`")
+    if isinstance(spec := bounded(data.get("spec")), Oversized):
+        yield Problem(
+            "spec",
+            f"has {spec.nbytes:,} bytes as JSON, and at most {MAX_SPEC_BYTES:,} are allowed; put code and data into "
+            "the ConfigMap of `source`, into the image, or into a volume",
+        )
 
 
 def _frames_problems(data: object) -> Iterator[Problem]:

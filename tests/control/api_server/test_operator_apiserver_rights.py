@@ -292,7 +292,7 @@ FOREIGN = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def bounds(api_server: "ApiServer", repository: Path) -> Iterator[Callable[..., str]]:
     """What the policy answers to a user who could do anything else: its refusals are its own."""
     shown = rendered(repository, admissionPolicy__serviceAccounts=["trainer"])
@@ -301,77 +301,80 @@ def bounds(api_server: "ApiServer", repository: Path) -> Iterator[Callable[..., 
         yield lambda body, namespace="default", **how: refusal(api_server, body, namespace, **how)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_the_policy_admits_the_operators_own_objects(bounds: Callable[..., str], name: str) -> None:
-    assert bounds(OWN[name]) == ""
+class TestPolicy:
+    """Whatever the order, these run together: the policy is there for them, and for no other test."""
 
+    @pytest.mark.parametrize("name", OWN)
+    def test_the_policy_admits_the_operators_own_objects(self, bounds: Callable[..., str], name: str) -> None:
+        assert bounds(OWN[name]) == ""
 
-def test_the_policy_refuses_jobs_in_the_namespaces_of_kubernetes(bounds: Callable[..., str]) -> None:
-    assert "namespaces of Kubernetes" in bounds(OWN["workers"], "kube-system")
+    def test_the_policy_refuses_jobs_in_the_namespaces_of_kubernetes(self, bounds: Callable[..., str]) -> None:
+        assert "namespaces of Kubernetes" in bounds(OWN["workers"], "kube-system")
 
+    def test_the_policy_admits_the_keys_of_nats(self, bounds: Callable[..., str], api_server: "ApiServer") -> None:
+        keys = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "rollfleet-nats-keys", "namespace": "default"},
+        }
+        api_server.call(api_server.api.create(keys))
+        try:
+            change = {"kind": "Secret", "data": {"operator.seed": "YQ=="}, "immutable": True}
+            assert bounds(change, method="PATCH", name="rollfleet-nats-keys") == ""
+            assert "ValidatingAdmissionPolicy" in bounds(keys, method="DELETE", name="rollfleet-nats-keys")
+        finally:
+            path = KINDS["Secret"].path("default", "rollfleet-nats-keys")
+            api_server.call(api_server.api._request("DELETE", path))
 
-def test_the_policy_admits_the_keys_of_nats(bounds: Callable[..., str], api_server: "ApiServer") -> None:
-    keys = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "rollfleet-nats-keys", "namespace": "default"}}
-    api_server.call(api_server.api.create(keys))
-    try:
-        change = {"kind": "Secret", "data": {"operator.seed": "YQ=="}, "immutable": True}
-        assert bounds(change, method="PATCH", name="rollfleet-nats-keys") == ""
-        assert "ValidatingAdmissionPolicy" in bounds(keys, method="DELETE", name="rollfleet-nats-keys")
-    finally:
-        path = KINDS["Secret"].path("default", "rollfleet-nats-keys")
-        api_server.call(api_server.api._request("DELETE", path))
+    def test_the_policy_admits_service_accounts_that_the_chart_lists(self, bounds: Callable[..., str]) -> None:
+        assert bounds(run(spec={"template": {"spec": {"serviceAccountName": "trainer"}}})) == ""
 
+    @pytest.mark.parametrize("name", FOREIGN)
+    def test_the_policy_refuses_what_is_no_jobs(self, bounds: Callable[..., str], name: str) -> None:
+        assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
 
-def test_the_policy_admits_service_accounts_that_the_chart_lists(bounds: Callable[..., str]) -> None:
-    assert bounds(run(spec={"template": {"spec": {"serviceAccountName": "trainer"}}})) == ""
+    def test_the_policy_refuses_pods_and_all_changes_but_to_the_finalizer_of_a_deleted_one(
+        self, bounds: Callable[..., str], own_lab: Lab
+    ) -> None:
+        labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
+        spec = {"containers": [{"name": "a", "image": "a"}]}
+        metadata = {"name": "x", "labels": labels, "finalizers": [TRACKING, "example.com/other"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        assert "ValidatingAdmissionPolicy" in bounds(pod)
+        own_lab.create(pod)
 
+        def change(**metadata: Any) -> str:
+            return bounds({"kind": "Pod", "metadata": metadata}, own_lab.namespace, method="PATCH", name="x")
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_the_policy_refuses_what_is_no_jobs(bounds: Callable[..., str], name: str) -> None:
-    assert "ValidatingAdmissionPolicy" in bounds(FOREIGN[name])
+        rest = ["example.com/other"]
+        assert "ValidatingAdmissionPolicy" in change(finalizers=rest), "it is not deleted"
+        own_lab.delete("Pod", "x")
+        assert change(finalizers=rest) == ""
+        assert "ValidatingAdmissionPolicy" in change(finalizers=[TRACKING])
+        assert "ValidatingAdmissionPolicy" in change(finalizers=rest, labels={"a": "b"})
+        own_lab.patch("Pod", "x", {"metadata": {"finalizers": None}})
 
+    def test_the_policy_lets_a_foreign_object_alone(self, bounds: Callable[..., str], own_lab: Lab) -> None:
+        own_lab.create(overlay(OWN["secret"], NO_OWNER))
+        theirs = {"namespace": own_lab.namespace, "name": "x-worker-nats"}
+        adopted = {"kind": "Secret", "metadata": OWN["secret"]["metadata"]}
+        assert "ValidatingAdmissionPolicy" in bounds(adopted, method="PATCH", **theirs)
+        assert "ValidatingAdmissionPolicy" in bounds({"kind": "Secret"}, method="DELETE", **theirs)
 
-def test_the_policy_refuses_pods_and_all_changes_but_to_the_finalizer_of_a_deleted_one(
-    bounds: Callable[..., str], own_lab: Lab
-) -> None:
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
-    spec = {"containers": [{"name": "a", "image": "a"}]}
-    metadata = {"name": "x", "labels": labels, "finalizers": [TRACKING, "example.com/other"]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-    assert "ValidatingAdmissionPolicy" in bounds(pod)
-    own_lab.create(pod)
+    def test_the_policy_lets_an_object_of_another_controller_alone(
+        self, bounds: Callable[..., str], own_lab: Lab
+    ) -> None:
+        theirs = {"apiVersion": "example.com/v1", "kind": "Other", "name": "x", "uid": "4-5-6", "controller": True}
+        own_lab.create(OWN["secret"] | {"metadata": OWN["secret"]["metadata"] | {"ownerReferences": [theirs]}})
+        owner = OWN["secret"]["metadata"]["ownerReferences"][0] | {"uid": "4-5-6"}
+        adopted = {"kind": "Secret", "metadata": {"ownerReferences": [owner]}}
+        refused = bounds(adopted, own_lab.namespace, method="PATCH", name="x-worker-nats")
+        assert "ValidatingAdmissionPolicy" in refused
 
-    def change(**metadata: Any) -> str:
-        return bounds({"kind": "Pod", "metadata": metadata}, own_lab.namespace, method="PATCH", name="x")
-
-    rest = ["example.com/other"]
-    assert "ValidatingAdmissionPolicy" in change(finalizers=rest), "it is not deleted"
-    own_lab.delete("Pod", "x")
-    assert change(finalizers=rest) == ""
-    assert "ValidatingAdmissionPolicy" in change(finalizers=[TRACKING])
-    assert "ValidatingAdmissionPolicy" in change(finalizers=rest, labels={"a": "b"})
-    own_lab.patch("Pod", "x", {"metadata": {"finalizers": None}})
-
-
-def test_the_policy_lets_a_foreign_object_alone(bounds: Callable[..., str], own_lab: Lab) -> None:
-    own_lab.create(overlay(OWN["secret"], NO_OWNER))
-    theirs = {"namespace": own_lab.namespace, "name": "x-worker-nats"}
-    adopted = {"kind": "Secret", "metadata": OWN["secret"]["metadata"]}
-    assert "ValidatingAdmissionPolicy" in bounds(adopted, method="PATCH", **theirs)
-    assert "ValidatingAdmissionPolicy" in bounds({"kind": "Secret"}, method="DELETE", **theirs)
-
-
-def test_the_policy_lets_an_object_of_another_controller_alone(bounds: Callable[..., str], own_lab: Lab) -> None:
-    theirs = {"apiVersion": "example.com/v1", "kind": "Other", "name": "x", "uid": "4-5-6", "controller": True}
-    own_lab.create(OWN["secret"] | {"metadata": OWN["secret"]["metadata"] | {"ownerReferences": [theirs]}})
-    owner = OWN["secret"]["metadata"]["ownerReferences"][0] | {"uid": "4-5-6"}
-    adopted = {"kind": "Secret", "metadata": {"ownerReferences": [owner]}}
-    refused = bounds(adopted, own_lab.namespace, method="PATCH", name="x-worker-nats")
-    assert "ValidatingAdmissionPolicy" in refused
-
-
-def test_the_policy_lets_only_jobs_with_a_time_to_live_be_deleted(bounds: Callable[..., str], own_lab: Lab) -> None:
-    own_lab.apply("stays", suspend=True)
-    own_lab.apply("goes", suspend=True, ttlSecondsAfterFinished=60)
-    assert "ValidatingAdmissionPolicy" in bounds({"kind": KIND}, own_lab.namespace, method="DELETE", name="stays")
-    assert bounds({"kind": KIND}, own_lab.namespace, method="DELETE", name="goes") == ""
+    def test_the_policy_lets_only_jobs_with_a_time_to_live_be_deleted(
+        self, bounds: Callable[..., str], own_lab: Lab
+    ) -> None:
+        own_lab.apply("stays", suspend=True)
+        own_lab.apply("goes", suspend=True, ttlSecondsAfterFinished=60)
+        assert "ValidatingAdmissionPolicy" in bounds({"kind": KIND}, own_lab.namespace, method="DELETE", name="stays")
+        assert bounds({"kind": KIND}, own_lab.namespace, method="DELETE", name="goes") == ""

@@ -258,7 +258,7 @@ def test_hostile_pages_are_ignored(stage: Stage, running: Scene) -> None:
 
 
 def test_a_page_of_a_thousand_workers_fits(stage: Stage, scene: Callable[..., Scene]) -> None:
-    begun = scene(workers=1000, template={"metadata": {"annotations": {"a": "x" * 300_000}}})
+    begun = scene(workers=1000, template={"metadata": {"annotations": {"a": "x" * 60_000}}})
     beats = [begun.beat(index, error=f"worker {index}: " + "e" * 500) for index in range(1000)]
     stage.see(begun.with_heartbeats(*beats, learner=LEARNER))
     assert all(len(page) <= PAGE_BYTES for page in stage.saved().values())

@@ -16,7 +16,12 @@ from rollfleet_operator.manifest import covers, digest, overlay
         ({"env": [{"name": "x", "a": 1}]}, {"env": [{"name": "x", "b": 2}]}, {"env": [{"name": "x", "a": 1, "b": 2}]}),
         ({"env": [{"name": "x"}]}, {"env": [{"name": "y"}]}, {"env": [{"name": "x"}, {"name": "y"}]}),
         ({"env": [{"a": 1}]}, {"env": [{"b": 2}]}, {"env": [{"b": 2}]}),
-        ({"env": [{"name": []}]}, {"env": [{"name": {}}]}, {"env": [{"name": []}, {"name": {}}]}),
+        ({"env": [{"name": []}]}, {"env": [{"name": {}}]}, {"env": [{"name": {}}]}),
+        (
+            {"env": [{"name": "x", "a": 1}]},
+            {"env": [{"name": "x", "b": 1}, {"name": "y"}, {"name": "x", "c": 1}, {"name": "y", "b": 2}]},
+            {"env": [{"name": "x", "a": 1, "c": 1}, {"name": "y", "b": 2}]},
+        ),
         (
             {"tolerations": [{"key": "x"}]},
             {"tolerations": [{"key": "x", "value": "a"}]},

@@ -1,0 +1,71 @@
+"""Jobs of megabytes on a real API server: the operator refuses them, and serves all others meanwhile."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.control.api_server.operator_program import OperatorProgram
+from tests.control.wire.jwt_nats import NatsInJwtMode
+
+if TYPE_CHECKING:
+    from tests.control.api_server.lab import Lab
+    from tests.control.kubernetes import ApiServer
+
+pytestmark = pytest.mark.cluster
+
+StartOperator = Callable[..., Any]
+WaitFor = Callable[..., Any]
+
+MEMORY_MIB = 512  # the chart's limit
+REPEATED: dict[str, Any] = {"spec": {"containers": [{"name": "worker", "env": [{"name": "A1"}]}] * 8000}}  # 374 KiB
+EMPTY: dict[str, Any] = {"spec": {"tolerations": [[]] * 230_000}}  # 0.9 MB
+
+
+def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(
+    own_lab: "Lab", start_operator: StartOperator, wait_for: WaitFor
+) -> None:
+    lab = own_lab
+    running = start_operator(lab.namespace, lab.nats)
+    lab.apply("large", template=REPEATED)
+    wait_for(lambda: lab.condition("Degraded", "large").get("reason") == "Invalid")
+    assert "at most 65,536 are allowed" in lab.condition("Degraded", "large")["message"]
+    lab.apply()
+    lab.run()
+    assert [running.http("/healthz")[0] for _ in range(3)] == [200, 200, 200]
+    lab.apply("large", template=None)
+    wait_for(lambda: lab.condition("Degraded", "large").get("status") == "False")
+
+
+def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
+    own_lab: "Lab", api_server: "ApiServer", wait_for: WaitFor, tmp_path: Path
+) -> None:
+    lab = own_lab
+    nats = NatsInJwtMode(tmp_path)
+    try:
+        for again in range(2):  # the second one lists them all at its start
+            program = OperatorProgram("one", lab.namespace, api_server.kubeconfig(), nats, {})
+            try:
+                wait_for(lambda program=program: program.answers("/readyz"))
+                for index in range(0 if again else 16):
+                    lab.apply(f"large-{index}", template=EMPTY)
+                wait_for(lambda: all(_is_refused(lab, index) for index in range(16)))
+                lab.apply(f"small-{again}")
+                wait_for(lambda again=again: lab.status(f"small-{again}").get("observedGeneration"))
+                assert _peak_mib(program) < MEMORY_MIB
+            finally:
+                program.end()
+    finally:
+        nats.stop()
+
+
+def _is_refused(lab: "Lab", index: int) -> bool:
+    return lab.condition("Degraded", f"large-{index}").get("reason") == "Invalid"
+
+
+def _peak_mib(program: OperatorProgram) -> float:
+    status = Path(f"/proc/{program.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) / 1024

@@ -1,0 +1,150 @@
+"""A job of any size and form costs the operator's loop little: each look at it is one call of these functions.
+
+Processor time of this thread counts, so that a busy machine changes nothing.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.control.pure.conftest import a_job
+from tests.control.pure.scene import Scene, wanted
+
+from rollfleet_api.crd import crd
+from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_stored_job
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.errors import TemplateInvalid
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.nats_port import JobKey
+from rollfleet_operator.plan import plan
+from rollfleet_operator.status import status
+
+LOOK_S = 0.5
+API_SERVER_BYTES = 1_500_000
+JOB = JobKey("lab", "cartpole")
+
+Path = tuple[str, ...]
+
+
+def free_fields(schema: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the fields of a schema that hold what users like: any object, or a mapping of any names."""
+    if schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema:
+        yield path
+    for name, inner in schema.get("properties", {}).items():
+        yield from free_fields(inner, (*path, name))
+    if "items" in schema:
+        yield from free_fields(schema["items"], (*path, "0"))
+
+
+SCHEMA: Any = crd()
+FIELDS = [*free_fields(SCHEMA["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"])]
+
+
+def of_size(item: Callable[[int], Any], nbytes: int) -> list[Any]:
+    """Return items of this many bytes as JSON, together."""
+    size = len(json.dumps(item(10_000_000), separators=(",", ":"))) + 1
+    return [item(10_000_000 + number) for number in range(nbytes // size)]
+
+
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else []
+
+
+FORMS: dict[str, Callable[[int], Any]] = {
+    "names": lambda size: {f"x{number}": "1" for number in range(size // 16)},
+    "text": lambda size: {"spec": {"hostname": "x" * size}},
+    "empty-lists": lambda size: {"spec": {"tolerations": [[]] * (size // 3)}},
+    "deep": lambda size: {"spec": {"tolerations": [nested(40)] * (size // 83)}},
+    "one-name": lambda size: {
+        "spec": {"containers": of_size(lambda _: {"name": "worker", "env": [{"name": "A1"}]}, size)}
+    },
+    "containers": lambda size: {
+        "spec": {"containers": of_size(lambda n: {"name": f"c{n}", "env": [{"name": f"A{n}"}]}, size)}
+    },
+    "variables": lambda size: {
+        "spec": {"containers": [{"name": "worker", "env": of_size(lambda n: {"name": f"A{n}"}, size)}]}
+    },
+    "one-variable": lambda size: {
+        "spec": {"containers": [{"name": "worker", "env": of_size(lambda n: {"name": "A", "value": f"{n}"}, size)}]}
+    },
+    "init": lambda size: {
+        "spec": {"initContainers": [{"name": "i", "env": of_size(lambda n: {"name": "A", "value": f"{n}"}, size)}]}
+    },
+    "volumes": lambda size: {"spec": {"volumes": of_size(lambda n: {"name": f"v{n}"}, size)}},
+}
+
+
+def stored(path: Path, value: Any) -> Manifest:
+    """Return a job whose field at this path has this value."""
+    found: Manifest = a_job().dump()
+    spec: Any = found["spec"]
+    if path[:1] == ("policy",):
+        spec["policy"] = {"entrypoint": "a:b"}
+    for name, following in zip(path, (*path[1:], ""), strict=True):
+        key: Any = int(name) if isinstance(spec, list) else name
+        if not following:
+            spec[key] = value
+        elif isinstance(spec, list):
+            spec = spec[key]
+        else:
+            spec = spec.setdefault(key, [{"entrypoint": "a:b"}] if following == "0" else {})
+    found["metadata"] |= {"resourceVersion": "7"}
+    found["kind"], found["apiVersion"] = "CollectorJob", "rollfleet.dev/v1alpha1"
+    return found
+
+
+def look(manifest: Manifest) -> str:
+    """Do once what a reconciliation computes of a job. Returns the error of an invalid one."""
+    try:
+        job, _ = parse_stored_job(manifest)
+    except JobErrors as errors:
+        return str(errors)
+    try:
+        children = wanted(job)
+    except TemplateInvalid as error:
+        return str(error)
+    scene = Scene(job, tuple(children.values()))
+    plan([*children.values()], scene.observed)
+    status(scene.snapshot)
+    return ""
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return the least processor time of three calls: a second thread on the same core makes one slower."""
+    times = []
+    for _ in range(3):
+        began = time.thread_time()
+        work()
+        times.append(time.thread_time() - began)
+    return min(times)
+
+
+def test_the_crd_has_free_fields() -> None:
+    assert {("template",), ("learner", "template"), ("env", "kwargs"), ("resources", "limits")} <= {*FIELDS}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+def test_a_job_of_the_largest_size_costs_little_to_refuse(path: Path, form: str) -> None:
+    manifest, cache = stored(path, FORMS[form](API_SERVER_BYTES)), Cache()
+    assert seconds(lambda: cache.put(manifest)) < LOOK_S
+    kept = cache.job(JOB)
+    assert kept is not None
+    assert isinstance(kept["spec"], Oversized)
+    assert seconds(lambda: look(kept)) < 0.05
+    assert "at most 65,536 are allowed" in look(kept)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+def test_a_job_of_the_largest_allowed_size_costs_little(path: Path, form: str) -> None:
+    manifest = stored(path, FORMS[form](MAX_SPEC_BYTES - 1000))
+    assert bounded(manifest["spec"]) is manifest["spec"]
+    assert seconds(lambda: look(manifest)) < LOOK_S
+
+
+def test_two_containers_of_one_name_are_an_error() -> None:
+    twice = {"spec": {"containers": [{"name": "worker"}, {"name": "worker"}]}}
+    assert look(stored(("template",), twice)) == "`spec.containers` of a template has 2 containers `worker`; write one"
