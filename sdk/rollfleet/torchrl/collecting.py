@@ -82,7 +82,7 @@ class FleetCollector(IterableDataset[Any]):
         if written is None:
             if self.trajs_per_batch is not None and self.replay_buffer is None:
                 warnings.warn(
-                    "trajs_per_batch is set but traj_format is not: it is 'padded', and 'cat' from torchrl v0.16 on",
+                    "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16",
                     FutureWarning,
                     stacklevel=4,
                 )

@@ -46,7 +46,7 @@ class WorkersCollector(FleetCollector):
         makes = present().spread(self._makes(arguments))
         count = self.num_workers = len(makes)
         frames = _listed(arguments["frames_per_batch"])
-        if len(frames) not in (1, count):
+        if isinstance(arguments["frames_per_batch"], Sequence) and len(frames) != count:
             raise ValueError(f"`frames_per_batch` has {len(frames)} entries for {count} workers")
         if self.sync and len(set(frames)) > 1:
             raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")

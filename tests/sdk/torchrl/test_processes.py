@@ -128,7 +128,7 @@ def test_an_error_of_an_environment_is_a_runtime_error_with_its_traceback() -> N
         ({"backend": "distributed", "backend_options": {"launcher": "mp"}}, DistributedCollector),
     ],
 )
-def test_the_generic_collector_dispatches_as_torchrls(keywords: dict[str, Any], kind: type) -> None:
+def test_the_generic_collector_dispatches_as_torchrls(keywords: dict[str, Any], kind: Any) -> None:
     made: Any = Collector(pendulum, frames_per_batch=10, total_frames=10, **keywords)
     assert not isinstance(made, Collector)
     with running(made) as collector:
