@@ -118,10 +118,12 @@ class WorkerThread:
     """
 
     def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
-        self.transport = NatsWorkerTransport(server.link(Role.WORKER), index)
+        link = server.link(Role.WORKER)
+        self.transport = NatsWorkerTransport(link, index)
         self.error: BaseException | None = None
         self._job, self._index = job, index
         self._built: Future[Worker] = Future()
+        link.after_close(lambda: self._built.add_done_callback(lambda built: built.result().leave()))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

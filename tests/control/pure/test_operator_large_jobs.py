@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.control.pure.conftest import a_job
 from tests.control.pure.scene import Scene, wanted
 
 from rollfleet_api.crd import crd
+from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_stored_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import TemplateInvalid
@@ -78,8 +78,9 @@ FORMS: dict[str, Callable[[int], Any]] = {
 
 def stored(path: Path, value: Any) -> Manifest:
     """Return a job whose field at this path has this value."""
-    found: Manifest = a_job().dump()
-    spec: Any = found["spec"]
+    spec: Any = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
+    metadata = {"name": JOB.name, "namespace": JOB.namespace, "uid": "a", "generation": 1, "resourceVersion": "7"}
+    found: Manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     if path[:1] == ("policy",):
         spec["policy"] = {"entrypoint": "a:b"}
     for name, following in zip(path, (*path[1:], ""), strict=True):
@@ -90,8 +91,6 @@ def stored(path: Path, value: Any) -> Manifest:
             spec = spec[key]
         else:
             spec = spec.setdefault(key, [{"entrypoint": "a:b"}] if following == "0" else {})
-    found["metadata"] |= {"resourceVersion": "7"}
-    found["kind"], found["apiVersion"] = "CollectorJob", "rollfleet.dev/v1alpha1"
     return found
 
 

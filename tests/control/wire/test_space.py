@@ -166,13 +166,15 @@ async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_
     worker = await asyncio.to_thread(NatsWorkerTransport, link, 0)
     policy = torch.nn.Linear(1000, 1000)
     collector = await asyncio.to_thread(rollfleet.connect, job.key, policy, **learner_address(site, job))
-    sent = worker.send(numbered_batches.fragment(3.0, size=1_000_000), numbered_batches.META).stored
-    received = asyncio.create_task(asyncio.to_thread(numbered_batches.values, collector, 1))
-    assert (await site.stored(job, subjects_of(job).manifest)) == b""
-    while not (received.done() and sent.done() and await site.stored(job, subjects_of(job).manifest)):
-        await site.nats.grow(job)
-        await asyncio.wait({received}, timeout=0.1)
-    assert received.result() == [3.0]
-    assert min(await reserved(site, job)) > 2
-    await asyncio.to_thread(collector.detach)
-    await asyncio.to_thread(worker.close)
+    try:
+        assert (await site.stored(job, subjects_of(job).manifest)) == b""
+        sent = worker.send(numbered_batches.fragment(3.0, size=1_000_000), numbered_batches.META).stored
+        received = asyncio.create_task(asyncio.to_thread(numbered_batches.values, collector, 1))
+        while not (received.done() and sent.done() and await site.stored(job, subjects_of(job).manifest)):
+            await site.nats.grow(job)
+            await asyncio.wait({received}, timeout=0.1)
+        assert received.result() == [3.0]
+        assert min(await reserved(site, job)) > 2
+    finally:  # a thread that waits for a batch would keep the event loop from closing
+        await asyncio.to_thread(collector.detach)
+        await asyncio.to_thread(worker.close)

@@ -1,0 +1,142 @@
+"""Frames a second over TorchRL's environments, beside TorchRL's own collectors and a loop by hand, in turn in one run.
+
+`python benchmarks/torchrl_envs.py [--quick] [--rounds N]`; with Ray installed also RayCollector, beside NATS.
+"""
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import torch
+
+import rollfleet
+
+
+def counted() -> Any:
+    """Return CartPole with the transforms of most programs."""
+    from torchrl.envs import Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
+
+    return TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), RewardSum()))
+
+
+def vmas(envs: int) -> Any:
+    """Return environments of VMAS, in one batch. Episodes are too long to end here, so that all do the same work."""
+    from torchrl.envs import VmasEnv
+
+    return VmasEnv("transport", num_envs=envs, n_agents=2, max_steps=10_000, device="cpu")
+
+
+def policy() -> Any:
+    """Return a small policy for CartPole."""
+    from tensordict.nn import TensorDictModule
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    return TensorDictModule(net, in_keys=["observation"], out_keys=["action"])
+
+
+def by_hand(make: Callable[[], Any], act: Any, steps: int) -> Iterator[int]:
+    """Step an environment without a collector, and stack the frames."""
+    from tensordict import TensorDict
+
+    env = make()
+    carrier, act = env.reset(), act or env.rand_action
+    while True:
+        frames = []
+        with torch.no_grad():
+            for _ in range(steps):
+                frame, carrier = env.step_and_maybe_reset(act(carrier))
+                frames.append(frame)
+        yield TensorDict.maybe_dense_stack(frames, -1).numel()
+
+
+def of_collector(collector: Any) -> Iterator[int]:
+    """Iterate over the sizes of a collector's batches."""
+    try:
+        for batch in collector:
+            yield batch.numel()
+    finally:
+        collector.shutdown()
+
+
+def theirs(name: str, makes: Any, act: Any, frames: int, **options: Any) -> Iterator[int]:
+    """Iterate over batches of one of TorchRL's collectors."""
+    import torchrl.collectors
+    import torchrl.collectors.distributed
+
+    kind = getattr(torchrl.collectors, name, None) or getattr(torchrl.collectors.distributed, name)
+    return of_collector(kind(makes, act, frames_per_batch=frames, total_frames=-1, **options))
+
+
+def ours(make: Any, act: Any, frames: int, **options: Any) -> Iterator[int]:
+    """Iterate over batches of our collector."""
+    return of_collector(rollfleet.Collector(make, act, frames_per_batch=frames, **options))
+
+
+def measured(batches: Iterator[int], seconds: float) -> float:
+    """Return frames a second, after a second of warming up."""
+    began = time.perf_counter()
+    while time.perf_counter() - began < 1:
+        next(batches)
+    began, frames = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        frames += next(batches)
+    rate = frames / (time.perf_counter() - began)
+    with suppress(AttributeError):
+        batches.close()  # type: ignore[attr-defined]
+    return rate
+
+
+def cases(envs: int) -> dict[str, dict[str, Callable[[], Iterator[int]]]]:
+    """Return the contenders of each case, ours first."""
+    asynchronous = {"workers": 2, "mode": "async"}
+    found: dict[str, dict[str, Callable[[], Iterator[int]]]] = {
+        "in this process": {
+            "rollfleet": lambda: ours(counted, policy(), 200),
+            "Collector": lambda: theirs("Collector", counted, policy(), 200),
+            "by hand": lambda: by_hand(counted, policy(), 200),
+        },
+        "two processes": {
+            "rollfleet": lambda: ours(counted, policy(), 200, **asynchronous),
+            "MultiAsyncCollector": lambda: theirs("MultiAsyncCollector", [counted] * 2, policy(), 200),
+        },
+    }
+    for count in (32, envs):
+        make, frames = partial(vmas, count), 50 * count
+        found[f"VMAS, {count} environments"] = {
+            "rollfleet": partial(ours, make, None, frames, num_envs=count),
+            "Collector": partial(theirs, "Collector", make, None, frames),
+            "by hand": partial(by_hand, make, None, 50),
+        }
+    if find_spec("ray"):
+        found["two processes"]["RayCollector"] = lambda: theirs(
+            "RayCollector", [counted] * 2, policy(), 200, sync=False
+        )
+    return found
+
+
+def main() -> None:
+    """Measure all cases, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="Measure each contender for one second, once.")
+    parser.add_argument("--rounds", type=int, default=3, help="Times that each contender has its turn.")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for case, contenders in cases(1024).items():
+        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(1 if given.quick else given.rounds):
+            for name, start in contenders.items():
+                rates[name].append(measured(start(), 1.0 if given.quick else 4.0))
+        own = median(rates["rollfleet"])
+        for name, found in rates.items():
+            print(f"{case:24} {name:20} {median(found):10.0f} frames/s  {own / median(found):5.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
