@@ -200,7 +200,7 @@ class WorkersCollector(FleetCollector):
             raise ValueError(f"workers must be one of 'aggregate', 'per_worker' or 'both', got {workers!r}.")
         found: dict[str, int | float | bool] = super().stats() if workers != "per_worker" else {}
         alive = self._native.stats().workers
-        found |= {"workers": self.num_workers, "workers_alive": len(alive)}
+        found |= {"workers": self.num_workers, "workers_alive": len(self._native.workers)}
         if workers != "aggregate":
             for index, worker in sorted(alive.items()):
                 found |= {f"worker_{index}/frames": worker.frames, f"worker_{index}/batches": worker.batches}
