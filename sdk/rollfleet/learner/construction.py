@@ -105,7 +105,7 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
             f"`evaluation` needs a policy with weights, an nn.Module or a `policy_factory`, and not {shown(policy)}"
         )
     policies = _Policies(
-        policy=policy,
+        policy=acting,
         factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
         devices=_devices(keywords["policy_device"] if place is None else None, count, "policy_device"),
         copies=not inline,

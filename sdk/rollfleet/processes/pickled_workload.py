@@ -5,6 +5,8 @@ The new process does not run the script again. So a script may make its collecto
 """
 
 import pickle
+from io import BytesIO
+from multiprocessing import current_process
 from typing import TYPE_CHECKING
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -24,7 +26,7 @@ def pickle_workload(workload: "Workload") -> bytes:
     """
     registered = {name: spec for name, spec in gymnasium.registry.items() if not _is_gymnasiums(spec)}
     try:
-        return bytes(cloudpickle.dumps((registered, workload)))
+        return pickle.dumps(bytes(current_process().authkey)) + bytes(cloudpickle.dumps((registered, workload)))
     except Exception as error:  # `__reduce__` and `__getstate__` may raise any error
         raise JobInvalid(
             f"the environments or the policy cannot be sent to another process: {error!r}; pass a function that makes "
@@ -39,7 +41,9 @@ def unpickle_workload(data: memoryview) -> "Workload":
         JobInvalid: A module or name that it needs is missing in this process.
     """
     try:
-        registered, workload = pickle.loads(data)
+        stream = BytesIO(data)
+        current_process().authkey = pickle.load(stream)  # proxies of a multiprocessing.Manager need it as they load
+        registered, workload = pickle.load(stream)
     except Exception as error:
         raise JobInvalid(
             f"a worker could not load the environments or the policy: {error!r}; put the code that they need into a "

@@ -273,9 +273,8 @@ class FleetCollector(IterableDataset[Any]):
         return getattr(self.replay_buffer, attr)
 
     def get_distant_attr(self, attr: str) -> Any:
-        """Return `env.<name>` or `policy.<name>` of each worker."""
-        found = self._read(attr)
-        return [each[0] if attr.startswith("env.") else each for each in found]
+        """Return `env.<name>`, `policy.<name>` or `worker_idx` of each worker; `replay_buffer.<name>` is one for all."""
+        return self.map_fn(attr)
 
     def map_fn(
         self,
@@ -283,16 +282,24 @@ class FleetCollector(IterableDataset[Any]):
         list_of_args: Sequence[Sequence[Any]] | None = None,
         list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[Any]:
-        """Call `env.<method>` or `policy.<method>` on each worker, with the arguments for each."""
+        """Call a method on each worker, with the arguments for each: see `get_distant_attr` for its path."""
         workers = self._native.workers
         args, kwargs = list_of_args or [()] * len(workers), list_of_kwargs or [{}] * len(workers)
         if not len(args) == len(kwargs) == len(workers):
-            raise ValueError(f"map_fn takes one entry of arguments for each of the {len(workers)} workers")
-        found = [
-            self._native.call(worker, method_name, *args[n], timeout_s=CALL_S, **kwargs[n])[worker]
-            for n, worker in enumerate(workers)
-        ]
-        return [each[0] if method_name.startswith("env.") else each for each in found]
+            raise ValueError(f"Expected {len(workers)} argument entries, one for each worker, got {len(args)}")
+        return [self._at(worker, method_name, args[n], kwargs[n]) for n, worker in enumerate(workers)]
+
+    def _at(self, worker: int, path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        owner, _, name = path.partition(".")
+        if path == "get_distant_attr":
+            return self._at(worker, args[0], (), {})
+        if path == "worker_idx":
+            return worker
+        if owner != "replay_buffer":
+            found = self._native.call(worker, path, *args, timeout_s=CALL_S, **kwargs)[worker]
+            return found[0] if owner == "env" else found
+        found = getattr(self.replay_buffer, name)
+        return found(*args, **kwargs) if callable(found) else found
 
     def _read(self, path: str) -> list[Any]:
         found = self._native.call(None, path, timeout_s=CALL_S)

@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.connection import connect
-from rollfleet.errors import CallFailed, JobInvalid
+from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape
 from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector
@@ -100,6 +100,10 @@ class WorkersCollector(FleetCollector):
         )
         if self._sends and self._has_weights:
             collector.update_policy_weights_()  # a worker answers no call before it has weights
+        try:
+            collector.call(None, "env.batch_size", timeout_s=CALL_S)  # TorchRL's constructor waits for workers, too
+        except WorkerFailed as error:
+            raise RuntimeError(str(error)) from error
         return collector, form, shape
 
     def _connect(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
