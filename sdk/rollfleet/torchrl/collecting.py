@@ -273,7 +273,7 @@ class FleetCollector(IterableDataset[Any]):
         return getattr(self.replay_buffer, attr)
 
     def get_distant_attr(self, attr: str) -> Any:
-        """Return `env.<name>`, `policy.<name>` or `worker_idx` of each worker; `replay_buffer.<name>` is one for all."""
+        """Return `env.<name>`, `policy.<name>`, `replay_buffer.<name>` or `worker_idx`, for each worker."""
         return self.map_fn(attr)
 
     def map_fn(
