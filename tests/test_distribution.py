@@ -21,7 +21,7 @@ PACKAGES = {
     "rollfleet_operator": "operator/rollfleet_operator",
 }
 FOLDER_OF_STARTERS = "rollfleet/cli/starters"
-EXTRAS = {"sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev"}
+EXTRAS = {"sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev", "torchrl"}
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -
         raise ValueError("no batches to join")
     if how is CatResults.ENVS and len(fragments) == 1:
         return fragments[0]
-    if not all(map(_is_dense, fragments)):
+    if not all(map(is_dense, fragments)):
         return _stacked(fragments, how)
     time = max(fragment.shape[1] for fragment in fragments)
     if any(fragment.shape[1] < time or MASK in fragment.keys(True) for fragment in fragments):
@@ -338,12 +338,12 @@ def join(fragments: Sequence["TensorDict"], how: CatResults = CatResults.ENVS) -
     return torch.cat(list(fragments), dim=0 if how is CatResults.ENVS else 1)
 
 
-def _is_dense(batch: Any) -> bool:
+def is_dense(batch: Any) -> bool:
     """Whether a batch holds only tensors of one shape each, as all batches of Gymnasium's environments do."""
     from tensordict import LazyStackedTensorDict, is_tensor_collection
 
     groups = (value for value in batch.values() if is_tensor_collection(value))
-    return not isinstance(batch, LazyStackedTensorDict) and all(map(_is_dense, groups))
+    return not isinstance(batch, LazyStackedTensorDict) and all(map(is_dense, groups))
 
 
 def _stacked(fragments: "Sequence[TensorDict]", how: CatResults) -> Any:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment
+from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
 from rollfleet.data.tensor_tree import flatten
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
@@ -174,8 +174,7 @@ class TensorDictRollout:
             ends.append(ended(frame))  # at once: some environments write into the same flags again
         self._carrier = carrier
         batch: Any = TensorDict.maybe_dense_stack(frames, dim=-1)
-        dims = batch.batch_dims - 1
-        batch = batch.unsqueeze(0) if not dims else batch if dims == 1 else batch.flatten(0, dims - 1)
+        batch = _rows(batch, batch.batch_dims - 1)
         if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in _parts(key))]:
             batch = batch.exclude(*private)
         if batch.device is not None:
@@ -305,6 +304,22 @@ class TensorDictRollout:
             raise EnvironmentInvalid(
                 f"environment {self._env} fails torchrl.envs.utils.check_env_specs: {found}"
             ) from error
+
+
+def _rows(batch: Any, dims: int) -> Any:
+    """Return a TensorDict `[*envs, T]` of so many dimensions of environments as `[envs, T]`."""
+    from tensordict import TensorDict
+
+    if dims == 1:
+        return batch
+    if not dims:
+        return batch.unsqueeze(0)
+    if is_dense(batch):
+        return batch.flatten(0, dims - 1)
+    parts = [batch]
+    for _ in range(dims):  # a lazy stack that is flattened mixes up its dimensions
+        parts = [part for whole in parts for part in whole.unbind(0)]
+    return TensorDict.maybe_dense_stack(parts, 0)
 
 
 def _by_env(values: Tensor) -> Tensor:

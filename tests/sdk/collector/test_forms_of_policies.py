@@ -41,6 +41,7 @@ def train(policy: Lazy) -> None:
 
 @pytest.mark.parametrize("device", ["the learner's", "another"])
 def test_lazy_parameters_are_initialised_in_the_learner_and_its_workers(collect: "Collect", device: str) -> None:
+    torch.manual_seed(0)  # two large steps from some weights make numbers whose rounding differs
     policy = Lazy()
     keywords: dict[str, Any] = {} if device == "the learner's" else {"policy_device": "cpu:0"}
     collector = collect("CartPole-v1", policy, weights_interval=0, **SMALL, **keywords)
