@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -53,7 +52,7 @@ class OperatorProgram:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
                 return bool(answer.status == 200)
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:
             return False
 
     def end(self) -> None:

@@ -30,6 +30,7 @@ MORE: list[dict[str, Any]] = [
     {"env": ENVPOOL | {"processes": 1}},
     {"env": ENVPOOL | {"wrappers": [{"entrypoint": "a:b"}]}},
     {"env": {"entrypoint": "a:b", "backend": "EnvPool"}},
+    {"env": ENV | {"backend": "TorchRL"}},
     {"env": ENV | {"wrappers": [{"entrypoint": "a:b"}] * 33}},
     {"policy": {"mlp": {"hidden": [1] * 17}}},
     {"policy": {"entrypoint": "a.b"}},
