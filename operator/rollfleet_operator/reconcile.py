@@ -38,7 +38,6 @@ from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.orphans import Orphans
 from rollfleet_operator.plan import Delete, label_changes, plan, shrinks, starts
-from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.rotation import rotation_s, unreadable
 from rollfleet_operator.settings import Settings
@@ -301,7 +300,7 @@ class Reconciler:
         away = await self._publish(job, memory) if publish and not publish_last else None
         if away and not known and starts(actions, observed):
             actions = [each for each in actions if not starts([each], observed) and not isinstance(each, Delete)]
-        for written in await self._applier.execute(job, [*actions, *releases(observed)]):
+        for written in await self._applier.execute(job, actions):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[Ref("Secret", written["metadata"]["name"])] = written

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rollfleet_operator.release import releases
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
@@ -24,7 +25,6 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed_pod
 from rollfleet_operator.plan import label_changes, plan, shrinks, starts
-from rollfleet_operator.release import releases
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import status
