@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus, last_line
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened
 from rollfleet_ui.views import one_line
@@ -118,8 +118,8 @@ class Historian:
         failed = {index: beat for index, beat in workers.items() if beat.state is WorkerState.FAILED}
         new = [index for index, beat in failed.items() if self._ended.get(index, -1) < beat.incarnation]
         self._ended |= {index: failed[index].incarnation for index in new}
-        errors = {index: (failed[index].error or "").strip() or "no reason given" for index in new}
-        ended = [(f"worker {index} failed: {error.splitlines()[-1]}", error) for index, error in errors.items()]
+        errors = {index: (failed[index].error or "").strip() for index in new}
+        ended = [(f"worker {index} failed: {last_line(error)}", error) for index, error in errors.items()]
         back = [
             (f"worker {index} is back, incarnation {beat.incarnation}", "")
             for index, beat in workers.items()
