@@ -54,3 +54,10 @@ class TrajectoryIds:
         first = self._first + self._taken
         self._taken += n
         return np.arange(first, first + n, dtype=np.int64)
+
+
+def split(trajectory_id: int) -> tuple[int, int, int]:
+    """Return worker, incarnation and counter of an id: the inverse of how `TrajectoryIds` builds it."""
+    counter = trajectory_id & ((1 << _COUNTER_BITS) - 1)
+    rest = trajectory_id >> _COUNTER_BITS
+    return rest >> _INCARNATION_BITS, rest & (MAX_INCARNATIONS - 1), counter

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds, split
 from rollfleet_api.job import MAX_WORKERS
 
 
@@ -12,8 +12,7 @@ def test_an_id_contains_its_worker_incarnation_and_counter() -> None:
     ids.take(5)
     last = ids.take(2)
     assert last.dtype == np.int64
-    parts = [(each >> 47, each >> 32 & 0x7FFF, each & 0xFFFFFFFF) for each in last.tolist()]
-    assert parts == [(65535, 32767, 5), (65535, 32767, 6)]
+    assert [split(int(value)) for value in last] == [(65535, 32767, 5), (65535, 32767, 6)]
     assert (last >= 0).all()
 
 
