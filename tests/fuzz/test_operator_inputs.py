@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rollfleet_operator.release import releases
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
@@ -104,7 +103,6 @@ def reconciled(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) ->
         json.dumps([getattr(action, "manifest", None) or getattr(action, "patch", None) for action in actions])
         shrinks(actions, observed)
         starts(actions, observed)
-    list(releases(observed))
     rate = FrameRate()
     rates = [rate.update(heartbeats.learner, NOW_S) for _ in range(2)]
     now = status(

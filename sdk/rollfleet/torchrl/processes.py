@@ -117,7 +117,8 @@ class WorkersCollector(FleetCollector):
         self.num_workers, self.sync = spec.workers, str(spec.mode).lower() == "sync"
         self.requested_frames_per_batch = spec.steps_per_batch * form.count * (spec.workers if self.sync else 1)
         self._frames = collector.stats().frames  # of earlier learners, too
-        cat = {"stack": "stack", "envs": 0, "time": -1}[str(spec.collect.cat_results).lower()]
+        joined: dict[str, int | str] = {"stack": "stack", "envs": 0, "time": -1}
+        cat = joined[str(spec.collect.cat_results).lower()]
         return collector, form, BatchShape(form.batch_size, self.num_workers if self.sync else None, cat)
 
     def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
