@@ -171,6 +171,11 @@ def _is_found(value: Any, module: str, qualname: str) -> bool:
     return bool(found == value)
 
 
+def is_own(module: str) -> bool:
+    """Return whether a module is the user's own: not installed, and not built in."""
+    return _own(module) is not None
+
+
 def _own(module: str) -> ModuleSpec | None:
     """Return the spec of a module of the user's own; None: it is installed, built in, or not found here."""
     if module.partition(".")[0] in _OURS:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import CudaGraphModule
 from torch import nn
@@ -94,6 +95,17 @@ class Copied:
     def __call__(self) -> Any:
         """Return it."""
         return self.policy
+
+
+def without_weights(policy: Any) -> Any:
+    """Return a copy of a module in CPU memory with weights of zeros, which take no space: the learner sends the others."""
+    if not isinstance(policy, nn.Module):
+        return policy
+    copied = copy.deepcopy(policy).to("cpu")
+    with torch.no_grad():
+        for tensor in copied.state_dict().values():
+            tensor.zero_()
+    return copied
 
 
 @dataclass(frozen=True, slots=True)
