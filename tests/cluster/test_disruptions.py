@@ -10,28 +10,26 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-ALL_ITS_FRAMES = 2_000_000  # more than any of these tests sees
-
 
 def test_a_job_outlives_a_worker_the_operator_and_nats(
-    lab: "Lab", release: "Release", cartpole: dict[str, Any]
+    lab: "Lab", release: "Release", counting: dict[str, Any]
 ) -> None:
-    cartpole["spec"]["collect"]["totalFrames"] = ALL_ITS_FRAMES
-    lab.apply(cartpole)
-    frames = lab.wait_for_frames("cartpole", more_than=0)["frames"]
+    desired = counting["spec"]["workers"]
+    lab.apply(counting)
+    frames = lab.wait_for_frames("counting", more_than=0)["frames"]
 
     gone = lab.pods("worker")[0]["metadata"]["name"]
     lab.kubectl("delete", "pod", gone)
-    lab.wait_until("cartpole", lambda _: gone not in (now := names(lab)) and len(now) == 2, "another worker")
-    frames = lab.wait_for_frames("cartpole", more_than=frames + 2048)["frames"]
+    lab.wait_until("counting", lambda _: gone not in (now := names(lab)) and len(now) == desired, "another worker")
+    frames = lab.wait_for_frames("counting", more_than=frames + 2048)["frames"]
     workers = names(lab)
 
     release.kubectl("delete", "pod", "--selector=app.kubernetes.io/component=operator")
     release.kubectl("rollout", "status", "deployment/rollfleet", "--timeout=120s")
-    frames = lab.wait_for_frames("cartpole", more_than=frames)["frames"]
+    frames = lab.wait_for_frames("counting", more_than=frames)["frames"]
     release.kubectl("delete", "pod", "rollfleet-nats-0")
     release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=120s")
-    lab.wait_for_frames("cartpole", more_than=frames + 2048)
+    lab.wait_for_frames("counting", more_than=frames + 2048)
     assert names(lab) == workers, "neither was noticed by a worker"
 
 

@@ -25,12 +25,9 @@ def call(*, module: str) -> Any:
     """
     found = importlib.import_module(module)
     if sys.version_info[:2] != found.PYTHON:
+        theirs, ours = (".".join(map(str, each[:2])) for each in (found.PYTHON, sys.version_info))
         raise RuntimeError(
-            f"the program runs on Python {_dotted(found.PYTHON)}, and this worker's image has "
-            f"{_dotted(sys.version_info)}: use an image with Python {_dotted(found.PYTHON)}, or pass functions of modules to `rollfleet.Collector`"
+            f"the program runs on Python {theirs}, and this worker's image has {ours}: use an image with Python "
+            f"{theirs}, or pass functions of modules to `rollfleet.Collector`"
         )
     return pickle.loads(zlib.decompress(base64.b64decode(found.DATA)))()
-
-
-def _dotted(version: Any) -> str:
-    return f"{version[0]}.{version[1]}"

@@ -98,7 +98,7 @@ class Copied:
 
 
 def without_weights(policy: Any) -> Any:
-    """Return a copy of a module in CPU memory with weights of zeros, which take no space: the learner sends the others."""
+    """Return a copy of a module in CPU memory with weights of zeros, which take no space. The learner sends its own."""
     if not isinstance(policy, nn.Module):
         return policy
     copied = copy.deepcopy(policy).to("cpu")
