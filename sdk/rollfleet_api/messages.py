@@ -146,7 +146,7 @@ class Lease:
     incarnation: Annotated[int, Field(ge=0, le=2**15 - 1)]
     host: str
     pid: Count
-    process: Count = 0
+    process: Annotated[int, Field(ge=0, le=2**16 - 1)] = 0
 
 
 @with_config(_STRICT)
@@ -159,15 +159,12 @@ class BatchMeta:
         round: Its round (0 in async mode).
         version: Version of the weights in every frame.
         frames: Number of frames.
-        process: Random number of the process that collected it; 0: unknown. After a power loss NATS may have lost the
-            newest leases, and two processes may have had the same incarnation.
     """
 
     session: Count
     round: Count
     version: Count
     frames: Count
-    process: Count = 0
 
 
 @with_config(_STRICT)

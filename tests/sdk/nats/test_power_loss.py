@@ -199,7 +199,7 @@ def acknowledging_lost_batches(server: Server, connect: Connect) -> Collector:
     os.kill(server.pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
     assert values(collector, 3) == [0.0, 1.0, 2.0]
-    wait_until(lambda: len(receiver._acknowledging) == 3)
+    wait_until(lambda: not receiver._acknowledge_at)  # its acknowledgements are under way
     put_back(server, copy)
     return collector
 
