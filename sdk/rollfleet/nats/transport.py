@@ -300,7 +300,7 @@ class NatsTransport:
 
     async def _follow(self, job: CollectorJob) -> None:
         self._job = job
-        await self._heartbeats.follow(job)
+        self._heartbeats.follow(job)
         self._receiver.follow(job)
         if self._consumer.cover(job.spec.workers):
             async with self._creating:
