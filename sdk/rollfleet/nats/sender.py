@@ -108,6 +108,12 @@ class LearnerSender:
         return lacks
 
     @property
+    def progress(self) -> tuple[int, int, int]:
+        """The progress of the newest control message, sent or not."""
+        last = self._control or self._last_control
+        return last.progress if last else (self._session, 0, 0)
+
+    @property
     def ends_job(self) -> bool:
         """Whether the newest control message, sent or not, says that the job is complete."""
         last = self._control or self._last_control

@@ -228,14 +228,20 @@ class NatsTransport:
         if control and not self._rank.leads:
             beats.leader.hear(control, joining=True)
         self._found = manifest
+        # NATS may be back with an older state than its workers have seen.
+        session, round_, version = self._followed()
         return Resumed(
-            session=self._rank.leads + max((each.session for each in (manifest, control, learner) if each), default=0),
-            version=max((each.version for each in (manifest, control, learner) if each), default=0),
-            round=control.round if control else 0,
+            session=self._rank.leads + max([session, *(each.session for each in (manifest, control, learner) if each)]),
+            version=max([version, *(each.version for each in (manifest, control, learner) if each)]),
+            round=max(round_, control.round if control else 0),
             # Each of several ranks reports its own frames.
             frames=learner.frames if learner and self._rank == ALONE else 0,
             batches=learner.batches if learner and self._rank == ALONE else 0,
         )
+
+    def _followed(self) -> tuple[int, int, int]:
+        """Return the newest progress of a control message that a worker has."""
+        return max((each.follows for each in self._heartbeats.roster.statuses().values()), default=(0, 0, 0))
 
     def _compare(self, version: int, snapshot: Snapshot) -> None:
         """Warn of a learner that continues from a checkpoint instead of the weights that workers have."""
@@ -289,6 +295,10 @@ class NatsTransport:
 
     async def _look(self) -> None:
         """See that NATS still has rank 0's messages. Read those that may have been missed: control, and the job."""
+        if self._rank.leads and self._followed() > self._sender.progress:
+            raise LearnerReplaced(
+                f"NATS came back without the last learner of {self._job.key}, which its workers follow: start it again"
+            )
         await self._sender.restore()
         if not self._rank.leads and (control := await read_state(self._link, self._subjects.control, Control)):
             self._heartbeats.leader.hear(control)

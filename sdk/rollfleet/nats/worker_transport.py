@@ -227,5 +227,6 @@ class NatsWorkerTransport:
     async def _send_heartbeat(self) -> None:
         if status := self._status:
             in_step_s = time.monotonic() - self._asked_s if status.state is WorkerState.COLLECTING else 0.0
-            heartbeat = replace(status, in_step_s=in_step_s, time_s=time.time())
+            follows = self._control.progress if self._control else (0, 0, 0)
+            heartbeat = replace(status, in_step_s=in_step_s, follows=follows, time_s=time.time())
             await self._link.publish(self._subjects.worker(self._worker), pack(heartbeat))
