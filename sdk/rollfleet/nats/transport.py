@@ -11,8 +11,6 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -26,7 +24,7 @@ from rollfleet.nats.consumer import LearnerConsumer, Missing
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import NatsPeers
-from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
+from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.presence import JobPresence, is_missing
 from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
@@ -86,7 +84,6 @@ class NatsTransport:
         self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
         self._creating = asyncio.Lock()  # the consumer
-        self._warned_s = -math.inf  # time of the last warning that no server has the consumer
         self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner)
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(
@@ -269,9 +266,6 @@ class NatsTransport:
 
     async def _wait_for_consumer(self) -> None:
         """Wait until a server answers for the consumer again, as in a cluster whose one server with it restarts."""
-        if time.monotonic() - self._warned_s >= WARN_AFTER_S:
-            self._warned_s = time.monotonic()
-            log.warning("%s: no NATS server has the learner's consumer now; waiting", self._job.key)
         await asyncio.sleep(RETRY_WAIT_S)
         with suppress(LearnerReplaced):  # the learner's next call raises it
             await insist(self._reclaim)
