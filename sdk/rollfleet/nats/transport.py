@@ -34,7 +34,7 @@ from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerStatus
+from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
@@ -237,8 +237,10 @@ class NatsTransport:
         )
 
     def _followed(self) -> tuple[int, int, int]:
-        """Return the newest progress of a control message that a worker has."""
-        return max((each.follows for each in self._heartbeats.roster.statuses().values()), default=(0, 0, 0))
+        """Return the newest progress of a control message that a worker follows."""
+        statuses = self._heartbeats.roster.statuses().values()
+        gone = (WorkerState.LEFT, WorkerState.COMPLETE)  # perhaps of an earlier job of this name
+        return max((each.follows for each in statuses if each.state not in gone), default=(0, 0, 0))
 
     def _compare(self, version: int, snapshot: Snapshot) -> None:
         """Warn of a learner that continues from a checkpoint instead of the weights that workers have."""
