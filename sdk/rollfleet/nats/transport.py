@@ -263,7 +263,10 @@ class NatsTransport:
             LearnerReplaced: Another learner has the job.
         """
         async with self._creating:
-            await self._reclaim_consumer()
+            try:
+                await self._reclaim_consumer()
+            except JetStreamRefused as refused:  # by a server that is not ready: ask again
+                raise NatsError(str(refused)) from refused
         await self._look()
 
     async def _wait_for_consumer(self) -> None:
