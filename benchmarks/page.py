@@ -269,7 +269,7 @@ def operate(url: Connection) -> None:
 
 async def _operate(url: Connection) -> None:
     cache, guard = Cache(), TokenGuard()
-    fleet = Fleet(cache, lambda _: True, PodLogs(cache, lambda: kopf.ConnectionInfo(server="https://nowhere")))
+    fleet = Fleet(cache, PodLogs(cache, lambda: kopf.ConnectionInfo(server="https://nowhere")))
     scenes = [Scene(parse_job(OPERATED_JOB | {"metadata": _metadata(index)})) for index in range(OPERATED)]
     scenes = [scene.with_children().running(0, 1) for scene in scenes]
     for scene in scenes:

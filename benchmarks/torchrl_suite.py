@@ -71,8 +71,8 @@ class PrivateNames:
 class Suite:
     """A plugin of pytest that counts outcomes, and notes which tests make a collector."""
 
-    def __init__(self, private: PrivateNames, file: Path | None) -> None:
-        self._file = file
+    def __init__(self, private: PrivateNames, file: Path | None, *, public: bool) -> None:
+        self._file, self._public = file, public
         self.tests: dict[str, dict[str, Any]] = {}
         self._private, self._now = private, ""
 
@@ -88,9 +88,14 @@ class Suite:
 
         owner.__init__ = noted
 
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out what does not count."""
+        if self._public:
+            items[:] = [each for each in items if not self._private.reads(_name(each.nodeid).partition("[")[0])]
+
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Begin a test."""
-        test = item.nodeid.partition("::")[2]
+        test = _name(item.nodeid)
         self._now = test
         private = self._private.reads(test.partition("[")[0])
         self.tests[test] = {"outcome": "passed", "makes": False, "private": private, "why": ""}
@@ -102,7 +107,7 @@ class Suite:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the outcome."""
-        test = self.tests.setdefault(report.nodeid.partition("::")[2], {"outcome": "passed", "makes": False})
+        test = self.tests.setdefault(_name(report.nodeid), {"outcome": "passed", "makes": False})
         test["seconds"] = round(test.get("seconds", 0) + report.duration, 2)
         if report.outcome != "passed":
             if report.when == "teardown" and test["outcome"] != "passed":
@@ -112,8 +117,12 @@ class Suite:
                 "outcome": report.outcome,
                 "why": next((line for line in reversed(lines) if line.strip()), "")[:400],
             }
-            print(f"\n{report.outcome} {report.nodeid.partition('::')[2]}: {test['why'][:200]}", flush=True)
+            print(f"\n{report.outcome} {_name(report.nodeid)}: {test['why'][:200]}", flush=True)
             test["trace"] = "\n".join(lines[-60:]) if report.outcome == "failed" else ""
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.partition("::")[2]
 
 
 def main() -> None:
@@ -121,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--theirs", action="store_true", help="with TorchRL's own classes")
+    parser.add_argument("--public", action="store_true", help="only tests that read nothing private")
     parser.add_argument("--timeout", type=int, default=60, help="seconds of one test (%(default)s)")
     parser.add_argument("--json", type=Path, help="write each test's outcome to this file")
     parser.add_argument("--reference", type=Path, help="the JSON of a run --theirs: count the tests that pass there")
@@ -132,7 +142,7 @@ def main() -> None:
         from rollfleet.torchrl.program import install
 
         install()
-    suite = Suite(PrivateNames(path), options.json and options.json.resolve())
+    suite = Suite(PrivateNames(path), options.json and options.json.resolve(), public=options.public)
     for name in _NAMES.split():
         module, _, name = f"torchrl.collectors.{name}".rpartition(".")
         suite.watch(getattr(importlib.import_module(module), name))
@@ -143,6 +153,8 @@ def main() -> None:
         "--no-summary",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:randomly",
         f"--timeout={options.timeout}",
         "--timeout-method=signal",
     ]

@@ -1,4 +1,4 @@
-"""A hook for the site: a link to a file that is not a page becomes the name of that file."""
+"""A hook for the site: a link to a file that is not a page, such as a decision, becomes the name of that file."""
 
 import posixpath
 import re
@@ -13,7 +13,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
     def written(link: re.Match[str]) -> str:
         file = posixpath.normpath(posixpath.join("docs", folder, link[2]))
-        inside = file.startswith("docs/")
+        inside = file.startswith("docs/") and not file.startswith("docs/decisions/")
         return link[0] if inside else f"{link[1]} (`{file}`)"
 
     return _LINK.sub(written, markdown)

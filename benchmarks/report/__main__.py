@@ -1,6 +1,6 @@
 """Tables and pictures of the results of `benchmarks/peers.py --json`: `python -P benchmarks/report results.json docs`.
 
-They replace the text between the marks `<!-- name -->` and `<!-- end -->` of docs/benchmarks.md and docs/scaling.md,
+They replace the text between the marks `<!-- name -->` and `<!-- end -->` of benchmarks/RESULTS.md and docs/scaling.md,
 and the pictures in docs/images. So no figure there is typed by hand.
 """
 
@@ -25,7 +25,7 @@ def main() -> None:
     draw(cases, images / "bench-scaling.svg")
     where, curves, model = machine(results), curve_tables(cases), model_text(fit(cases))
     fill(
-        options.docs / "benchmarks.md",
+        options.docs.parent / "benchmarks" / "RESULTS.md",
         {"machine": where, "targets": target_table(cases), "cases": case_tables(cases)},
     )
     fill(

@@ -22,7 +22,6 @@ from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, why_no_pods
-from rollfleet_operator.release import Release
 
 REFUSALS: Final = (400, 403, 422)
 """HTTP status codes of a webhook's refusal; others say that it, or the API server, does not work."""
@@ -43,7 +42,7 @@ class Applier:
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api, self._cache = api, cache
 
-    async def execute(self, job: CollectorJob, actions: Sequence[Action | Release]) -> list[Manifest]:
+    async def execute(self, job: CollectorJob, actions: Sequence[Action]) -> list[Manifest]:
         """Execute actions in order, up to the first that fails; return the created and changed objects.
 
         Raises:
@@ -71,7 +70,7 @@ class Applier:
         if refused:
             raise LabelsRefused(f"new labels are refused; if it runs, suspend it for a moment: {refused}") from refused
 
-    async def _do(self, job: CollectorJob, action: Action | Release) -> Manifest | None:
+    async def _do(self, job: CollectorJob, action: Action) -> Manifest | None:
         namespace = job.metadata.namespace
         match action:
             case Apply(manifest, new):
@@ -82,10 +81,6 @@ class Applier:
                 written = await self._api.patch(which.kind, namespace, which.name, patch)
             case Delete(which, uid):
                 await self._api.delete(which.kind, namespace, which.name, uid)
-                return None
-            case Release(pod, uid, version, finalizers):
-                metadata = {"uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}
-                await self._api.patch("Pod", namespace, pod, {"metadata": metadata})
                 return None
         if written["kind"] in WATCHED:  # the cache would never learn that an object of another kind is deleted
             self._cache.put(written)

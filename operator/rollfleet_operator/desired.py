@@ -60,22 +60,18 @@ def access_objects(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     return [_owned(job, manifest) for manifest in found]
 
 
-def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed, *, grow: bool = True) -> list[Manifest]:
+def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed) -> list[Manifest]:
     """Return the existing runs, with the desired number of pods, of a job whose next runs cannot be built now.
 
     Args:
         job: The job.
         inputs: All else that they depend on.
         observed: Its children.
-        grow: Whether they may get more pods than they have.
     """
     queued, stopped = _is_queued(job, inputs), _stopped(job, inputs)
     if queued and stopped:
         return []
-    workers = job.spec.workers
-    if not grow:
-        workers = min([workers, *(run.pods for run in observed.runs if run.name.role is Role.WORKER)])
-    size = {"completions": workers, "parallelism": workers}
+    size = {"completions": job.spec.workers, "parallelism": job.spec.workers}
     sizes: dict[Role, Manifest] = {Role.WORKER: size} | ({Role.LEARNER: {}} if job.spec.learner else {})
     sizes |= {Role.EVALUATION: {}} if job.spec.evaluation else {}
     return [

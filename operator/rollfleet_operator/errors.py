@@ -8,7 +8,7 @@ OperatorError
 ├── ApiError            the API server refused a request (has its status code, reason and message)
 ├── LabelsRefused       a webhook, such as Kueue's, refused new labels of a running job
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
-├── LimitExceeded       a job asks for more than the installation allows it or its namespace
+├── LimitExceeded       a job asks for more storage on NATS than it may have
 ├── TemplateInvalid     a user's pod template does not have the form of one
 └── SourceMissing       the ConfigMap in a job's `source` does not exist
 ```

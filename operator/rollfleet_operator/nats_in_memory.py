@@ -15,14 +15,13 @@ class NatsInMemory:
     Attributes:
         published: Published jobs, each in its last version.
         beats: The results of `heartbeats`, by job.
-        saved_pages: The results of `pages`.
         away: Whether NATS is unreachable.
         full: Whether jobs need more space, and get none.
         on_provision: Called with each job before it is published.
         rotation: A number; mounted credentials are renewed when it changes.
         dropped_messages: Always 0.
 
-        ple:
+    Example:
         >>> nats = NatsInMemory()
         >>> nats.beats[JobKey("default", "cartpole")] = Heartbeats()
     """
@@ -31,7 +30,6 @@ class NatsInMemory:
         self._endpoint = endpoint or Endpoint(url="nats://nats.memory:4222")
         self.published: dict[JobKey, CollectorJob] = {}
         self.beats: dict[JobKey, Heartbeats] = {}
-        self.saved_pages: dict[JobKey, bytes] = {}
         self.on_provision: Callable[[CollectorJob], Awaitable[None]] | None = None
         self.away = self.full = False
         self.rotation = 0
@@ -80,16 +78,6 @@ class NatsInMemory:
         """Return the job's entry in `beats`."""
         self._check()
         return self.beats.get(_key(job), Heartbeats())
-
-    async def pages(self) -> dict[JobKey, bytes]:
-        """Return `saved_pages`."""
-        self._check()
-        return dict(self.saved_pages)
-
-    async def save_page(self, key: JobKey, page: bytes) -> None:
-        """Store the page in `saved_pages`."""
-        self._check()
-        self.saved_pages[key] = page
 
     async def close(self) -> None:
         """Do nothing."""

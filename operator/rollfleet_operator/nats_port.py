@@ -5,17 +5,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, WorkerStatus
 from rollfleet_api.permissions import Role
-
-PAGE_BYTES: Final = 1 << 17
-"""The most bytes of a job's page."""
-
-KEPT_S: Final = 7 * 24 * 3600.0
-"""Seconds for which a page stays after it was last saved."""
 
 
 class JobKey(NamedTuple):
@@ -122,14 +116,6 @@ class NatsPort(Protocol):
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Return the last messages of a job, from memory; NATS is asked only if there are none yet."""
-        ...
-
-    async def pages(self) -> dict[JobKey, bytes]:
-        """Return the saved pages of jobs, also of deleted ones."""
-        ...
-
-    async def save_page(self, key: JobKey, page: bytes) -> None:
-        """Save the page of a job instead of its last one, for `KEPT_S`; a page has at most `PAGE_BYTES`."""
         ...
 
     async def close(self) -> None:

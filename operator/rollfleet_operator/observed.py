@@ -116,7 +116,6 @@ class Pod:
         failed: Whether it has ended with a failure of any kind.
         disrupted: Whether the cluster removed it: a drain, a preemption, a lost node.
         devices: Requested devices: resource name and count.
-        finalizers: Its finalizers.
     """
 
     name: str
@@ -137,7 +136,6 @@ class Pod:
     crash: Crash | None
     disrupted: bool
     devices: Mapping[str, int]
-    finalizers: tuple[str, ...]
 
     @property
     def crashed_s(self) -> float:
@@ -181,7 +179,6 @@ class Pod:
             crash=_crash(crashed) if crashed else None,
             disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
             devices=dict(devices(spec)),
-            finalizers=tuple(metadata.get("finalizers") or ()),
         )
 
 

@@ -93,7 +93,7 @@ class Operator:
         self.metrics.watch(self._nats)
         fleet = None
         if self.settings.ui_port is not None:
-            fleet = Fleet(self.cache, self._has_listed, PodLogs(self.cache, self.connect))
+            fleet = Fleet(self.cache, PodLogs(self.cache, self.connect))
             self._page = Page(self.settings.ui_port, fleet, Api(self.connect), self._nats)
             await self._page.start()
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)

@@ -32,13 +32,12 @@ from rollfleet_operator.errors import (
     TemplateInvalid,
 )
 from rollfleet_operator.job_memory import JobMemory
-from rollfleet_operator.limit_keeper import LimitKeeper
+from rollfleet_operator.limits import refusal
 from rollfleet_operator.manifest import Ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
 from rollfleet_operator.orphans import Orphans
 from rollfleet_operator.plan import Delete, label_changes, plan, shrinks, starts
-from rollfleet_operator.release import releases
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.rotation import rotation_s, unreadable
 from rollfleet_operator.settings import Settings
@@ -105,7 +104,6 @@ class Reconciler:
         self._api, self._cache, self._nats, self._settings, self._clock = api, cache, nats, settings, clock
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
-        self._limits = LimitKeeper(cache, settings)
         self._memories: dict[str, JobMemory] = {}
         self._orphans = Orphans()
 
@@ -179,8 +177,8 @@ class Reconciler:
                 await self._reader.read_source(job, memory)
         except OperatorError as error:
             problem = blocked = _unless_away(error)
-        if refused := self._limits.refused(job):
-            problem = blocked = refused
+        if not ended(job) and (above := refusal(job, settings.max_bytes_per_job)):
+            problem = blocked = above
         try:
             await self._reader.read_refusals(job, memory, now_s, settings.refresh_s)
         except OperatorError as error:
@@ -250,7 +248,7 @@ class Reconciler:
         """Bring NATS and the cluster to the desired state.
 
         A job whose next runs cannot be built keeps those that it has: they are suspended and scaled, and their
-        credentials are renewed. A job above a limit keeps them too, but they do not grow.
+        credentials are renewed. A job above the limit of storage keeps them too, and is not published.
 
         Args:
             job: The job.
@@ -278,8 +276,8 @@ class Reconciler:
             stopped=found.stage is not Stage.LIVE and not lingering,
             queued=_is_queued(observed, memory),
         )
-        refused = isinstance(blocked, LimitExceeded | TemplateInvalid)  # of `LimitKeeper`
-        keep = [*access_objects(job, inputs), *kept_runs(job, inputs, observed, grow=not refused)]
+        refused = isinstance(blocked, LimitExceeded)
+        keep = [*access_objects(job, inputs), *kept_runs(job, inputs, observed)]
         try:
             wanted = keep if blocked or memory.source_digest is None else desired(job, inputs)
         except TemplateInvalid as error:
@@ -300,7 +298,7 @@ class Reconciler:
         away = await self._publish(job, memory) if publish and not publish_last else None
         if away and not known and starts(actions, observed):
             actions = [each for each in actions if not starts([each], observed) and not isinstance(each, Delete)]
-        for written in await self._applier.execute(job, [*actions, *releases(observed)]):
+        for written in await self._applier.execute(job, actions):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[Ref("Secret", written["metadata"]["name"])] = written

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
-from rollfleet_operator.limits import Limits
+from rollfleet_api.quantity import parse_bytes
 from rollfleet_operator.manifest import Manifest
 
 WORKER_IMAGE: Final = "ROLLFLEET_WORKER_IMAGE"
@@ -17,8 +17,7 @@ LEASE: Final = "ROLLFLEET_LEASE"
 POD: Final = "ROLLFLEET_POD"
 NATS_TO: Final = "ROLLFLEET_NATS_TO"
 DNS_TO: Final = "ROLLFLEET_DNS_TO"
-LIMITS_PER_JOB: Final = "ROLLFLEET_LIMITS_PER_JOB"
-LIMITS_PER_NAMESPACE: Final = "ROLLFLEET_LIMITS_PER_NAMESPACE"
+MAX_BYTES_PER_JOB: Final = "ROLLFLEET_MAX_BYTES_PER_JOB"
 
 
 class SettingsInvalid(ValueError):
@@ -39,8 +38,7 @@ class Settings:
         pod: The name of the operator's pod, which holds the Lease.
         nats_to: Where NATS is, as entries of a NetworkPolicy's `to`; empty: at any address.
         dns_to: Where name servers are, as `nats_to`.
-        limits_per_job: The most that a job may ask for.
-        limits_per_namespace: The most that all jobs of a namespace may ask for together.
+        max_bytes_per_job: The most `delivery.maxBytes` of a job, in bytes; None: no limit.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
         doubt_s: Seconds between checks of what is neither watched nor listed (Secrets, NATS).
@@ -61,8 +59,7 @@ class Settings:
     pod: str = ""
     nats_to: tuple[Manifest, ...] = ()
     dns_to: tuple[Manifest, ...] = ()
-    limits_per_job: Limits = field(default_factory=Limits)
-    limits_per_namespace: Limits = field(default_factory=Limits)
+    max_bytes_per_job: int | None = None
     workers: int = 8
     resync_s: float = 60.0
     doubt_s: float = 600.0
@@ -96,8 +93,7 @@ class Settings:
             pod=pod,
             nats_to=_peers(environ, NATS_TO),
             dns_to=_peers(environ, DNS_TO),
-            limits_per_job=_limits(environ, LIMITS_PER_JOB),
-            limits_per_namespace=_limits(environ, LIMITS_PER_NAMESPACE),
+            max_bytes_per_job=_max_bytes(environ),
         )
 
 
@@ -116,9 +112,9 @@ def _peers(environ: Mapping[str, str], name: str) -> tuple[Manifest, ...]:
         raise SettingsInvalid(f"{name}={text!r}: expected a list of a NetworkPolicy's peers: {error}") from error
 
 
-def _limits(environ: Mapping[str, str], name: str) -> Limits:
-    text = environ.get(name, "")
+def _max_bytes(environ: Mapping[str, str]) -> int | None:
+    text = environ.get(MAX_BYTES_PER_JOB)
     try:
-        return Limits.parse(text)
-    except (TypeError, ValueError) as error:
-        raise SettingsInvalid(f"{name}={text!r}: {error}") from error
+        return parse_bytes(text) if text else None
+    except ValueError as error:
+        raise SettingsInvalid(f"{MAX_BYTES_PER_JOB}={text!r}: {error}") from error

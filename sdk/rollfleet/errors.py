@@ -28,6 +28,8 @@ RollfleetError
 
 from pathlib import Path
 
+from rollfleet_api.messages import last_line
+
 
 class RollfleetError(Exception):
     """Base of every error that Rollfleet raises on purpose.
@@ -143,7 +145,7 @@ class CallFailed(RollfleetError):
     """
 
     def __init__(self, worker: int, method: str, error: str) -> None:
-        super().__init__(f"worker {worker}: {method}: {error.strip().splitlines()[-1]}")
+        super().__init__(f"worker {worker}: {method}: {last_line(error)}")
         self.worker, self.method, self.error = worker, method, error
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus, last_line
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened
 from rollfleet_ui.views import one_line
@@ -19,7 +19,7 @@ class Historian:
     Call `look` at a steady pace, such as once a second or once in ten.
 
     Args:
-        history: The history to add to; also one of before a restart, whose learner is still connected.
+        history: The history to add to.
 
     Example:
         >>> historian = Historian(JobHistory())
@@ -34,13 +34,12 @@ class Historian:
     def __init__(self, history: JobHistory) -> None:
         self.history = history
         self._learner: LearnerStatus | None = None
-        self._version = history.series.newest("version") or 0.0
+        self._version = 0
         self._workers: Mapping[int, WorkerStatus] = {}
         self._ended: dict[int, int] = {}  # the incarnation of each worker whose end was noted
         self._stuck: frozenset[int] = frozenset()
         self._versions: tuple[int, int] | None = None  # of the newest moment, if it is about versions
         self._waits = Waits()
-        self._resumed = len(history.series) > 0
 
     def look(
         self,
@@ -95,7 +94,7 @@ class Historian:
         if learner is None:
             return
         session = f"session {learner.session}"
-        if known is None and not any(each.text.endswith(session) for each in self.history.moments):
+        if known is None:
             self.history.note(now_s, Happened.LEARNER_CONNECTED, f"the learner is connected, {session}")
         elif known and learner.session > known.session:
             self.history.note(now_s, Happened.LEARNER_REPLACED, f"another learner took over, {session}")
@@ -119,10 +118,8 @@ class Historian:
         failed = {index: beat for index, beat in workers.items() if beat.state is WorkerState.FAILED}
         new = [index for index, beat in failed.items() if self._ended.get(index, -1) < beat.incarnation]
         self._ended |= {index: failed[index].incarnation for index in new}
-        if self._resumed:  # the history has them
-            new, self._stuck, self._resumed = [], frozenset(problems), False
-        errors = {index: (failed[index].error or "").strip() or "no reason given" for index in new}
-        ended = [(f"worker {index} failed: {error.splitlines()[-1]}", error) for index, error in errors.items()]
+        errors = {index: (failed[index].error or "").strip() for index in new}
+        ended = [(f"worker {index} failed: {last_line(error)}", error) for index, error in errors.items()]
         back = [
             (f"worker {index} is back, incarnation {beat.incarnation}", "")
             for index, beat in workers.items()

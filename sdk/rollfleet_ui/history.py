@@ -91,10 +91,6 @@ class Series:
         stride = max(math.ceil(len(known) / points), 1)
         return [_short(value, name) or 0.0 for value in known[::-1][::stride][::-1]]
 
-    def newest(self, name: str) -> float | None:
-        """Return the newest known value of a series. None: it has none."""
-        return next(iter(self.sketch(name, 1)), None)
-
     def extend(self, points: History) -> None:
         """Add the points of a history that are newer than those here."""
         newest_s = self._times[-1] if self._times else -math.inf
@@ -166,17 +162,6 @@ class JobHistory:
         for each in saved.moments[-MAX_MOMENTS:]:
             history.note(each.time, each.kind, each.text, each.detail)
         return history
-
-    def merge(self, older: Self) -> None:
-        """Put the history of before a restart in front of this one."""
-        series = Series(max(self.series.step_s, older.series.step_s))
-        series.extend(older.series.points())
-        series.extend(self.series.points())
-        self.series = series
-        known = {(each.time, each.kind, each.text): each for each in [*older.moments, *self.moments]}
-        self.moments = []
-        for each in sorted(known.values(), key=lambda moment: moment.time):
-            self.note(each.time, each.kind, each.text, each.detail)
 
 
 class _Saved(View):

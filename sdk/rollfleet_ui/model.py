@@ -33,7 +33,6 @@ class JobRow(View):
         total_frames: The frames to collect; 0: no limit.
         returns: At most 30 mean returns, over the life of the job, the newest last.
         lag: Versions that the slowest worker is behind.
-        deleted: Whether the job is gone. Its history stays.
     """
 
     key: str
@@ -57,7 +56,6 @@ class JobRow(View):
     lag: int | None = None
     created: float
     ended: float | None = None
-    deleted: bool = False
 
 
 class ObjectRow(View):
@@ -134,7 +132,6 @@ class Happened(StrEnum):
     RESUMED = "Resumed"
     COMPLETE = "Complete"
     FAILED = "Failed"
-    DELETED = "Deleted"
 
 
 class Moment(View):

@@ -113,12 +113,14 @@ def made_up() -> dict[str, Any]:
 def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_path: Path) -> None:
     docs, file = tmp_path / "docs", tmp_path / "results.json"
     (docs / "images").mkdir(parents=True)
-    for name in ("benchmarks.md", "scaling.md"):
-        shutil.copy(repository / "docs" / name, docs / name)
+    (tmp_path / "benchmarks").mkdir()
+    pages = ("benchmarks/RESULTS.md", "docs/scaling.md")
+    for name in pages:
+        shutil.copy(repository / name, tmp_path / name)
     file.write_text(json.dumps(made_up()))
     done = run(repository, "report", str(file), str(docs))
     assert done.returncode == 0, done.stderr
-    benchmarks, scaling = ((docs / name).read_text() for name in ("benchmarks.md", "scaling.md"))
+    benchmarks, scaling = ((tmp_path / name).read_text() for name in pages)
     (against_sb3,) = re.findall(r"\| cartpole-1 .* Stable-Baselines3 .*", benchmarks)
     assert "6.00 | ≥ 5 | met" in against_sb3
     (against_torchrl,) = re.findall(r"\| cartpole-1 .* SerialEnv .*", benchmarks)

@@ -24,6 +24,30 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 USER = "outside"  # a ServiceAccount of the lab
 
+TORCHRL = """
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.collectors import Collector
+from torchrl.envs import GymEnv, StepCounter, TransformedEnv
+
+
+def make_env():
+    return TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+
+
+policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+collector = Collector(make_env, policy, frames_per_batch=100, total_frames=400)
+for batch in collector:
+    print(batch.shape)
+    with torch.no_grad():
+        policy.module.bias += 1
+    collector.update_policy_weights_()
+difference = batch["action"] - policy.module(batch["observation"])  # the last batch had one update less
+print(torch.allclose(difference, -torch.ones_like(difference), atol=1e-4))
+collector.shutdown()
+"""
+
 
 @pytest.fixture
 def as_user(lab: "Lab", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -102,6 +126,16 @@ def test_a_program_that_is_killed_leaves_nothing(lab: "Lab", as_user: Path) -> N
         assert killed.stdout.readline() == "8\n"
     wait_for(lambda: Jobs().get("killed").status.phase == "Failed", timeout_s=120)
     wait_for(lambda: not lab.pods("worker"), timeout_s=120)
+
+
+def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: "Lab", as_user: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TORCHRL)
+    command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", "--workers=2", f"--namespace={lab.namespace}"]
+    done = subprocess.run([*command, str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "torch.Size([2, 50])\n" * 4 + "True\n"
+    wait_for(lambda: not Jobs().list(), timeout_s=60)
 
 
 def test_a_missing_right_is_named(lab: "Lab", as_user: Path) -> None:

@@ -74,7 +74,7 @@ def test_every_page_is_in_the_navigation_of_the_site(repository: Path) -> None:
 
     named = listed(yaml.safe_load((repository / "mkdocs.yml").read_text())["nav"])
     written = [str(path.relative_to(repository / "docs")) for path in (repository / "docs").rglob("*.md")]
-    assert sorted(named) == sorted(written)
+    assert sorted(named) == sorted(path for path in written if not path.startswith("decisions/"))
 
 
 def test_every_shown_command_of_rollfleet_exists(pages: dict[Path, str]) -> None:

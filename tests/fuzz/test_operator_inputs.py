@@ -24,7 +24,6 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed_pod
 from rollfleet_operator.plan import label_changes, plan, shrinks, starts
-from rollfleet_operator.release import releases
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import status
@@ -104,7 +103,6 @@ def reconciled(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) ->
         json.dumps([getattr(action, "manifest", None) or getattr(action, "patch", None) for action in actions])
         shrinks(actions, observed)
         starts(actions, observed)
-    list(releases(observed))
     rate = FrameRate()
     rates = [rate.update(heartbeats.learner, NOW_S) for _ in range(2)]
     now = status(

@@ -90,20 +90,3 @@ def test_what_happens_to_many_workers_at_once_is_one_moment() -> None:
     fleet.look()
     assert fleet.happened() == [("WorkerEnded", "1000 workers failed"), ("WorkerBack", "1000 workers are back")]
     assert fleet.historian.history.moments[0].detail.startswith("worker 0 failed: no reason given\n")
-
-
-def test_a_historian_that_starts_again_repeats_nothing() -> None:
-    fleet = Fleet(JobHistory())
-    failed = replace(worker(1, state=WorkerState.FAILED), error="no")
-    fleet.learner, fleet.workers = replace(LEARNER, version=7, frames=640), {0: worker(0, incarnation=2), 1: failed}
-    fleet.look({0: "worker 0 is silent"})
-    before = fleet.happened()
-    restored = Fleet(JobHistory.from_bytes(fleet.historian.history.to_bytes()))
-    restored.learner, restored.workers, restored.time_s = fleet.learner, fleet.workers, fleet.time_s
-    restored.look({0: "worker 0 is silent"})
-    restored.look({0: "worker 0 is silent"})
-    assert restored.happened() == before
-    points = restored.historian.history.series.points()
-    assert points.series["frames"] == [640] * 3
-    assert points.series["workersReady"] == [2] * 3
-    assert points.series["framesPerSecond"] == [64] * 3

@@ -74,7 +74,6 @@ def test_a_sketch_is_evenly_spaced_and_ends_at_the_newest_value() -> None:
     assert len(sketch) <= 30
     assert sketch[-1] == 99
     assert {late - early for early, late in pairwise(sketch)} == {3.0}
-    assert series.newest("frames") is None
 
 
 def test_of_too_many_moments_the_oldest_version_goes_first() -> None:
@@ -162,21 +161,5 @@ def test_no_points_become_one_because_their_times_were_rounded() -> None:
     for time_s in (12.97, 13.4, 14.1):
         history.series.add(time_s, {"frames": time_s})
     restored = JobHistory.from_bytes(history.to_bytes())
-    restored.merge(JobHistory())
     assert len(restored.series) == 3
     assert restored.series.points() == history.series.points()
-
-
-def test_histories_of_before_and_after_a_restart_become_one() -> None:
-    before, after = JobHistory(), JobHistory()
-    before.note(0.0, Happened.CREATED, "created")
-    after.note(900.0, Happened.SCALED, "4 workers")
-    for time_s in range(1000):
-        (before if time_s < 800 else after).series.add(float(time_s), {"frames": float(time_s)})
-    before.note(900.0, Happened.SCALED, "4 workers")  # it was saved after the moment
-    after.merge(before)
-    assert [each.text for each in after.moments] == ["created", "4 workers"]
-    points = after.series.points()
-    assert points.time == sorted(points.time)
-    assert (points.time[0], points.time[-1]) == (1.0, 999.0)
-    assert points.series["frames"] == points.time

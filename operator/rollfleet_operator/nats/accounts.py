@@ -81,21 +81,6 @@ def job_accounts(
     )
 
 
-def page_account(keys: Keys, installation: str, *, now_s: int) -> Token:
-    """Return the account in which an installation stores the pages of its jobs."""
-    storage: Claims = {"mem_storage": 0, "disk_storage": _UNLIMITED, "streams": 1, "consumer": SPARE_CONSUMERS}
-    return Token(
-        name="pages of jobs",
-        subject=keys.pages(installation).public,
-        issued_s=now_s,
-        nats={
-            "type": "account",
-            "tags": [f"{INSTALLATION_TAG}:{installation}"],
-            "limits": storage | _limits(connections=SPARE_CONNECTIONS),
-        },
-    )
-
-
 def keeping_revocations(account: Token, known: Token) -> Token:
     """Return an account that refuses what NATS refuses already: a later request, or none, must not lift that."""
     before, now = (each.nats.get("revocations") or {} for each in (known, account))

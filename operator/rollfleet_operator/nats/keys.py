@@ -29,10 +29,6 @@ class Keys:
         """Return the key of the system account (of an installation's own NATS)."""
         return self._account("system")
 
-    def pages(self, installation: str) -> Signer:
-        """Return the key of the account in which an installation stores the pages of its jobs."""
-        return self._account("pages", installation)
-
     def account(self, subjects: Subjects, role: Role) -> Signer:
         """Return the key of a role's account; the learner's is that of the job's streams.
 

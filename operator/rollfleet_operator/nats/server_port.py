@@ -16,7 +16,6 @@ from rollfleet_operator.nats.account_registry import AccountRegistry
 from rollfleet_operator.nats.accounts import installation_of, job_accounts, job_of, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
-from rollfleet_operator.nats.page_store import PageStore
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.tokens import SEED_BYTES, Token, read_credentials, read_token
 from rollfleet_operator.nats.users import role_credentials
@@ -42,7 +41,6 @@ class NatsOnServer:
         self._system = Connection(settings.server, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
         self._connections = JobConnections(settings.server, self._keys)
-        self._pages = PageStore(self._registry, settings.server, self._keys, settings.installation)
         self._issued: dict[tuple[Subjects, Role], int] = {}  # when the present credentials of a role were issued
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
@@ -125,19 +123,8 @@ class NatsOnServer:
                 await self._held(subjects)
             return await (await self._connections.of(subjects)).listener.heartbeats(job)
 
-    async def pages(self) -> dict[JobKey, bytes]:
-        """Return the saved pages of jobs; see `NatsPort`."""
-        async with _time_limit(None):
-            return await self._pages.load()
-
-    async def save_page(self, key: JobKey, page: bytes) -> None:
-        """Save the page of a job; see `NatsPort`."""
-        async with _time_limit(None):
-            await self._pages.save(key, page)
-
     async def close(self) -> None:
         """Disconnect."""
-        await self._pages.close()
         await self._connections.close()
         await self._system.close()
 

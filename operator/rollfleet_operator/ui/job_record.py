@@ -1,4 +1,4 @@
-"""What the page knows of one job that exists: its newest state and its history, over restarts of the operator."""
+"""What the page knows of one job: its newest state, and its history since the operator started."""
 
 from typing import Final
 
@@ -12,7 +12,6 @@ from rollfleet_operator.observed import Pod
 from rollfleet_operator.problems import crashed, title
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.ui.edits import edit
-from rollfleet_operator.ui.saved_page import SavedPage
 from rollfleet_operator.ui.workers import object_rows, worker_rows
 from rollfleet_operator.verdict import current_run
 from rollfleet_ui.diagnosis import diagnose
@@ -34,30 +33,22 @@ class JobRecord:
 
     Args:
         manifest: The job, as the API server has it.
-        saved: What an earlier operator saved of it.
 
     Attributes:
         row: Its row in the list of jobs.
         history: What happened to it.
         snapshot: The newest state; None: the operator cannot read the job, or has not yet.
-        is_saved: Whether it has not changed since it was last saved.
-        saved_s: Time of that.
     """
 
-    def __init__(self, manifest: Manifest, saved: SavedPage | None = None) -> None:
+    def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._view = manifest, _viewed(manifest)
         self.snapshot: Snapshot | None = None
         self.history = JobHistory()
         self.history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
         self._workers: list[WorkerRow] = []
         self._spec, self._generation = "", -1
-        self._stopped, self._away, self._seen_until_s = True, "", 0.0
+        self._stopped, self._away = True, ""
         self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
-        self.is_saved, self.saved_s = False, 0.0
-        if saved:
-            self.restore(saved)
-            self._spec, self._generation = saved.page.spec, saved.page.status.observed_generation or -1
-            self._seen_until_s = max(saved.history.series.points().time, default=0.0)
         self._historian = Historian(self.history)
         self.row = self._new_row()
 
@@ -65,11 +56,6 @@ class JobRecord:
     def uid(self) -> str:
         """The job's UID."""
         return self._view.metadata.uid
-
-    def restore(self, saved: SavedPage) -> None:
-        """Put what an earlier operator saved in front of what is known."""
-        self.history.merge(saved.history)
-        self._workers = saved.workers
 
     def update(self, manifest: Manifest, snapshot: Snapshot | None, status: CollectorJobStatus | None) -> bool:
         """Take in the newest state; return whether it differs.
@@ -89,18 +75,7 @@ class JobRecord:
         self._note_end()
         old, self.row = self.row, self._new_row()
         pods, pods_before = (each and each.observed.pods for each in (self.snapshot, before))
-        changed = self.row != old or pods != pods_before
-        self.is_saved = self.is_saved and not changed
-        return changed
-
-    def delete(self, now_s: float) -> SavedPage:
-        """Note the job's deletion; return all that stays."""
-        self.history.note(now_s, Happened.DELETED, "deleted")
-        return self.saved()
-
-    def saved(self) -> SavedPage:
-        """Return it for the next operator."""
-        return SavedPage(page=self.page(), workers=self.workers(), history=self.history)
+        return self.row != old or pods != pods_before
 
     def page(self) -> JobPage:
         """Return all of the job."""
@@ -148,7 +123,7 @@ class JobRecord:
         """Note pods that have failed since the last look, and those of a running job that were deleted."""
         pods = {pod.uid: pod for pod in snapshot.observed.pods}
         for pod in pods.values():
-            if pod.crash and pod.uid not in self._ended and pod.crashed_s > self._seen_until_s:
+            if pod.crash and pod.uid not in self._ended:
                 self._note_ended(snapshot, pod, crashed(pod, pod.crash).message, pod.crash.message)
         if left := [pod for uid, pod in self._ran.items() if uid not in pods or pods[uid].deleting]:
             current = [current_run(snapshot.job, snapshot.observed, role) for role in (Role.WORKER, Role.LEARNER)]

@@ -170,7 +170,6 @@ def worker(
     from rollfleet.system.process_setup import exit_on_sigterm
 
     exit_on_sigterm()  # before the imports below, which take seconds
-    from rollfleet.nats.lean_import import import_nats
     from rollfleet_api.address import Address, EnvironmentIncomplete, worker_index
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -182,7 +181,6 @@ def worker(
 
         typer.echo(str(error), err=True)
         raise typer.Exit(EXIT_HOPELESS) from None
-    import_nats(address.url)  # before any other import of nats
     from rollfleet.cli.worker_program import main
 
     raise typer.Exit(main(address, number, evaluation=evaluation, timeout_s=timeout))

@@ -56,8 +56,7 @@ class TorchRLEnv:
 
     def close(self) -> None:
         """Close the environment. May be called again."""
-        if not self.base.is_closed:
-            self.base.close()
+        _close(self.base)
 
     def __str__(self) -> str:
         """Return the name of the environment's class."""
@@ -84,16 +83,22 @@ def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: s
     if own == spec.num_envs and (first.batch_size or spec.vectorization is Vectorization.SYNC):
         return first
     if first.batch_size:
-        first.close()
+        _close(first)
         raise EnvironmentInvalid(
             f"{source} returned environments of batch size {list(first.batch_size)}, but {spec.num_envs} are asked "
             f"for; ask for {own}, or pass the number to the factory in its keyword arguments"
         )
     from torchrl.envs import ParallelEnv, SerialEnv
 
-    first.close()
+    _close(first)
     batched = SerialEnv if spec.vectorization is Vectorization.SYNC else ParallelEnv
     return batched(spec.num_envs, build)
+
+
+def _close(env: Any) -> None:
+    """Close an environment. A `SerialEnv` that never ran is closed, and closing it again is an error."""
+    if not env.is_closed:
+        env.close()
 
 
 def check_backend(first: object, spec: EnvSpec, source: str) -> None:

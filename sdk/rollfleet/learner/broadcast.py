@@ -142,6 +142,8 @@ class Broadcaster:
         """
         if models is not None:
             models = self._travelling(models)
+            if not any(models.values()):
+                raise NoWeights(NOTHING)
         version = max(self.version + 1, version)
         if not self._acts:
             self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))

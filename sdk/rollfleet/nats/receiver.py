@@ -20,10 +20,10 @@ from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet.nats.state import read_state
 from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.batch_chunks import MAX_WORKERS, Assembled, Assembler, Identity, peek
+from rollfleet.wire.batch_chunks import Assembled, Assembler, Identity, peek
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.job import CollectorJob, Mode
+from rollfleet_api.job import MAX_WORKERS, CollectorJob, Mode
 from rollfleet_api.messages import Lease, MessageInvalid, unpack
 from rollfleet_api.subjects import BEGAN
 

@@ -155,19 +155,6 @@ class Actor:
         if self._fast is not None:
             self._fast.reseed(seed)
 
-    def state(self) -> tuple[Tensor, int] | None:
-        """Return the position in the noise of the policy's fast form; None: the policy draws from torch's generators.
-
-        The hidden state is not in it: episodes start with the initial one.
-        """
-        return None if self._fast is None else self._fast.state()
-
-    def load_state(self, state: tuple[Tensor, int] | None) -> None:
-        """Continue from a `state`, without the last step's outputs."""
-        self._forget()
-        if self._fast is not None and state is not None:
-            self._fast.load_state(state)
-
     def _try(self) -> None:
         """Learn the outputs by a call that leaves nothing behind."""
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):

@@ -79,15 +79,6 @@ class FastMlp:
         self._generator = torch.Generator().manual_seed(seed)
         self._block_state, self._steps = self._generator.get_state(), 0
 
-    def state(self) -> tuple[Tensor, int]:
-        """Return the position in the stream of noise: the generator's state at a block's start, and steps since."""
-        return self._block_state.clone(), self._steps % BLOCK
-
-    def load_state(self, state: tuple[Tensor, int]) -> None:
-        """Continue the stream of noise from a `state`."""
-        self._block_state, self._steps = state[0].clone(), state[1]
-        self._generator.set_state(self._block_state)
-
     def begin(self) -> bool:
         """Start a fragment with copies of the current weights. False: call the policy itself this time."""
         if not _is_usual(self._policy):

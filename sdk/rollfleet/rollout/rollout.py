@@ -199,35 +199,6 @@ class Rollout:
         done = (steps[TERMINATED] | steps[TRUNCATED]).numpy()[..., 0]
         return steps[REWARD].double().numpy()[..., 0], done
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a restored run needs: numbers and tensors that `torch.load` takes with `weights_only`.
-
-        It holds the number of trajectory ids taken, and the states of random actions, of torch's generators, of the
-        policy's noise, and of the environments' seeds. It does not hold the environments' own states: environments
-        cannot report them.
-        """
-        return {
-            "trajectories": self._trajectories.taken,
-            "seeded": self._seeded,
-            "actions": self._generator.get_state(),
-            "torch": self._stream.state(),
-            "policy": self._actor.state(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`, with unused ids and new episodes in all environments.
-
-        Raises:
-            ValueError: This rollout has taken more ids than that.
-        """
-        self._trajectories.skip_to(state["trajectories"])
-        self._generator.set_state(state["actions"])
-        self._stream.load_state(state["torch"])
-        self._actor.load_state(state.get("policy"))
-        self._seeded = state["seeded"]
-        self._whole = WholeTrajectories(self._env.num_envs)
-        self._started = False
-
     def close(self) -> None:
         """Close the environments and end their processes, even in mid-step. May be called again."""
         env = self._env.unwrapped

@@ -99,16 +99,6 @@ class TorchStream:
         self._device = device if device.type == "cuda" else None
         self._cuda = torch.Generator(device).manual_seed(seed).get_state() if self._device is not None else None
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return the generators' states: uint8, by kind of device."""
-        return {"cpu": self._cpu.clone()} | ({} if self._cuda is None else {"cuda": self._cuda.clone()})
-
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue from a `state`; a device that it lacks continues unchanged."""
-        self._cpu = state["cpu"].clone()
-        if self._device is not None and "cuda" in state:
-            self._cuda = state["cuda"].clone()
-
     @contextmanager
     def active(self) -> Iterator[None]:
         """Let the default generators continue this stream until the context ends."""

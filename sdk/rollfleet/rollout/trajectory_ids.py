@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_WORKERS = 1 << 16
+from rollfleet_api.job import MAX_WORKERS
+
 MAX_INCARNATIONS = 1 << 15
 _COUNTER_BITS = 32
 _INCARNATION_BITS = 15
@@ -53,21 +54,6 @@ class TrajectoryIds:
         first = self._first + self._taken
         self._taken += n
         return np.arange(first, first + n, dtype=np.int64)
-
-    @property
-    def taken(self) -> int:
-        """Number of ids taken so far."""
-        return self._taken
-
-    def skip_to(self, taken: int) -> None:
-        """Continue as if `taken` ids had been taken.
-
-        Raises:
-            ValueError: More ids than that have been taken.
-        """
-        if not self._taken <= taken <= 1 << _COUNTER_BITS:
-            raise ValueError(f"{self._taken} trajectory ids were taken already; cannot continue at {taken}")
-        self._taken = taken
 
 
 def split(trajectory_id: int) -> tuple[int, int, int]:

@@ -105,8 +105,12 @@ class FleetCollector(IterableDataset[Any]):
 
     def iterator(self) -> Iterator[Any]:
         """Iterate over batches of frames."""
-        while self._frames < self.total_frames:
-            yield self._put(self._collect())
+        for batch in self._batches():
+            yield self._put(batch)
+
+    def _batches(self) -> Iterator[TensorDictBase]:
+        while self._frames < self.total_frames and (batch := self._collect()) is not None:
+            yield batch
 
     def next(self) -> Any:
         """Return the next batch; None: there is none."""
@@ -123,17 +127,19 @@ class FleetCollector(IterableDataset[Any]):
         """Return True, whatever its length."""
         return True
 
-    def _collect(self) -> TensorDictBase:
-        """Return the next batch of frames, as TorchRL's collectors yield it."""
+    def _collect(self) -> TensorDictBase | None:
+        """Return the next batch of frames, as TorchRL's collectors yield it; None: the job has ended."""
         self._iter += 1
         if getattr(self, "update_at_each_batch", False):
             self.update_policy_weights_()
         try:
-            batch = next(self._native)
+            batch = next(self._native, None)
         except WorkerFailed as error:
             raise RuntimeError(str(error)) from error
         except EnvironmentInvalid as error:
             raise error.__cause__ or error from None  # the environment's own error, as in TorchRL
+        if batch is None:
+            return None
         version = int(batch.get(("collector", "policy_version")).max())
         batch = self._shape.of(batch)
         self._frames += (
@@ -166,8 +172,8 @@ class FleetCollector(IterableDataset[Any]):
         """Called with each batch before it is yielded or stored."""
 
     def _by_trajectories(self) -> Iterator[Any]:
-        while self._frames < self.total_frames:
-            self._trajectories.add(self._collect())
+        for batch in self._batches():
+            self._trajectories.add(batch)
             if self.reset_at_each_iter:
                 self._trajectories.drop(complete=False)
             if self.replay_buffer is not None:

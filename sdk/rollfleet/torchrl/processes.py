@@ -109,19 +109,17 @@ class WorkersCollector(FleetCollector):
     def _connect(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
         """Become the learner of a job. The job has the environments and how they are collected from."""
         self.policy = arguments["policy"]
-        collector = connect(
-            arguments["job"], self.policy, address=arguments["nats"], device=device_of(arguments["storing_device"])
-        )
+        device = device_of(_each(arguments["storing_device"], 1)[0])
+        make = PreparedEnv(self._makes(arguments)[0], env_kwargs(arguments.get("create_env_kwargs"), 1)[0], None, 0)
+        form = form_of(make, device, lambda env: None)
+        collector = connect(arguments["job"], self.policy, address=arguments["nats"], device=device)
         spec = collector.job.spec
         self.num_workers, self.sync = spec.workers, str(spec.mode).lower() == "sync"
-        self.requested_frames_per_batch = spec.steps_per_batch * spec.env.num_envs * (spec.workers if self.sync else 1)
-        sizes = torch.Size([spec.env.num_envs] if spec.env.num_envs > 1 else [])
-        form = EnvForm(sizes, device_of(arguments["storing_device"]), ())
-        return (
-            collector,
-            form,
-            BatchShape(sizes, self.num_workers if self.sync else None, str(spec.collect.cat_results).lower()),
-        )
+        self.requested_frames_per_batch = spec.steps_per_batch * form.count * (spec.workers if self.sync else 1)
+        self._frames = collector.stats().frames  # of earlier learners, too
+        joined: dict[str, int | str] = {"stack": "stack", "envs": 0, "time": -1}
+        cat = joined[str(spec.collect.cat_results).lower()]
+        return collector, form, BatchShape(form.batch_size, self.num_workers if self.sync else None, cat)
 
     def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
         """Return the function of each worker's environment."""

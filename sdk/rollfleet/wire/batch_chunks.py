@@ -32,6 +32,7 @@ import xxhash
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 from rollfleet.wire.chunks import Allocate, Chunk, Reassembly, Received, cut_pieces, piece_count
 from rollfleet.wire.codec import Encoded, empty_buffer
+from rollfleet_api.job import MAX_WORKERS
 
 __all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", "cut", "peek"]
 
@@ -39,7 +40,6 @@ _MAGIC = b"RLFC"
 _LEAD = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<IHHQIIQ")
 _MAX_COUNT = (1 << 32) - 1
-MAX_WORKERS = 1 << 16  # of a job: a false index must not cost memory for each worker below it
 
 PREFIX_BYTES = _LEAD.size + _FIELDS.size
 """Size of a chunk's prefix, in bytes."""
@@ -146,7 +146,7 @@ def peek(chunk: Received) -> ChunkHeader:
     if xxhash.xxh32_intdigest(memoryview(chunk).cast("B")[_LEAD.size : PREFIX_BYTES]) != checksum:
         raise MessageCorrupt("the chunk's prefix was changed on the way: its checksum is wrong")
     worker, incarnation, process, sequence, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
-    if worker >= MAX_WORKERS:
+    if worker >= MAX_WORKERS:  # a false index must not cost memory for each worker below it
         raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
     if index >= count:
         raise MessageCorrupt(f"chunk {index} of {count} chunks")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
 
-MAX_ARRAY_BYTES = 1 << 26  # a hostile sender's few bytes may decompress to that many
+MAX_ARRAY_BYTES = 1 << 26  # of all arrays of a text: a hostile sender's few bytes may decompress to that many
 _DTYPE = re.compile(r"[<>|]([biufc][0-9]{1,2})")
 
 
@@ -43,7 +43,7 @@ def from_json(text: str) -> Any:
         MessageCorrupt: `to_json` did not make this text.
     """
     try:
-        return json.loads(text, object_hook=_array)
+        return json.loads(text, object_hook=_Arrays().decoded)
     except (ValueError, TypeError, zlib.error, RecursionError) as error:
         raise MessageCorrupt(f"no plain value: {error}") from error
 
@@ -58,14 +58,24 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is no number, text, list, dict or array")
 
 
-def _array(found: dict[str, Any]) -> Any:
-    if found.keys() != {"array"} or not isinstance(found["array"], list):
-        return found
-    name, shape, data = found["array"]
-    if not _DTYPE.fullmatch(name):
-        raise ValueError(f"an array of dtype {name}")
-    dtype = np.dtype(name)
-    if not 0 <= (nbytes := dtype.itemsize * math.prod(shape)) <= MAX_ARRAY_BYTES:
-        raise ValueError(f"an array of {nbytes} bytes")
-    raw = zlib.decompressobj().decompress(base64.b64decode(data), nbytes + 1)
-    return np.frombuffer(raw, dtype).reshape(shape).copy()
+class _Arrays:
+    """The arrays of one text."""
+
+    def __init__(self) -> None:
+        self._left = MAX_ARRAY_BYTES
+
+    def decoded(self, found: dict[str, Any]) -> Any:
+        """Return an array if these are its parts, else the dict itself."""
+        if found.keys() != {"array"} or not isinstance(found["array"], list):
+            return found
+        name, shape, data = found["array"]
+        if not _DTYPE.fullmatch(name):
+            raise ValueError(f"an array of dtype {name}")
+        if not isinstance(shape, list) or any(type(size) is not int or size < 0 for size in shape):
+            raise ValueError(f"an array of shape {shape!r:.100}")
+        dtype = np.dtype(name)
+        self._left -= (nbytes := dtype.itemsize * math.prod(shape))
+        if self._left < 0:
+            raise ValueError(f"arrays of more than {MAX_ARRAY_BYTES} bytes")
+        raw = zlib.decompressobj().decompress(base64.b64decode(data), nbytes + 1)
+        return np.frombuffer(raw, dtype).reshape(shape).copy()

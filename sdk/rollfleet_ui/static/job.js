@@ -68,8 +68,8 @@ export class Job extends Component {
     const { row, diagnosis } = page;
     return html`
       <div class="bar"><h1 tabindex="-1"><span class="dim">${row.namespace}/</span>${row.name}</h1></div>
-      ${(row.deleted || error?.status === 404) &&
-        html`<p class="notice" role="status">This job was deleted. Its history stays here for a while.</p>`}
+      ${error?.status === 404 &&
+        html`<p class="notice" role="status">This job was deleted. What is shown is its last state.</p>`}
       ${error && error.status !== 404 && html`<p class="notice" role="status">Not updated: ${error.message}</p>`}
       <section class="diagnosis ${diagnosis.isProblem ? "problem" : ""}" aria-label="Diagnosis">
         <p class="verdict"><${Shape} kind=${kindOfJob(row)} /> <b>${diagnosis.state}</b>

@@ -9,7 +9,6 @@ import { Table } from "./table.js";
 
 export const MOST_COMPARED = 8;
 
-const wordOf = (row) => (row.deleted ? "Deleted" : row.state);
 const newestFirst = (one, other) => other.created - one.created || one.key.localeCompare(other.key);
 
 /** Props: `jobs`, a map of rows by key, or null before the first answer; `error`. */
@@ -35,9 +34,9 @@ export class Jobs extends Component {
       const searched = `${row.key} ${row.state} ${row.reason} ${row.message}`.toLowerCase();
       return (!namespace || row.namespace === namespace) && words.every((word) => searched.includes(word));
     });
-    const isIn = (name) => (row) => !name || (name === "Trouble" ? row.isProblem && !row.deleted : wordOf(row) === name);
+    const isIn = (name) => (row) => !name || (name === "Trouble" ? row.isProblem : row.state === name);
     const rows = troubleFirst(near.filter(isIn(phase)), kindOfJob, newestFirst);
-    const phases = new Set(["", "Trouble", "Running", ...all.map(wordOf).sort()]);
+    const phases = new Set(["", "Trouble", "Running", ...all.map((row) => row.state).sort()]);
     return html`
       <div class="bar">
         <h1>Jobs</h1>
@@ -63,7 +62,7 @@ export class Jobs extends Component {
     const amount = (name, title, value) => ({ name, title, number: true, value, cell: (row) => count(value(row)) });
     const box = (row) => html`<label class="check"><input type="checkbox" aria-label="Compare ${row.key}" checked=${chosen.has(row.key)}
       disabled=${!chosen.has(row.key) && chosen.size >= MOST_COMPARED} onChange=${() => this.choose(row.key)} /></label>`;
-    const state = (row) => html`<${Shape} kind=${kindOfJob(row)} /> ${wordOf(row)}`;
+    const state = (row) => html`<${Shape} kind=${kindOfJob(row)} /> ${row.state}`;
     const name = (row) => html`<a href=${jobLink(row.key)} title=${row.key}>
       ${withNamespace && html`<span class="dim">${row.namespace}/</span>`}<b>${row.name}</b></a>`;
     const reason = (row) => html`<span title=${row.message}>
@@ -74,7 +73,7 @@ export class Jobs extends Component {
     const curve = (row) => html`<${Sparkline} values=${row.returns} /><span class="value">${number(row.meanReturn)}</span>`;
     return [
       { name: "pick", title: html`<span class="unseen">Compare</span>`, cell: box },
-      { name: "phase", title: "State", value: wordOf, cell: state },
+      { name: "phase", title: "State", value: (row) => row.state, cell: state },
       { name: "name", title: "Job", value: (row) => row.key, cell: name },
       { name: "why", title: "Reason", cell: reason },
       { ...amount("workers", "Workers", (row) => row.workersReady), cell: workers },

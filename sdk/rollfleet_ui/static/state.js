@@ -21,7 +21,6 @@ const JOBS = { Failed: "failed", Running: "running", Suspended: "suspended", Sto
 
 /** Return the kind of a job's state. */
 export function kindOfJob(row) {
-  if (row.deleted) return "deleted";
   const kind = JOBS[row.state] ?? "pending";
   return row.isProblem && kind !== "failed" ? "trouble" : kind;
 }

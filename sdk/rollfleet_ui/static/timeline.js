@@ -7,7 +7,7 @@ import { Shape } from "./state.js";
 
 const KINDS = {
   WorkerEnded: "trouble", Straggler: "trouble", NatsAway: "trouble", LearnerEnded: "trouble", Failed: "failed", Complete: "complete",
-  Suspended: "suspended", Deleted: "deleted", Version: "pending", Created: "pending", Edited: "pending", Scaled: "pending",
+  Suspended: "suspended", Version: "pending", Created: "pending", Edited: "pending", Scaled: "pending",
 };
 
 /** Props: `moments`, the oldest first, or null before the first answer. */

@@ -35,7 +35,7 @@ export class Workers extends Component {
           empty=${workers.length ? "No worker matches the filter." : "No worker yet."} />
       </div>
       ${open && html`<${Log} key=${chosen} job=${job} worker=${open} name=${chosen}
-        ended=${row.ended != null || row.deleted} />`}
+        ended=${row.ended != null} />`}
     </div>`;
   }
 }

@@ -108,33 +108,12 @@ def test_changes_reach_those_who_may_see_them(labs: tuple[Lab, Lab], reader: Vie
     wait_for(lambda: "Scaled" in [each["kind"] for each in reader.get(f"{JOBS}/{key(ours)}/timeline")[1]])
 
 
-def test_a_job_that_is_deleted_stays_with_its_history(labs: tuple[Lab, Lab], reader: Viewer) -> None:
+def test_a_job_that_is_deleted_is_gone_from_the_page(labs: tuple[Lab, Lab], reader: Viewer) -> None:
     ours, _ = labs
     with reader.changes(f"?job={key(ours)}") as events:
         ours.delete(KIND, "cartpole")
-        assert any(row.get("deleted") for _, rows in events if _ == "jobs" for row in rows)
-    assert reader.get(f"{JOBS}/{key(ours)}")[1]["row"]["deleted"]
-    assert reader.get(f"{JOBS}/{key(ours)}/timeline")[1][-1]["kind"] == "Deleted"
-
-
-def test_the_next_operator_shows_what_the_last_one_saw(
-    labs: tuple[Lab, Lab], operator: RunningOperator, reader: Viewer, start_operator: StartOperator
-) -> None:
-    ours, theirs = labs
-    ours.delete(KIND, "cartpole")
-    wait_for(lambda: reader.get(f"{JOBS}/{key(ours)}")[1]["row"]["deleted"])
-    theirs.apply(workers=3)
-    scaled = f"{JOBS}/{key(theirs)}/timeline"
-    wait_for(lambda: "Scaled" in [each["kind"] for each in viewer_of(operator, TOKEN).get(scaled)[1]])
-    operator.stop()
-    assert {"/".join(each) for each in ours.nats.saved_pages} == {key(ours), key(theirs)}
-    later = start_operator(
-        ours.namespace, ours.nats, namespaces=(ours.namespace, theirs.namespace), ui_port=free_ports(1)[0]
-    )
-    wait_for(lambda: deleted(later) == {key(ours)})
-    assert viewer_of(later, reader.token).get(f"{JOBS}/{key(ours)}")[1]["row"]["deleted"]
-    assert [each["kind"] for each in viewer_of(later, TOKEN).get(scaled)[1]].count("Created") == 1
-    assert "Scaled" in [each["kind"] for each in viewer_of(later, TOKEN).get(scaled)[1]]
+        assert any(row.get("gone") for kind, rows in events if kind == "jobs" for row in rows)
+    assert reader.get(f"{JOBS}/{key(ours)}")[0] == 404
 
 
 def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Viewer, api_server: "ApiServer") -> None:
@@ -241,8 +220,3 @@ def listens(viewer: Viewer) -> bool:
         return viewer.get(JOBS)[0] == 200
     except urllib.error.URLError:
         return False
-
-
-def deleted(operator: RunningOperator) -> set[str]:
-    """The jobs that the list shows as deleted."""
-    return {row["key"] for row in viewer_of(operator, TOKEN).get(JOBS)[1] if row["deleted"]}

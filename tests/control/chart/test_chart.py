@@ -275,14 +275,10 @@ def test_the_operator_may_reach_the_api_server_where_it_is(helm: "Helm") -> None
     assert {"ports": [{"port": 7443}]} in egress
 
 
-def test_limits_reach_the_operator_and_nats_has_connections_for_them(helm: "Helm") -> None:
-    most = {"workers": 100000, "gpus": 8, "maxBytes": "4Gi"}
-    shown = helm.render(limits__perJob=most, limits__perNamespace={"gpus": 64}, nats__maxConnections=200000)
-    found = Settings.read(environment(shown))
-    assert dict(found.limits_per_job.most) == {"workers": 100000, "gpus": 8, "maxBytes": 4 << 30}
-    assert dict(found.limits_per_namespace.most) == {"gpus": 64}
+def test_the_limit_of_storage_reaches_the_operator(helm: "Helm") -> None:
+    shown = helm.render(nats__maxBytesPerJob="4Gi", nats__maxConnections=200000)
+    assert Settings.read(environment(shown)).max_bytes_per_job == 4 << 30
     assert "max_connections: 200000\n" in shown.of("ConfigMap")["rollfleet-nats"]["data"]["nats.conf"]
-    assert "nats.maxConnections: 65536 is less than the 100064" in helm.refusal(limits__perJob=most)
 
 
 def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
@@ -310,8 +306,7 @@ def test_an_image_registry_is_put_before_every_image(helm: "Helm") -> None:
         ({"nats__image__digest": "2.15.1"}, "digest"),
         ({"nats__replicas": 2}, "replicas"),
         ({"nats__routesPassword": "12345678901234567"}, "routesPassword"),
-        ({"limits__perJob": {"worker": 1}}, "worker"),
-        ({"limits__perNamespace": {"maxBytes": "lots"}}, "maxBytes"),
+        ({"nats__maxBytesPerJob": "lots"}, "maxBytesPerJob"),
         ({"admissionPolicy__serviceAccounts": ["it's"]}, "serviceAccounts"),
         ({"nats__service__type": "Public"}, "type"),
         ({"networkPolicy__apiServerPorts": []}, "apiServerPorts"),

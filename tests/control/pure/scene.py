@@ -94,7 +94,6 @@ class Scene:
                 "namespace": "lab",
                 "uid": f"pod-{len(self.pods)}",
                 "resourceVersion": "7",
-                "finalizers": ["batch.kubernetes.io/job-tracking"],
                 "labels": run["spec"]["template"]["metadata"]["labels"],
                 "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
                 "ownerReferences": [{"kind": "Job", "uid": run["metadata"]["uid"]}],

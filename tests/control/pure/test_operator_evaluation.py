@@ -14,12 +14,10 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType, EvaluationStatus
 from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.limit_keeper import requested
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.plan import Apply, Delete, plan
 from rollfleet_operator.revision import evaluation_revision, workers_revision
-from rollfleet_operator.settings import Settings
 from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Stage
 from rollfleet_operator.work_queue import WorkQueue
@@ -161,8 +159,3 @@ def test_metrics_have_the_newest_evaluation(job: Job) -> None:
         'rollfleet_job_evaluation_mean_return{name="evaluated",namespace="lab"} 123.5',
         'rollfleet_job_evaluation_version{name="evaluated",namespace="lab"} 20.0',
     ]
-
-
-def test_evaluation_workers_and_their_devices_count_for_limits(job: Job) -> None:
-    found = requested(job(evaluation=EVALUATION, resources={"gpu": {"count": 2}}), Settings())
-    assert (found.workers, found.gpus) == (5, 10)

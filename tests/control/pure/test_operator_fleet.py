@@ -1,4 +1,4 @@
-"""What the page shows of jobs: rows, workers, timelines and histories, over restarts of the operator."""
+"""What the page shows of jobs: rows, workers, timelines and histories."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +14,9 @@ from rollfleet_api.validation import parse_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.nats_in_memory import NatsInMemory
-from rollfleet_operator.nats_port import KEPT_S, PAGE_BYTES, Heartbeats, JobKey
+from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import status
-from rollfleet_operator.ui import fleet
 from rollfleet_operator.ui.fleet import LOOKED_AT_S, Fleet
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_ui.diagnosis import diagnose
@@ -46,7 +45,7 @@ class Stage:
     def __init__(self) -> None:
         self.cache, self.now_s, self._version = Cache(), NOW_S, 0
         logs = PodLogs(self.cache, lambda: kopf.ConnectionInfo(server="https://nowhere"))
-        self.fleet = Fleet(self.cache, lambda _: True, logs, lambda: self.now_s)
+        self.fleet = Fleet(self.cache, logs, lambda: self.now_s)
 
     def see(self, scene: Scene, **changes: Any) -> None:
         """The operator reconciles a job in this state."""
@@ -64,14 +63,6 @@ class Stage:
         self._version += 1
         self.cache.remove({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}})
         self.fleet.gone(KEY)
-
-    def saved(self) -> dict[JobKey, bytes]:
-        """Save all jobs."""
-        found = {}
-        for key in self.fleet.unsaved():
-            with self.fleet.saving(key) as data:
-                found[key] = data
-        return found
 
     def moments(self) -> list[tuple[str, str]]:
         """Kind and text of the job's moments."""
@@ -173,111 +164,24 @@ def test_the_end_is_a_moment_and_the_curve_ends_with_it(stage: Stage, running: S
     assert [row.frames for row in stage.fleet.workers(PATH)] == [100, 100, 640]
 
 
-def test_the_next_operator_continues_the_history(stage: Stage, running: Scene) -> None:
-    stage.see(running)
-    running = running.crashed(0, log="boom")
-    stage.see(running.later(5))
-    pages = stage.saved()
-    assert stage.saved() == {}, "nothing has changed since"
-    later = Stage()
-    later.fleet.restore(pages)
-    before = later.fleet.history(PATH)
-    assert before == stage.fleet.history(PATH)
-    later.see(running.edited(workers=3).later(60))
-    assert later.fleet.history(PATH).time[: len(before.time)] == before.time
-    assert len(later.fleet.history(PATH).time) == len(before.time) + 1
-    kinds = [kind for kind, _ in later.moments()]
-    assert kinds.count(Happened.CREATED) == 1
-    assert kinds.count(Happened.SCALED) == 1, "the edit was made while no operator ran"
-    assert kinds.count(Happened.WORKER_ENDED) == 1
-
-
-def test_pages_that_come_late_are_put_in_front(stage: Stage, running: Scene) -> None:
-    stage.see(running)
-    pages, later = stage.saved(), Stage()
-    later.see(running.later(60))
-    later.fleet.restore(pages)
-    assert later.fleet.history(PATH).time == [NOW_S + 5, NOW_S + 65]
-
-
-def test_a_deleted_job_stays_until_its_bound(stage: Stage, running: Scene) -> None:
+def test_a_deleted_job_is_gone(stage: Stage, running: Scene) -> None:
     changed: list[str] = []
     stage.fleet.subscribe(changed.append)
     stage.see(running)
     stage.delete(running)
     assert changed[-1] == PATH
-    (row,) = stage.fleet.jobs()
-    assert (row.deleted, row.frames) == (True, 640)
-    page: Any = stage.fleet.job(PATH)
-    assert page.row.deleted
-    assert stage.fleet.history(PATH).time
-    assert stage.moments()[-1] == (Happened.DELETED, "deleted")
-    assert [each.index for each in stage.fleet.workers(PATH)] == [0, 1, None]
-    assert stage.saved().keys() == {KEY}, "with its deletion"
-    stage.now_s += KEPT_S + 1
-    assert stage.fleet.unsaved() == []
     assert stage.fleet.jobs() == []
-    assert stage.fleet.row(PATH) is None
+    assert (stage.fleet.row(PATH), stage.fleet.job(PATH), stage.fleet.workers(PATH)) == (None, None, [])
 
 
 def test_a_new_job_of_the_name_has_its_own_history(stage: Stage, running: Scene) -> None:
     stage.see(running)
-    pages = stage.saved()
     other: Any = running.job.dump()
     other["metadata"] |= {"uid": "another", "creationTimestamp": format_time(NOW_S + 100)}
-    for fleet_stage in (stage, Stage()):
-        fleet_stage.fleet.restore(pages)
-        fleet_stage.see(replace(running, job=parse_job(other)).later(200))
-        (row,) = fleet_stage.fleet.jobs()
-        assert (row.uid, row.deleted) == ("another", False)
-        assert min(fleet_stage.fleet.history(PATH).time) > NOW_S + 100
-
-
-async def test_a_job_counts_as_deleted_when_its_namespace_was_listed(stage: Stage, running: Scene) -> None:
-    stage.see(running)
-    later, listed, changed = Stage(), False, list[str]()
-    later.fleet._listed = lambda _: listed
-    later.fleet.subscribe(changed.append)
-    later.fleet.restore(stage.saved())
-    await later.fleet.refresh(NatsInMemory())
-    assert not later.fleet.jobs()[0].deleted
-    listed = True
-    await later.fleet.refresh(NatsInMemory())
-    assert later.fleet.jobs()[0].deleted
-    assert changed == [PATH, PATH]
-
-
-def test_hostile_pages_are_ignored(stage: Stage, running: Scene) -> None:
-    stage.see(running)
-    (page,) = stage.saved().values()
-    bomb = b"\xff\xff\xff\xff" + page[4:]
-    for data in (b"", b"\0", bomb, page[:-9], page[: len(page) // 2], b"\0\0\0\1x" + page):
-        later = Stage()
-        later.fleet.restore({KEY: data})
-        assert later.fleet.jobs() == []
-
-
-def test_a_page_of_a_thousand_workers_fits(stage: Stage, scene: Callable[..., Scene]) -> None:
-    begun = scene(workers=1000, template={"metadata": {"annotations": {"a": "x" * 60_000}}})
-    beats = [begun.beat(index, error=f"worker {index}: " + "e" * 500) for index in range(1000)]
-    stage.see(begun.with_heartbeats(*beats, learner=LEARNER))
-    assert all(len(page) <= PAGE_BYTES for page in stage.saved().values())
-    assert len(stage.fleet.workers(PATH)) == 1001
-
-
-def test_a_failed_save_is_tried_again(stage: Stage, running: Scene) -> None:
-    stage.see(running)
-    with pytest.raises(OSError, match="away"), stage.fleet.saving(KEY):
-        raise OSError("away")
-    assert stage.fleet.unsaved() == [KEY]
-
-
-def test_an_unchanged_page_is_saved_again_before_it_is_forgotten(stage: Stage, running: Scene) -> None:
-    stage.see(running)
-    stage.saved()
-    assert stage.fleet.unsaved() == []
-    stage.now_s += KEPT_S * 0.6
-    assert stage.fleet.unsaved() == [KEY]
+    stage.see(replace(running, job=parse_job(other)).later(200))
+    (row,) = stage.fleet.jobs()
+    assert row.uid == "another"
+    assert min(stage.fleet.history(PATH).time) > NOW_S + 100
 
 
 def test_an_invalid_job_is_shown_with_its_reason(stage: Stage, running: Scene) -> None:
@@ -322,19 +226,3 @@ def test_a_job_that_is_being_deleted_is_shown_so_with_its_workers(stage: Stage, 
     stage.fleet.update(KEY)
     assert stage.fleet.jobs()[0].state == "Deleting"
     assert len(stage.fleet.workers(PATH)) == 3
-
-
-async def test_the_bound_of_deleted_jobs_spares_those_that_exist(
-    stage: Stage, running: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.see(running)
-    pages, later = stage.saved(), Stage()
-    monkeypatch.setattr(fleet, "MOST_KEPT_BYTES", 1)
-    later.fleet.restore({**pages, JobKey("lab", "gone"): pages[KEY]})
-    assert later.fleet.unsaved() == []
-    assert len(later.fleet.jobs()) == 2, "nothing is known yet"
-    later.see(running.later(60))
-    await later.fleet.refresh(NatsInMemory())
-    later.fleet.unsaved()
-    assert [row.key for row in later.fleet.jobs()] == [PATH]
-    assert len(later.fleet.history(PATH).time) == 2

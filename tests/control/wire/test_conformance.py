@@ -69,14 +69,3 @@ async def test_provisioned_jobs_are_known_until_they_are_removed(nats: NatsPort)
 async def test_job_without_messages_has_no_heartbeats(nats: NatsPort) -> None:
     await nats.provision(a_job())
     assert await nats.heartbeats(a_job()) == Heartbeats()
-
-
-async def test_the_last_saved_page_of_a_job_is_kept(nats: NatsPort) -> None:
-    assert await nats.pages() == {}
-    await nats.save_page(KEY, b"first")
-    await nats.save_page(KEY, b"second")
-    await nats.save_page(JobKey("lab", "pendulum"), b"other")
-    assert await nats.pages() == {KEY: b"second", JobKey("lab", "pendulum"): b"other"}
-    await nats.deprovision(KEY)
-    assert KEY in await nats.pages(), "the page of a deleted job stays"
-    assert await nats.provisioned() == set()

@@ -325,3 +325,9 @@ def test_a_policy_without_weights_runs_at_version_0(collect: "Collect") -> None:
     assert int(next(collector)[VERSION].unique()) == 0
     with pytest.raises(NoWeights):
         collector.update_policy_weights_()
+
+
+def test_no_weights_at_all_are_an_error(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", Constant(), **OPTIONS)
+    with pytest.raises(NoWeights, match="no parameters or buffers"):
+        collector.update_policy_weights_({})

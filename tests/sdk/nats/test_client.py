@@ -5,8 +5,6 @@ import json
 import random
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -244,20 +242,3 @@ async def test_a_payload_over_the_servers_limit_is_refused_before_it_is_sent(ser
     with pytest.raises(nats.errors.MaxPayloadError):
         await client.publish("large.x", Pieces(bytes(client.max_payload), b"1"))  # type: ignore[arg-type]
     await client.close()
-
-
-@pytest.mark.parametrize(
-    ("url", "then", "needed"),
-    [
-        ("nats://a:1,tls://b:2", "from rollfleet.nats import worker_transport", False),  # all that a worker imports
-        ("nats://a:1,wss://b:2", "pass", True),
-    ],
-)
-def test_aiohttp_is_imported_only_for_a_websocket_server(url: str, then: str, needed: bool) -> None:
-    program = (
-        "import sys; from rollfleet.nats.lean_import import import_nats; import_nats(sys.argv[1]); import nats;"
-        f"{then}; print('aiohttp' in sys.modules); import aiohttp"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", program, url], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(needed)

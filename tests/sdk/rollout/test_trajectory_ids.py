@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, MAX_WORKERS, TrajectoryIds, split
+from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, TrajectoryIds, split
+from rollfleet_api.job import MAX_WORKERS
 
 
 def test_an_id_contains_its_worker_incarnation_and_counter() -> None:

@@ -109,6 +109,12 @@ def test_last_line_of_a_failure_is_a_problem() -> None:
     assert three.problems() == {0: "worker 0 failed: ValueError: broken"}
 
 
+def test_a_failure_without_words_is_a_problem() -> None:
+    three = roster()
+    three.hear(replace(heartbeat(0, WorkerState.FAILED), error="\n"))
+    assert three.problems() == {0: "worker 0 failed: no reason given"}
+
+
 def test_first_heartbeat_of_an_incarnation_is_reported() -> None:
     fresh = Roster(1, suspect_after_s=SUSPECT_AFTER_S)
     assert fresh.hear(heartbeat(0))

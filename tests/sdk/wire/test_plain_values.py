@@ -74,8 +74,11 @@ def test_long_values_are_refused() -> None:
                 ["<f8", [1], "not base64"],
                 ["<f8", [1], None],
                 ["|u1", [MAX_ARRAY_BYTES + 1], packed(MAX_ARRAY_BYTES + 1)],
+                ["<u8", [1_000_000_000, "x"], ""],  # `math.prod` would repeat the text
+                ["<u8", [True], packed(8)],
             )
         ),
+        json.dumps([{"array": ["|u1", [MAX_ARRAY_BYTES // 2], packed(MAX_ARRAY_BYTES // 2)]}] * 3),
     ],
     ids=lambda text: text[:40],
 )
