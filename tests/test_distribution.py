@@ -21,7 +21,7 @@ PACKAGES = {
     "rollfleet_operator": "operator/rollfleet_operator",
 }
 FOLDER_OF_STARTERS = "rollfleet/cli/starters"
-EXTRAS = {"sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev", "torchrl"}
+EXTRAS = {"operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev", "torchrl"}
 
 
 @pytest.fixture
@@ -76,7 +76,6 @@ def test_an_extra_is_there_for_each_use(project: dict[str, Any]) -> None:
 def test_the_bare_install_is_the_sdk_with_its_command(project: dict[str, Any]) -> None:
     named = {Requirement(line).name for line in project["dependencies"]}
     assert {"gymnasium", "nats-py", "tensordict", "torch", "typer"} <= named
-    assert project["optional-dependencies"]["sdk"] == []  # the name of before stays
 
 
 def test_the_operator_needs_no_torch(project: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.slow
 
-EXTRAS = ("sdk", "operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
+EXTRAS = ("operator", "local", "mujoco", "envpool", "bench", "docs", "release", "dev")
 JOB = """
 apiVersion: rollfleet.dev/v1alpha1
 kind: CollectorJob

@@ -21,7 +21,6 @@ class Inputs:
         endpoint: The address of NATS for pods.
         credentials: Credentials file by role; None: this NATS needs none.
         source_digest: Digest of the files in the job's ConfigMap.
-        revisions: The revisions of the runs that exist.
         stopped: Whether no pod may run: the job has ended, or waits for a retry.
         queued: Whether another client, such as Kueue, decides when the job's runs start.
     """
@@ -30,7 +29,6 @@ class Inputs:
     endpoint: Endpoint
     credentials: Mapping[Role, bytes | None]
     source_digest: str = ""
-    revisions: frozenset[str] = frozenset()
     stopped: bool = False
     queued: bool = False
 
@@ -94,7 +92,7 @@ def kept_runs(job: CollectorJob, inputs: Inputs, observed: Observed) -> list[Man
 def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     built = (
         workloads.workers(job, inputs.settings, inputs.source_digest),
-        workloads.learner(job, inputs.settings, inputs.source_digest, inputs.revisions),
+        workloads.learner(job, inputs.settings, inputs.source_digest),
         workloads.evaluation(job, inputs.settings, inputs.source_digest),
     )
     runs = [manifest for manifest in built if manifest is not None]

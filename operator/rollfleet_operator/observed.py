@@ -231,11 +231,6 @@ class Observed:
     refused_pods: str = ""
     source_digest: str | None = ""
 
-    @property
-    def revisions(self) -> frozenset[str]:
-        """The revisions of the runs."""
-        return frozenset(run.name.revision for run in self.runs)
-
     def run(self, name: names.Workload) -> Run | None:
         """Return the run with this name, unless it is being deleted."""
         return next((run for run in self.runs if run.name == name and not run.deleting), None)

@@ -273,7 +273,6 @@ class Reconciler:
             endpoint=nats.endpoint,
             credentials=credentials,
             source_digest=memory.source_digest or "",
-            revisions=observed.revisions,
             stopped=found.stage is not Stage.LIVE and not lingering,
             queued=_is_queued(observed, memory),
         )

@@ -5,7 +5,6 @@ pod template, restarts no pods. Fields that are not listed count: a new field re
 ignored silently.
 """
 
-from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Final
 
@@ -29,11 +28,6 @@ _FOR_LEARNER: Final[dict[str, Any]] = {
     "collect": {"cat_results", "traj_format"},
     "weights": {"precision", "scheme"},
 }
-_FOR_EARLIER_LEARNER: Final[dict[str, Any]] = {
-    **_FOR_LEARNER,
-    **dict.fromkeys(("collect", "weights", "stragglers"), True),
-    "failure": {"suspect_after_seconds"},
-}
 
 
 def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
@@ -53,18 +47,14 @@ def evaluation_revision(job: CollectorJob, source_digest: str = "") -> str:
     return digest({"workers": workers_revision(job, source_digest), "evaluation": written})
 
 
-def learner_revision(job: CollectorJob, source_digest: str = "", present: Collection[str] = ()) -> str:
+def learner_revision(job: CollectorJob, source_digest: str = "") -> str:
     """Return the revision of the learner, which changes when it must restart.
 
     Args:
         job: The job.
         source_digest: As above.
-        present: Revisions of the job's runs. A learner that an earlier operator started has one of more fields: it
-            reads them at its start, as its image is as old.
     """
-    same = _Same(job)
-    earlier = _revision(same, source_digest, earlier=True)
-    return earlier if earlier in present else _revision(same, source_digest)
+    return _revision(_Same(job), source_digest)
 
 
 class _Same:
@@ -81,12 +71,11 @@ class _Same:
 
 
 @lru_cache(maxsize=8)
-def _revision(same: _Same, source_digest: str, *, of_workers: bool = False, earlier: bool = False) -> str:
+def _revision(same: _Same, source_digest: str, *, of_workers: bool = False) -> str:
     spec, image = same.job.spec, dict[str, Any]()
     if spec.learner and not _first(spec.learner.template).get("image"):
         image = {"image": True}
-    for_learner = (_FOR_EARLIER_LEARNER if earlier else _FOR_LEARNER) | image
-    chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else {"include": for_learner}
+    chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else {"include": _FOR_LEARNER | image}
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, **chosen)
     return digest({"spec": _without_empty(written), "source": source_digest})
 

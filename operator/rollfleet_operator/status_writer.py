@@ -1,12 +1,10 @@
 """Writes of jobs' statuses and events: a status once a reconciliation at most, its events only after it."""
 
 import logging
-import re
 from collections.abc import Callable
 from typing import Final
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
-from rollfleet_api.validation import without
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
@@ -21,8 +19,6 @@ log = logging.getLogger(__name__)
 WAITS_S: Final = 30.0
 """The least seconds between writes of a status in which only the time spent waiting has changed."""
 
-_UNDECLARED: Final = re.compile(r"\.status\.([\w.]+): field not declared in schema")
-
 
 class StatusWriter:
     """The writer of all jobs' statuses and events.
@@ -36,7 +32,6 @@ class StatusWriter:
 
     def __init__(self, api: Api, cache: Cache, interval_s: float, clock: Callable[[], float]) -> None:
         self._api, self._cache, self._interval_s, self._clock = api, cache, interval_s, clock
-        self._unknown: set[str] = set()  # paths of the fields of a status that the CRD lacks
 
     async def write(self, job: CollectorJob, now: CollectorJobStatus, memory: JobMemory) -> float | None:
         """Write the status if it has changed and is due.
@@ -75,23 +70,14 @@ class StatusWriter:
         fields = now.model_dump(mode="json", by_alias=True, exclude_none=True)
         # The API server stores 0.0 as 0, and would see a difference between them at the next apply of the job.
         whole = {key: int(value) for key, value in fields.items() if isinstance(value, float) and value.is_integer()}
-        written = without(fields | whole, self._unknown)
         manifest = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             # The API server does not check the UID here; it checks the version.
             "metadata": {"namespace": namespace, "name": name, "resourceVersion": held["metadata"]["resourceVersion"]},
-            "status": written,
+            "status": fields | whole,
         }
-        try:
-            self._cache.put(await self._api.apply(manifest, "status"))
-        except ApiError as error:
-            unknown = _UNDECLARED.findall(str(error))
-            if not unknown:
-                raise
-            log.warning("the CRD is older than the operator; statuses are written without %s", ", ".join(unknown))
-            self._unknown |= set(unknown)
-            await self._put_status(namespace, name, uid, now)
+        self._cache.put(await self._api.apply(manifest, "status"))
 
     async def report_ignored(self, job: CollectorJob, ignored: tuple[str, ...], memory: JobMemory) -> None:
         """Report, once, what the operator does not understand in a job: fields of a newer CRD, a wrong annotation."""

@@ -67,7 +67,7 @@ def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None
     elif role is Role.EVALUATION:
         revision = evaluation_revision(job, observed.source_digest)
     else:
-        revision = learner_revision(job, observed.source_digest, observed.revisions)
+        revision = learner_revision(job, observed.source_digest)
     return observed.run(names.Workload(job.metadata.name, role, revision))
 
 

@@ -1,6 +1,6 @@
 """The Kubernetes Jobs of a CollectorJob: its workers and its evaluation workers, one index each, and its learner."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED, NO_FAILURE
@@ -34,13 +34,11 @@ def evaluation(job: CollectorJob, settings: Settings, source_digest: str = "") -
     return _indexed(job, settings, Role.EVALUATION, revision, job.spec.evaluation.workers, "--evaluation")
 
 
-def learner(
-    job: CollectorJob, settings: Settings, source_digest: str = "", present: Collection[str] = ()
-) -> Manifest | None:
+def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> Manifest | None:
     """Build the learner's Job of one pod; None: the learner runs elsewhere. See `learner_revision`."""
     if job.spec.learner is None:
         return None
-    revision = learner_revision(job, source_digest, present)
+    revision = learner_revision(job, source_digest)
     written = job.spec.learner.template
     container = {"name": pods.first_container(written, LEARNER), "image": job.spec.image or settings.worker_image}
     template = pods.pod_template(job, Role.LEARNER, revision, container, written)

@@ -126,9 +126,14 @@ class Control:
         """Return the lowest version of the weights that a worker may collect with."""
         return max(self.version, dict(self.some).get(worker, 0))
 
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Session, round and version: a message replaces those with less."""
+        return self.session, self.round, self.version
+
     def is_newer_than(self, other: Self) -> bool:
         """Return whether this message replaces another one: a later session, round or version, in this order."""
-        return (self.session, self.round, self.version) > (other.session, other.round, other.version)
+        return self.progress > other.progress
 
 
 @with_config(_STRICT)
@@ -146,7 +151,7 @@ class Lease:
     incarnation: Annotated[int, Field(ge=0, le=2**15 - 1)]
     host: str
     pid: Count
-    process: Count = 0
+    process: Annotated[int, Field(ge=0, le=2**16 - 1)] = 0
 
 
 @with_config(_STRICT)
@@ -159,15 +164,12 @@ class BatchMeta:
         round: Its round (0 in async mode).
         version: Version of the weights in every frame.
         frames: Number of frames.
-        process: Random number of the process that collected it; 0: unknown. After a power loss NATS may have lost the
-            newest leases, and two processes may have had the same incarnation.
     """
 
     session: Count
     round: Count
     version: Count
     frames: Count
-    process: Count = 0
 
 
 @with_config(_STRICT)
@@ -239,6 +241,7 @@ class WorkerStatus:
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
         answer: The answer to the learner's call, until the learner has read it.
+        follows: Session, round and version of the newest control message that it has; over NATS.
         time_s: The sender's clock: seconds since the epoch.
     """
 
@@ -257,6 +260,7 @@ class WorkerStatus:
     waited_for_weights_s: float = 0.0
     waited_for_round_s: float = 0.0
     answer: Answer | None = None
+    follows: tuple[Count, Count, Count] = (0, 0, 0)
     time_s: float
 
     @classmethod

@@ -20,8 +20,7 @@ from tests.nats_servers import SUBJECTS, TENANT, TENANTS_JOB, NatsServers
 
 from rollfleet.errors import Timeout
 from rollfleet.nats.state import read_bytes
-from rollfleet.nats.state_backup import StateBackup
-from rollfleet.nats.streams import ask, provision
+from rollfleet.nats.streams import ask, own
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import batches_stream, state_stream
@@ -166,8 +165,7 @@ class Fleet:
         tenant = parse_job(document | {"metadata": {"name": TENANTS_JOB.job}})
         for stream in (state_stream(tenant, TENANTS_BYTES), batches_stream(tenant)):
             self._link.call(ask(self._link, f"STREAM.CREATE.{stream['name']}", stream), timeout_s=10)
-        state_backup = StateBackup(self._link)
-        self._link.on_reconnect(lambda: provision(self._link, self.job, kept=state_backup.messages()))
+        self._link.call(own(self._link, self.job), timeout_s=10)
         self.proxies = {role: Proxy(self._nats.host_ports) for role in Role}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["recorded", "traced_env", "rollfleet.policies.factory", "tensordict"])

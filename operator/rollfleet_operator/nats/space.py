@@ -62,8 +62,6 @@ def _wanted(stream: StreamInfo | None, *, first: int, most: int) -> int:
         return min(first, most)
     held: int = stream["config"]["max_bytes"]
     used: int = stream["state"]["bytes"]
-    if held < 0:  # an earlier operator gave the state no bound
-        return most
     return min(max(first, 2 * held if 2 * used >= held else held), most)
 
 

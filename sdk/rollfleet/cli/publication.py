@@ -14,8 +14,7 @@ from rollfleet.cli.display import Display
 from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_state
-from rollfleet.nats.state_backup import StateBackup
-from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.streams import deprovision, own
 from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase
@@ -46,8 +45,6 @@ async def published(job: CollectorJob, address: Address, *, delete: bool) -> Asy
     link = await _in_thread(lambda: Link(address, role=None))
     try:
         await asyncio.wrap_future(link.spawn(_publish(link, job)))
-        state_backup = StateBackup(link)
-        link.on_reconnect(lambda: provision(link, job, kept=state_backup.messages()))
         yield link
     finally:
         await finish(asyncio.to_thread(_leave, link, delete))
@@ -77,7 +74,7 @@ async def keep(job: CollectorJob, address: Address, display: Display) -> int:
 async def _publish(link: Link, job: CollectorJob) -> None:
     if await _is_complete(link):  # an earlier job of this name: its workers would leave at once
         await deprovision(link)
-    await provision(link, job)
+    await own(link, job)
 
 
 async def _until_complete(link: Link) -> None:

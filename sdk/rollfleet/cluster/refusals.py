@@ -1,11 +1,10 @@
 """Errors of the API server and of its client, as errors of ours: one line with the cause and what to write."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rollfleet.errors import ClusterError
-from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
 
 USER_ROLE: Final = "rollfleet-user"
@@ -16,7 +15,7 @@ _INSTALL: Final = (
     "see docs/install.md"
 )
 
-_UPGRADE: Final = "`helm upgrade rollfleet charts/rollfleet --namespace rollfleet --reset-then-reuse-values`"
+_FIELDS: Final = "docs/fields.md has all fields; if it has this one, `rollfleet doctor` compares the versions"
 
 _UNKNOWN: Final = re.compile(r'unknown field "(spec\..+?)"|\.(spec\.\S+): field not declared in schema')
 """A field that a definition does not have: to a write or a patch, and to an apply."""
@@ -51,36 +50,12 @@ def refusal(
         reason = "NoNamespace"
         message = f"the cluster has no namespace {namespace}: write another, or `kubectl create namespace {namespace}`"
     elif kind == KIND and (unknown := [*map("".join, _UNKNOWN.findall(message))]):
-        reason, message = _unknown(unknown)
+        reason, message = "Invalid", f"the jobs of this cluster have no {', '.join(unknown)}; {_FIELDS}"
     elif reason == "Conflict":
         message += "; another program changed it meanwhile: repeat the change"
     elif reason == "AlreadyExists":
         message += "; write another name, or delete it first"
     return ClusterError(message or f"the cluster refused to {verb} {subject} (HTTP {status})", status, reason)
-
-
-def _unknown(fields: Sequence[str]) -> tuple[str, str]:
-    """Return reason and message for fields that the cluster's definition of a job does not have."""
-    from importlib.metadata import version
-
-    listed = ", ".join(fields)
-    if not all(map(_has, fields)):
-        return "Invalid", f"a job has no {listed}: docs/fields.md has all fields"
-    return "OlderOperator", (
-        f"the Rollfleet of this cluster is older than this program's ({version('rollfleet')}): its jobs have no "
-        f"{listed}; upgrade it with {_UPGRADE}, or leave it out"
-    )
-
-
-def _has(field: str) -> bool:
-    """Return whether the jobs of this version have a field."""
-    schema: Any = crd()
-    schema = schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    for part in re.sub(r"\[\d+\]", ".items", field).split("."):
-        schema = schema.get(part) if part == "items" else schema.get("properties", {}).get(part)
-        if schema is None:
-            return False
-    return True
 
 
 def unreachable(server: str, error: Exception) -> ClusterError:

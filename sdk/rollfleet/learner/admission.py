@@ -54,8 +54,8 @@ class Admission:
             version: The newest version that was sent to that worker.
             replaced: Whether another learner's weights of the same number acted.
         """
-        worker, incarnation, process = arrival.worker, arrival.incarnation, arrival.meta.process
-        if not self._duplicates.add(worker, incarnation, arrival.sequence, process=process):
+        of = (arrival.worker, arrival.incarnation, arrival.sequence)
+        if not self._duplicates.add(*of, process=arrival.process):
             self.repeated += 1
             return False
         if self._sync:

@@ -35,7 +35,7 @@ class DuplicateFilter:
             worker: Index of the worker.
             incarnation: Its incarnation.
             sequence: Number of the batch in that incarnation.
-            process: Random number of the process: after a power loss of NATS, two may have had the same incarnation.
+            process: Random number of the process: two may have had the same incarnation.
         """
         incarnations = self._incarnations.setdefault(worker, {})
         if known := incarnations.get((incarnation, process)):

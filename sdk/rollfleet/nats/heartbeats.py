@@ -46,7 +46,6 @@ class LearnerHeartbeats:
         self.peers = PeerRanks(rank)
         self.leader = LeaderView(link, rank, process)
         self.evaluations = EvaluationLog()
-        self._hears_evaluations = False
         self.status: LearnerStatus | None = None
         self._reported: set[int] = set()  # workers whose problem was logged
 
@@ -56,16 +55,15 @@ class LearnerHeartbeats:
         await link.listen(subjects.workers, WorkerStatus, self.roster.hear)
         if not self._rank.leads:
             await link.listen(subjects.control, Control, self.leader.hear)
-        elif self._rank != ALONE:
+            return
+        await link.listen(subjects.evaluations, Evaluation, self.evaluations.add)
+        if self._rank != ALONE:
             await link.listen(subjects.ranks, RankStatus, self.peers.hear)
 
-    async def follow(self, job: CollectorJob) -> None:
+    def follow(self, job: CollectorJob) -> None:
         """Follow an edit of the job."""
         self.roster.resize(job.spec.workers)
         self.roster.suspect_after_s = job.spec.failure.suspect_after_seconds
-        if job.spec.evaluation and self._rank.leads and not self._hears_evaluations:
-            self._hears_evaluations = True  # else an earlier operator may not permit it
-            await self._link.listen(self._link.subjects.evaluations, Evaluation, self.evaluations.add)
 
     async def run(self) -> None:
         """Count and send heartbeats until cancelled."""

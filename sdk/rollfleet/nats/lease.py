@@ -53,7 +53,7 @@ class WorkerLease:
         self._link, self._worker = link, worker
         self.incarnation = incarnation
         self.lease = Lease(
-            incarnation=incarnation, host=socket.gethostname(), pid=os.getpid(), process=secrets.randbits(31)
+            incarnation=incarnation, host=socket.gethostname(), pid=os.getpid(), process=secrets.randbits(16)
         )
 
     @classmethod

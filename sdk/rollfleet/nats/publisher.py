@@ -90,14 +90,15 @@ class BatchPublisher:
             self._last = (fragment, meta, identity)
 
     def send_again(self, round_: int) -> None:
-        """Handle a NATS that was away, and may have lost what it had confirmed: it writes to its disk later.
+        """Send the fragment of round `round_` again, from its start: NATS was away, and may have lost it.
 
-        The batch under way is sent from its start, and so is the last batch if a learner in round `round_` waits for
-        it; the learner drops repetitions. In async mode (round 0) no learner waits for one batch: a lost batch shows as
-        a gap. In sync mode the fragment has not changed: the worker writes to it again only when the next round opens.
+        The learner drops repetitions. The fragment has not changed: the worker writes to it again only when the next
+        round opens. In async mode (round 0) no learner waits for one batch: a lost one shows as a gap.
         """
+        if not round_:
+            return
         self._losses += 1
-        if self._last and not self._publishing.locked() and self._last[1].round == round_ > 0:
+        if self._last and not self._publishing.locked() and self._last[1].round == round_:
             log.debug("worker %d sends its batch of round %d again", self._worker, round_)
             self._link.begin(self.publish(*self._last, Future()))
 

@@ -72,10 +72,10 @@ class BatchReceiver:
         self._most_steps = 0  # the largest T of a fragment, to which its round is padded; 0: no bound
         self.follow(job)
         # Each chunk of each batch that is not taken: its sequence in the stream, and its newest reply subject.
-        self._acknowledge_at: dict[Identity, dict[int, tuple[int, str]]] = {}
-        self._held_at: dict[int, tuple[Identity, int]] = {}  # the inverse: which chunk is at a sequence in the stream
+        # None: it is delivered again, or lost.
+        self._acknowledge_at: dict[Identity, dict[int, tuple[int, str] | None]] = {}
+        self._epoch = 0  # counts the consumers: deliveries by an earlier one acknowledge nothing
         self._complete: set[Identity] = set()
-        self._acknowledging: set[Identity] = set()  # taken, and not confirmed by NATS
         self._taken: defaultdict[int, dict[Identity, None]] = defaultdict(dict)  # the most recent of each worker
         self._beginning: dict[str, list[Msg]] = {}  # worker -> messages behind a beginning that is being checked
         self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
@@ -137,13 +137,14 @@ class BatchReceiver:
         # A taken batch can be delivered again only while it may be in the queue; its worker sends no more than that.
         self._remembered = 2 * (job.spec.delivery.max_batches_ahead + 1)
 
-    def forget_deliveries(self) -> None:
-        """Forget what to acknowledge: NATS has lost its stream. In a new one, other messages have these sequences."""
-        self._held_at.clear()
+    def begin_epoch(self) -> None:
+        """Forget what to acknowledge: a new consumer delivers all of it again.
+
+        NATS may have lost its storage, or be back with an older one: there, other messages have these sequences.
+        """
+        self._epoch += 1
         for held in self._acknowledge_at.values():
-            held.clear()
-        self._complete -= self._acknowledging
-        self._taken.clear()  # what comes again may be another process's: the learner knows the processes
+            held.update(dict.fromkeys(held))
 
     def full(self) -> bool:
         """Return whether enough batches wait for the learner."""
@@ -152,7 +153,7 @@ class BatchReceiver:
     def add(self, message: Msg) -> None:
         """Add one message of the work queue."""
         if self._beginning and (behind := self._beginning.get(message.subject.split(".")[-2])) is not None:
-            behind.append(message)  # else it may be taken for one of an earlier process with the same number
+            behind.append(message)  # in the order of the queue
             return
         try:
             if message.subject.endswith(BEGAN):
@@ -193,23 +194,10 @@ class BatchReceiver:
     def _hold(self, identity: Identity, index: int, message: Msg) -> None:
         """Keep a chunk's reply subject until its batch is taken. Of a chunk stored twice, acknowledge the older now."""
         stored = message.metadata.sequence.stream
-        if (other := self._held_at.get(stored, (identity, index))) != (identity, index):
-            # NATS came back with an older state, and gave the sequence to this message: the other one must not be
-            # acknowledged at it.
-            self._acknowledge_at.get(other[0], {}).pop(other[1], None)
         held = self._acknowledge_at.setdefault(identity, {})
-        before = held.get(index)
-        held[index], self._held_at[stored] = (stored, message.reply), (identity, index)
+        before, held[index] = held.get(index), (stored, message.reply)
         if before and before[0] != stored:
-            self._held_at.pop(before[0], None)
             self._link.begin(self._acknowledge([before[1]]))
-
-    def _release(self, identity: Identity) -> dict[int, tuple[int, str]]:
-        """Return the deliveries of a batch's chunks, and forget them."""
-        held = self._acknowledge_at.pop(identity, {})
-        for stored, _ in held.values():
-            self._held_at.pop(stored, None)
-        return held
 
     def _begin_incarnation(self, message: Msg) -> None:
         """Give up incomplete batches of a worker's other incarnations: they would block its subjects.
@@ -257,12 +245,6 @@ class BatchReceiver:
         before = self._begun.get(worker)
         if before != lease and (before is None or not is_later(before.incarnation, lease.incarnation)):
             self._begun[worker] = lease
-            # After a power loss of NATS, an earlier process may have had the same number.
-            taken = self._taken[worker]
-            known = (*taken, *self._acknowledging)
-            same = {each for each in known if (each.worker, each.incarnation) == (worker, lease.incarnation)}
-            self._complete -= same & self._acknowledging
-            self._taken[worker] = {each: None for each in taken if each not in same}
             self._assembler.give_up(worker, but_incarnation=lease.incarnation)
         add_those_behind()
         for identity in self._assembler.take_given_up():
@@ -273,28 +255,21 @@ class BatchReceiver:
         """Report to NATS periodically that waiting messages are in progress: it does not deliver them again."""
         while True:
             await asyncio.sleep(KEEP_EVERY_S)
-            for reply in [reply for held in self._acknowledge_at.values() for _, reply in held.values()]:
+            for _, reply in [each for held in self._acknowledge_at.values() for each in held.values() if each]:
                 await self._link.publish(reply, b"+WPI")
 
     async def _acknowledge_batch(self, identity: Identity) -> None:
         until = time.monotonic() + ACKNOWLEDGE_FOR_S
-        self._acknowledging.add(identity)
-        while held := self._release(identity):
-            if not await self._acknowledge([held[index][1] for index in sorted(held)]) and time.monotonic() < until:
-                self._hold_again(identity, held)
-        self._acknowledging.discard(identity)
         self._complete.discard(identity)
         taken = self._taken[identity.worker]
         taken[identity] = None
         if len(taken) > self._remembered:
             del taken[next(iter(taken))]
+        while held := self._acknowledge_at.pop(identity, {}):
+            epoch, replies = self._epoch, [each[1] for _, each in sorted(held.items()) if each]
+            if replies and not await self._acknowledge(replies) and epoch == self._epoch and time.monotonic() < until:
+                self._acknowledge_at.setdefault(identity, held)  # the newer delivery, if it was delivered again
         await self._link.publish(self._link.subjects.taken(identity.worker), b"")
-
-    def _hold_again(self, identity: Identity, held: dict[int, tuple[int, str]]) -> None:
-        """Keep deliveries that could not be acknowledged, unless the batch was delivered again meanwhile."""
-        if identity not in self._acknowledge_at and not any(stored in self._held_at for stored, _ in held.values()):
-            self._acknowledge_at[identity] = held
-            self._held_at |= {stored: (identity, index) for index, (stored, _) in held.items()}
 
     async def _acknowledge(self, replies: list[str]) -> bool:
         """Acknowledge messages. Returns True once NATS has confirmed it: from then on the queue has space.
@@ -349,6 +324,7 @@ class BatchReceiver:
             fragment=fragment,
             batch=batch,
             nbytes=assembled.buffer.nbytes,
+            process=identity.process,
         )
 
     def _count_corrupt(self, error: Exception | str) -> None:

@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Mapping
 
 from nats.js.errors import APIError
 
@@ -51,9 +52,7 @@ class LearnerSender:
         self._weights: dict[int | None, Version] = {}  # waiting, by worker; None: for all
         self._newest: dict[int | None, Version] = {}  # sent last; kept in case NATS loses it
         self._control: Control | None = None
-        self._last_control: Control | None = None
-        self._stored_control: Control | None = None  # NATS has confirmed it
-        self._stored_versions: dict[int | None, int] = {}  # the same, of the newest versions
+        self._last_control: Control | None = None  # sent last; kept, too
         self._spent: list[Snapshot] = []
         self._idle = threading.Event()
         self._idle.set()
@@ -81,34 +80,38 @@ class LearnerSender:
             self._idle.clear()
         self._wake()
 
-    def send_again(self) -> None:
-        """Send the newest weights and control message again: NATS has lost them."""
-        with self._lock:
-            self._weights = self._newest | self._weights
-            self._control = self._control or self._last_control
-            self._idle.clear()
-        self._wake()
-
-    async def lost_control(self) -> bool:
-        """Return whether NATS has lost the control message that it has confirmed.
+    async def restore(self) -> None:
+        """Send the newest weights and control message again if NATS has lost them, or came back with older ones.
 
         It confirms messages before it writes them to its disk: after a power loss the newest ones may be missing.
         """
-        confirmed = self._stored_control
-        if confirmed is None:
-            return False
-        stored = await read_state(self._link, self._link.subjects.control, Control)
-        if stored is not None and (stored.session > confirmed.session or stored in (confirmed, self._last_control)):
-            return False
-        return self._stored_control is confirmed  # else another one was stored meanwhile
+        control, versions = self._last_control, {worker: version for worker, (version, _) in self._newest.items()}
+        if not (control or versions) or not self._idle.is_set() or not await self._lacks(control, versions):
+            return
+        with self._lock:
+            if self._last_control is not control or not self._idle.is_set():
+                return  # newer ones were sent meanwhile
+            self._weights, self._control = dict(self._newest), control
+            self._idle.clear()
+        log.warning("%s: NATS has lost messages that it had confirmed; sending them again", self._link.subjects.key)
+        self._wake()
 
-    async def lost_weights(self) -> bool:
-        """Return whether NATS has lost the newest weights that it has confirmed."""
-        for worker, version in dict(self._stored_versions).items():
+    async def _lacks(self, control: Control | None, versions: Mapping[int | None, int]) -> bool:
+        """Return whether NATS has no such control message, or older weights. A later learner's are newer."""
+        stored = await read_state(self._link, self._link.subjects.control, Control)
+        if stored is not None and stored.session > self._session:
+            return False
+        lacks = control is not None and stored != control
+        for worker, version in versions.items():
             manifest = await read_state(self._link, self._link.subjects.weights_of(worker).manifest, Manifest)
-            if manifest is None or (manifest.session, manifest.version) < (self._session, version):
-                return True
-        return False
+            lacks |= manifest is None or (manifest.session, manifest.version) < (self._session, version)
+        return lacks
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """The progress of the newest control message, sent or not."""
+        last = self._control or self._last_control
+        return last.progress if last else (self._session, 0, 0)
 
     @property
     def ends_job(self) -> bool:
@@ -146,10 +149,6 @@ class LearnerSender:
                         await self._send_weights(sending, version, snapshot, self._link.subjects.weights_of(worker))
                     if control:
                         sending.create_task(self._store(self._link.subjects.control, pack(control)))
-                self._stored_control = control or self._stored_control
-                if None in weights:
-                    self._stored_versions.clear()
-                self._stored_versions |= {worker: version for worker, (version, _) in weights.items()}
 
     def _begin_to_send(self) -> "tuple[dict[int | None, Version], Control | None]":
         before = self._held()

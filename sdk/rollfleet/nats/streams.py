@@ -5,17 +5,52 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from nats.aio.msg import Msg
 from nats.js.errors import APIError, ServiceUnavailableError
 
 from rollfleet.errors import JetStreamRefused
 from rollfleet.nats.link import REQUEST_TIMEOUT_S, Link
 from rollfleet_api.jetstream import NOT_FOUND
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.messages import MAX_MESSAGE_BYTES
 from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning
 
+MOST_KEPT, LEASE_BYTES = 1 << 16, 1 << 12  # more than any job has: bounds for hostile senders
 _UNAVAILABLE = 503  # JetStream is starting up: the one refusal that a retry can mend
+
+
+async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
+    """Create a job's streams, and again whenever NATS has lost them, with the messages that its processes restart from.
+
+    These are the newest leases, control message and learner's status. Weights are not among them: the learner sends
+    them again.
+
+    Args:
+        link: A connection with the permission to.
+        job: The job.
+
+    Returns:
+        These messages, by subject. They change with each newer one.
+
+    Raises:
+        JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
+    """
+    kept: dict[str, bytes] = {}
+
+    async def keep(message: Msg, most_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        has_space = message.subject in kept or len(kept) < MOST_KEPT
+        if has_space and len(message.data) <= most_bytes:
+            kept[message.subject] = message.data
+
+    await provision(link, job)
+    for subject in (link.subjects.control, link.subjects.learner):
+        await link.client.subscribe(subject, cb=keep)
+    await link.client.subscribe(link.subjects.leases, cb=partial(keep, most_bytes=LEASE_BYTES))
+    link.on_reconnect(lambda: provision(link, job, kept=kept))
+    return kept
 
 
 async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] | None = None) -> None:
@@ -24,7 +59,7 @@ async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] 
     Args:
         link: A connection with the permission to.
         job: The job.
-        kept: Messages of the job's state by subject (see `StateBackup`), stored again where NATS has lost them.
+        kept: Messages of the job's state by subject (see `own`), stored again where NATS has lost them.
 
     Raises:
         JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.

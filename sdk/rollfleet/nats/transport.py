@@ -11,22 +11,21 @@ A learner of several ranks has one transport in each. Only rank 0 sends weights 
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 
 import torch
 import xxhash
+from nats.errors import Error as NatsError
 
 from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, RollfleetError
 from rollfleet.nats.consumer import LearnerConsumer, Missing
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
 from rollfleet.nats.peer_ranks import NatsPeers
-from rollfleet.nats.polling import LONGEST_RETRY_WAIT_S, RETRY_WAIT_S, WARN_AFTER_S, insist, poll
-from rollfleet.nats.presence import DELETED_AFTER_S, check_account, is_missing
+from rollfleet.nats.polling import RETRY_WAIT_S, insist
+from rollfleet.nats.presence import JobPresence, is_missing
 from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
@@ -35,7 +34,7 @@ from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerStatus
+from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
@@ -85,8 +84,6 @@ class NatsTransport:
         self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
         self._creating = asyncio.Lock()  # the consumer
-        self._warned_s = -math.inf  # time of the last warning that no server has the consumer
-        self._may_be_lost = False  # NATS was away, and has not shown the job since
         self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner)
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(
@@ -103,9 +100,9 @@ class NatsTransport:
         )
         self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         self._sender = LearnerSender(link, self._resumed.session)
-        link.on_reconnect(self._reclaim_after_cut)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
-        running.append(poll(self._read_stored))
+        running.append(JobPresence(link).watch(self._look))
+        link.on_reconnect(self._reclaim)
         self._tasks = [link.spawn(coroutine) for coroutine in running]
         for task in self._tasks:
             task.add_done_callback(self._on_ended)
@@ -157,7 +154,13 @@ class NatsTransport:
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`."""
-        self._receiver.take(Identity(worker=arrival.worker, incarnation=arrival.incarnation, sequence=arrival.sequence))
+        identity = Identity(
+            worker=arrival.worker,
+            incarnation=arrival.incarnation,
+            sequence=arrival.sequence,
+            process=arrival.process,
+        )
+        self._receiver.take(identity)
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
@@ -222,14 +225,22 @@ class NatsTransport:
         if control and not self._rank.leads:
             beats.leader.hear(control, joining=True)
         self._found = manifest
+        # NATS may be back with an older state than its workers have seen.
+        session, round_, version = self._followed()
         return Resumed(
-            session=self._rank.leads + max((each.session for each in (manifest, control, learner) if each), default=0),
-            version=max((each.version for each in (manifest, control, learner) if each), default=0),
-            round=control.round if control else 0,
+            session=self._rank.leads + max([session, *(each.session for each in (manifest, control, learner) if each)]),
+            version=max([version, *(each.version for each in (manifest, control, learner) if each)]),
+            round=max(round_, control.round if control else 0),
             # Each of several ranks reports its own frames.
             frames=learner.frames if learner and self._rank == ALONE else 0,
             batches=learner.batches if learner and self._rank == ALONE else 0,
         )
+
+    def _followed(self) -> tuple[int, int, int]:
+        """Return the newest progress of a control message that a worker follows."""
+        statuses = self._heartbeats.roster.statuses().values()
+        gone = (WorkerState.LEFT, WorkerState.COMPLETE)  # perhaps of an earlier job of this name
+        return max((each.follows for each in statuses if each.state not in gone), default=(0, 0, 0))
 
     def _compare(self, version: int, snapshot: Snapshot) -> None:
         """Warn of a learner that continues from a checkpoint instead of the weights that workers have."""
@@ -243,93 +254,54 @@ class NatsTransport:
                 found.version,
             )
 
-    async def _reclaim_after_cut(self) -> None:
-        self._may_be_lost = True
-        await self._reclaim()
-
     async def _reclaim(self) -> None:
-        """After a cut: NATS takes messages on their way for delivered. Have them delivered again, at once.
+        """After a cut: have all unacknowledged messages delivered again, at once, and read the job.
 
-        Where NATS has lost its storage, or came back with an older state, send again what workers must know.
+        NATS takes messages that were on their way for delivered. It may have lost its storage, or have an older one.
 
         Raises:
             LearnerReplaced: Another learner has the job.
         """
         async with self._creating:
-            await self._reclaim_consumer()
-        await self._read_spec()
+            try:
+                await self._reclaim_consumer()
+            except JetStreamRefused as refused:  # by a server that is not ready: ask again
+                raise NatsError(str(refused)) from refused
+        await self._look()
 
     async def _wait_for_consumer(self) -> None:
         """Wait until a server answers for the consumer again, as in a cluster whose one server with it restarts."""
-        if time.monotonic() - self._warned_s >= WARN_AFTER_S:
-            self._warned_s = time.monotonic()
-            log.warning("%s: no NATS server has the learner's consumer now; waiting", self._job.key)
         await asyncio.sleep(RETRY_WAIT_S)
-        with suppress(LearnerReplaced, JobEnded):  # the learner's next call raises it
+        with suppress(LearnerReplaced):  # the learner's next call raises it
             await insist(self._reclaim)
 
     async def _reclaim_consumer(self) -> None:
         self._puller.hold()
-        owner = await self._find_consumer()
-        self._may_be_lost = False
+        if (owner := await self._consumer.owned_by()) is Missing.STREAM:
+            raise NatsError("it has no stream for batches: the job's owner recreates it")
         control = await read_state(self._link, self._subjects.control, Control)
-        went_back = await self._has_gone_back(control)
         newer = self._rank.leads and control is not None and control.session > self._resumed.session
         try:
-            # An older state has the consumer of an earlier learner.
-            if newer or (owner not in (Missing.CONSUMER, self._consumer.owner) and not went_back):
+            if newer or owner not in (Missing.CONSUMER, self._consumer.owner):
                 raise self._replaced()
-            if owner is Missing.CONSUMER or went_back:
-                self._receiver.forget_deliveries()
-                log.warning("%s: NATS has lost messages that it had confirmed; continuing", self._job.key)
-                self._sender.send_again()
+            self._receiver.begin_epoch()
             await self._consumer.recreate()
         except LearnerReplaced as replaced:
             self._receiver.fail(replaced)
             raise
-        if control and not self._rank.leads:
-            self._heartbeats.leader.hear(control)
         self._heartbeats.forget_missed()
         self._puller.resume()
 
-    async def _has_gone_back(self, stored: Control | None) -> bool:
-        """Return whether NATS came back with an older state than it has confirmed, or shown, to this learner."""
-        if self._rank.leads:
-            return await self._sender.lost_control() or await self._sender.lost_weights()
-        known = self._heartbeats.leader.control
-        return known is not None and (stored is None or known.is_newer_than(stored))
-
-    async def _find_consumer(self) -> str | Missing:
-        """Return the owner of the consumer. Wait while NATS has no such stream: the job's owner recreates it.
-
-        Raises:
-            JobEnded: The job was deleted while the learner was busy: NATS has not been away.
-        """
-        began_s, warned = time.monotonic(), False
-        while (owner := await self._consumer.owned_by()) is Missing.STREAM:
-            if not self._may_be_lost and time.monotonic() - began_s >= DELETED_AFTER_S and await is_missing(self._link):
-                ended = JobEnded(f"the job {self._job.key} was deleted")
-                self._receiver.fail(ended)
-                raise ended
-            if not warned and time.monotonic() - began_s >= WARN_AFTER_S:
-                warned = True
-                log.warning(
-                    "%s: NATS came back without this job; waiting until the job's owner recreates it", self._job.key
-                )
-            await asyncio.sleep(LONGEST_RETRY_WAIT_S if warned else RETRY_WAIT_S)
-        return owner
-
-    async def _read_stored(self) -> None:
-        """Read the messages that a rank must not miss, and see that NATS still has those of rank 0, and the job."""
-        check_account(self._link)
-        if not self._rank.leads:
-            if control := await read_state(self._link, self._subjects.control, Control):
-                self._heartbeats.leader.hear(control)
-        elif await self._sender.lost_control():  # the one server with the state may have restarted without it
-            log.warning("%s: NATS has lost messages that it had confirmed; sending them again", self._job.key)
-            self._sender.send_again()
-        if self._rank != ALONE:
-            await self._read_spec()
+    async def _look(self) -> None:
+        """See that NATS still has rank 0's messages. Read those that may have been missed: control, and the job."""
+        if self._rank.leads and self._followed() > self._sender.progress:
+            raise LearnerReplaced(
+                f"NATS came back without the last learner of {self._job.key}, which its workers follow: start it again"
+            )
+        await self._sender.restore()
+        if not self._rank.leads and (control := await read_state(self._link, self._subjects.control, Control)):
+            self._heartbeats.leader.hear(control)
+        await self._read_spec()
 
     async def _read_spec(self) -> None:
         if job := await read_state(self._link, self._subjects.spec, CollectorJob):
@@ -337,7 +309,7 @@ class NatsTransport:
 
     async def _follow(self, job: CollectorJob) -> None:
         self._job = job
-        await self._heartbeats.follow(job)
+        self._heartbeats.follow(job)
         self._receiver.follow(job)
         if self._consumer.cover(job.spec.workers):
             async with self._creating:

@@ -101,9 +101,9 @@ class NatsWorkerTransport:
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
         """Publish a batch after those sent before. The fragment must not change until the batch is stored."""
-        identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence)
+        process = self._lease.lease.process
+        identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence, process=process)
         self._sequence += 1
-        meta = replace(meta, process=self._lease.lease.process)
         admitted: Future[None] = Future()
         stored = self._link.spawn(self._publish(fragment, meta, identity, admitted))
 
@@ -150,17 +150,15 @@ class NatsWorkerTransport:
         """Recover after a cut. NATS may be another server, or have lost messages that it had confirmed."""
         await self._catch_up()
         try:
-            held = await self._lease.hold()
+            await self._lease.hold()
         except JobEnded as error:
             self._end(error)
             raise
-        self._send_again(held=held)
+        self._send_again()
 
-    def _send_again(self, *, held: bool) -> None:
-        """Send again what a learner waits for, or what NATS has surely lost."""
-        round_ = self._control.round if self._control else 0
-        if round_ > 0 or not held:
-            self._publisher.send_again(round_)
+    def _send_again(self) -> None:
+        if self._control:
+            self._publisher.send_again(self._control.round)
 
     async def _catch_up(self) -> bool:
         """Read the job and control. Returns False if the job is not stored."""
@@ -220,7 +218,7 @@ class NatsWorkerTransport:
 
     async def _check_job(self) -> None:
         if not await self._lease.hold():  # the one server with the state may have restarted without it
-            self._send_again(held=False)
+            self._send_again()
         if self._status and self._status.state in WAITING:
             await self._catch_up()
             if self._inbox:
@@ -229,5 +227,6 @@ class NatsWorkerTransport:
     async def _send_heartbeat(self) -> None:
         if status := self._status:
             in_step_s = time.monotonic() - self._asked_s if status.state is WorkerState.COLLECTING else 0.0
-            heartbeat = replace(status, in_step_s=in_step_s, time_s=time.time())
+            follows = self._control.progress if self._control else (0, 0, 0)
+            heartbeat = replace(status, in_step_s=in_step_s, follows=follows, time_s=time.time())
             await self._link.publish(self._subjects.worker(self._worker), pack(heartbeat))

@@ -189,7 +189,8 @@ class Observer:
         with self._changed:
             if self._waiting and self._waiting_bytes + nbytes > self._memory_bytes:
                 return  # it counts as missed as soon as its successor arrives
-            if self._duplicates.add(identity.worker, identity.incarnation, identity.sequence):
+            of = (identity.worker, identity.incarnation, identity.sequence)
+            if self._duplicates.add(*of, process=identity.process):
                 self._waiting.append(assembled)
                 self._waiting_bytes += nbytes
                 self._changed.notify_all()

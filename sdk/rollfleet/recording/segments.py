@@ -18,7 +18,8 @@ One record:
 0       4      magic b"RLFR"
 4       4      u32  xxh32 of the 48 bytes that follow
 8       4      u32  worker
-12      4      u32  incarnation
+12      2      u16  incarnation
+14      2      u16  process
 16      8      u64  sequence
 24      8      u64  the learner's session that asked for the batch
 32      8      u64  the batch's round; 0 in mode Async
@@ -59,7 +60,7 @@ _SEGMENT_MAGIC, _RECORD_MAGIC = b"RLFS", b"RLFR"
 _VERSION = 1
 _SEGMENT = struct.Struct("<4sIQQ")
 _LEAD = struct.Struct("<4sI")
-_FIELDS = struct.Struct("<IIQQQQQ")
+_FIELDS = struct.Struct("<IHHQQQQQ")
 _RECORD_BYTES = _LEAD.size + _FIELDS.size
 
 OnDamage = Callable[[RecordingDamaged], None]
@@ -164,9 +165,8 @@ class SegmentWriter:
             OSError: The disk is full or broken. Earlier records stay.
         """
         checksum = xxhash.xxh3_64_intdigest(message.data)
-        fields = _FIELDS.pack(
-            identity.worker, identity.incarnation, identity.sequence, session, round, message.nbytes, checksum
-        )
+        of = (identity.worker, identity.incarnation, identity.process, identity.sequence)
+        fields = _FIELDS.pack(*of, session, round, message.nbytes, checksum)
         head = _LEAD.pack(_RECORD_MAGIC, xxhash.xxh32_intdigest(fields)) + fields
         nbytes = len(head) + message.nbytes
         if self._records and self._size + nbytes > self._segment_bytes:
@@ -307,9 +307,9 @@ def _record_at(file: Path, data: mmap.mmap | bytes, offset: int) -> Record | Non
     magic, checksum = _LEAD.unpack_from(head)
     if magic != _RECORD_MAGIC or xxhash.xxh32_intdigest(head[_LEAD.size :]) != checksum:
         return None
-    worker, incarnation, sequence, session, round_, nbytes, of_message = _FIELDS.unpack_from(head, _LEAD.size)
+    worker, incarnation, process, sequence, session, round_, nbytes, of_message = _FIELDS.unpack_from(head, _LEAD.size)
     return Record(
-        identity=Identity(worker=worker, incarnation=incarnation, sequence=sequence),
+        identity=Identity(worker=worker, incarnation=incarnation, sequence=sequence, process=process),
         session=session,
         round=round_,
         file=file,

@@ -31,6 +31,7 @@ class Arrival:
         episode_lengths: int64 `[episodes]`: their lengths in frames.
         nbytes: Its size on the wire.
         stored: Whether its worker has written it into the learner's replay buffer; `batch` is then empty.
+        process: See `Identity` of `rollfleet.wire`; 0: no two processes have the same incarnation.
     """
 
     worker: int
@@ -42,6 +43,7 @@ class Arrival:
     episode_lengths: "Tensor"
     nbytes: int
     stored: bool = False
+    process: int = 0
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class Arrival:
         fragment: "Fragment",
         batch: "TensorDict",
         nbytes: int,
+        process: int = 0,
     ) -> Self:
         """Make the arrival of a fragment. Its `batch` holds the fragment's frames, on the learner's device."""
         return cls(
@@ -65,6 +68,7 @@ class Arrival:
             episode_returns=fragment.episode_returns,
             episode_lengths=fragment.episode_lengths,
             nbytes=nbytes,
+            process=process,
         )
 
 

@@ -7,7 +7,8 @@ offset  bytes
 0       4      magic b"RLFC"
 4       4      u32  xxh32 of the 32 bytes that follow
 8       4      u32  worker
-12      4      u32  incarnation
+12      2      u16  incarnation
+14      2      u16  process
 16      8      u64  sequence
 24      4      u32  index of this chunk
 28      4      u32  count of chunks
@@ -37,7 +38,7 @@ __all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", 
 
 _MAGIC = b"RLFC"
 _LEAD = struct.Struct("<4sI")
-_FIELDS = struct.Struct("<IIQIIQ")
+_FIELDS = struct.Struct("<IHHQIIQ")
 _MAX_COUNT = (1 << 32) - 1
 
 PREFIX_BYTES = _LEAD.size + _FIELDS.size
@@ -52,11 +53,13 @@ class Identity:
         worker: Index of the worker that sent it.
         incarnation: The worker's incarnation.
         sequence: Number of the message in that incarnation, from 0.
+        process: Random number of the process. A NATS that lost the newest leases gives their incarnations again.
     """
 
     worker: int
     incarnation: int
     sequence: int
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,7 @@ def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterat
     try:
         _pack(header, 0)
     except struct.error as exc:
-        raise ValueError(f"{identity} does not fit u32, u32, u64") from exc
+        raise ValueError(f"{identity} does not fit u32, u16, u64, u16") from exc
     pieces = cut_pieces(encoded.parts, encoded.nbytes, header.piece_bytes)
     return ((_pack(header, index), *views) for index, views in enumerate(pieces))
 
@@ -142,12 +145,12 @@ def peek(chunk: Received) -> ChunkHeader:
         raise MessageCorrupt(f"not a chunk of rollfleet: it begins with {magic!r} instead of {_MAGIC!r}")
     if xxhash.xxh32_intdigest(memoryview(chunk).cast("B")[_LEAD.size : PREFIX_BYTES]) != checksum:
         raise MessageCorrupt("the chunk's prefix was changed on the way: its checksum is wrong")
-    worker, incarnation, sequence, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
+    worker, incarnation, process, sequence, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
     if worker >= MAX_WORKERS:  # a false index must not cost memory for each worker below it
         raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
     if index >= count:
         raise MessageCorrupt(f"chunk {index} of {count} chunks")
-    identity = Identity(worker=worker, incarnation=incarnation, sequence=sequence)
+    identity = Identity(worker=worker, incarnation=incarnation, sequence=sequence, process=process)
     header = ChunkHeader(identity=identity, index=index, count=count, total_bytes=total_bytes)
     if (count - 1) * header.piece_bytes >= total_bytes:
         raise MessageCorrupt(f"{total_bytes} bytes cannot be in {count} chunks")
@@ -269,7 +272,6 @@ class Assembler:
 
 def _pack(header: ChunkHeader, index: int) -> bytes:
     identity = header.identity
-    fields = _FIELDS.pack(
-        identity.worker, identity.incarnation, identity.sequence, index, header.count, header.total_bytes
-    )
+    of = (identity.worker, identity.incarnation, identity.process, identity.sequence)
+    fields = _FIELDS.pack(*of, index, header.count, header.total_bytes)
     return _LEAD.pack(_MAGIC, xxhash.xxh32_intdigest(fields)) + fields

@@ -116,7 +116,7 @@ def test_secret_that_a_starting_pod_waits_for_is_recreated_soon(
 
 @pytest.fixture
 def define(api_server: "ApiServer") -> Iterator[Callable[..., None]]:
-    """Changes the CRD, until the end of the test: fields of `spec.collect` more, fields of the status less."""
+    """Adds fields of `spec.collect` to the CRD, until the end of the test."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/collectorjobs.rollfleet.dev"
     before: Any = api_server.call(api_server.api._request("GET", path))["spec"]
 
@@ -124,16 +124,10 @@ def define(api_server: "ApiServer") -> Iterator[Callable[..., None]]:
         definition = api_server.call(api_server.api._request("GET", path))
         api_server.call(api_server.api._request("PUT", path, body={**definition, "spec": spec}))
 
-    def change(more: dict[str, Any] | None = None, less: tuple[str, ...] = ()) -> None:
+    def change(more: dict[str, Any]) -> None:
         spec = copy.deepcopy(before)
         fields = spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-        fields["spec"]["properties"]["collect"]["properties"] |= more or {}
-        for path in less:
-            *parents, name = path.split(".")
-            part = fields["status"]["properties"]
-            for parent in parents:
-                part = part[parent]["properties"]
-            del part[name]
+        fields["spec"]["properties"]["collect"]["properties"] |= more
         serve(spec)
 
     yield change
@@ -152,26 +146,6 @@ def test_operator_older_than_the_definition_ignores_new_fields_and_reports_it(
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 4)
     assert lab.condition("Degraded")["status"] == "False"
     assert [event for event in lab.events() if event[1] == "UnknownFields"] == [("Warning", "UnknownFields")]
-
-
-def test_operator_newer_than_the_definition_writes_the_status_that_it_takes(
-    lab: "Lab", define: Callable[..., None], start: StartOperator, wait_for: WaitFor
-) -> None:
-    define(less=("readyTime", "restarts", "waits.learnerSeconds"))
-    lab.apply(workers=1)
-    wait_for(lambda: not takes(lab, {"restarts": 1}))
-    start()
-    lab.pod(0, phase="Running", containerStatuses=[{"name": "worker", "state": {"running": {}}}])
-    lab.workers_say(0)
-    lab.wait_condition("Ready", "AllWorkersReady")
-    assert not {"readyTime", "restarts"} & lab.status().keys()
-    assert "learnerSeconds" not in lab.status()["waits"]
-
-
-def takes(lab: "Lab", status: dict[str, Any]) -> bool:
-    """Whether the API server declares these fields of a status."""
-    found: dict[str, Any] = lab.patch(KIND, "cartpole", {"status": status}, "status").get("status", {})
-    return status.items() <= found.items()
 
 
 def test_defect_of_the_operator_is_a_condition(

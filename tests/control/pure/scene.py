@@ -26,7 +26,6 @@ def wanted(
     *,
     stopped: bool = False,
     queued: bool = False,
-    revisions: frozenset[str] = frozenset(),
     **settings: Any,
 ) -> dict[Ref, Manifest]:
     """Return the desired children of a job."""
@@ -34,7 +33,6 @@ def wanted(
         settings=replace(Settings(worker_image="worker:1"), **settings),
         endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222"),
         credentials={role: f"of the {role}".encode() for role in Role},
-        revisions=revisions,
         stopped=stopped,
         queued=queued,
     )

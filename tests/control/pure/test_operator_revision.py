@@ -1,20 +1,12 @@
 """Revisions: the changes that restart workers or the learner."""
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.permissions import Role
-from rollfleet_operator.plan import plan
 from rollfleet_operator.revision import learner_revision, workers_revision
-from rollfleet_operator.verdict import current_run
-
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
 
 Job = Callable[..., CollectorJob]
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "image": "train:1"}]}}}
@@ -82,23 +74,6 @@ def test_new_operator_restarts_no_pods(job: Job, want: Callable[..., Any]) -> No
 def test_revisions_stay_what_they_are(job: Job) -> None:
     # A changed hash would restart all workers of all clusters on the day of an upgrade: it must never happen unnoticed.
     assert (workers_revision(job()), learner_revision(job(learner=LEARNER))) == ("02e1924d", "9e4b2e9b")
-
-
-def test_learner_of_an_earlier_operator_goes_on_until_an_edit_that_it_cannot_see(job: Job) -> None:
-    present = {"85c823eb"}  # its revision there
-    assert learner_revision(job(learner=LEARNER), present=present) in present
-    edited = job(learner=LEARNER, collect={"totalFrames": 1000})
-    assert learner_revision(edited, present=present) == learner_revision(job(learner=LEARNER))
-
-
-def test_learner_that_an_earlier_operator_started_stays(
-    scene: Callable[..., "Scene"], want: Callable[..., Any]
-) -> None:
-    made = scene(learner=LEARNER)
-    earlier = replace(made, children=tuple(json.loads(json.dumps(made.children).replace("9e4b2e9b", "85c823eb"))))
-    assert current_run(earlier.job, earlier.observed, Role.LEARNER)
-    wanted = want(earlier.job, revisions=earlier.observed.revisions)
-    assert plan(list(wanted.values()), earlier.observed) == []
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +17,10 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
-from rollfleet_api.streams import Space, batches_stream, state_stream, subjects_of
+from rollfleet_api.streams import Space, subjects_of
 from rollfleet_operator.errors import NatsFull
 from rollfleet_operator.nats import space
-from rollfleet_operator.nats.accounts import job_accounts
-from rollfleet_operator.nats.tokens import Token
+from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
@@ -108,30 +105,19 @@ async def test_restarted_operator_takes_no_space_away(site: "Site") -> None:
     assert await reserved(site, job) == (256, 64)
 
 
-async def test_job_of_an_earlier_operator_keeps_its_space_and_its_messages(site: "Site") -> None:
-    job = site.job(delivery={"maxBytes": "4Gi"})  # the default of that time, as the API server has stored it
-    home, _ = job_accounts(job, site.server.keys, now_s=int(time.time()))
-    await site.nats.provision(job)
-    await site.nats._registry.ensure(limited := with_disk(home, 5 << 30))
-    async with site.administrator(subjects_of(job)) as client:
-        for stream in (batches_stream(job), state_stream(job, 1 << 30)):
-            await client.request(f"$JS.API.STREAM.UPDATE.{stream['name']}", json.dumps(stream).encode())
-    await send(site, job, range(200))
-    later = site.nats_with()
-    await later.provision(job)
-    await later.close()
-    assert await reserved(site, job) == (4096, 1024)
-    held = await site.nats._registry.held(home.subject)
-    assert held
-    assert not limited.says_the_same(held)
-    async with site.administrator(subjects_of(job)) as client:
-        assert (await client.jsm().stream_info(subjects_of(job).batches_stream)).state.messages == 200
-
-
-def with_disk(account: Token, disk_bytes: int) -> Token:
-    """An account with a limit of its storage."""
-    limits: Any = account.nats["limits"]
-    return replace(account, nats={**account.nats, "limits": {**limits, "disk_storage": disk_bytes}})
+async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: "Site") -> None:
+    nats, job = site.nats_with(limits=AccountLimits(state_bytes=64 << 20)), site.job(workers=2)
+    subjects = subjects_of(job)
+    await nats.provision(job)
+    await nats.close()
+    async with site.administrator(subjects) as client:
+        await client.jetstream().publish(subjects.control, b"older")
+        for number in range(3000):  # more than there may be
+            await client.publish(f"{subjects.prefix}.claims.x{number}", b"")
+        with pytest.raises(APIError, match="maximum messages exceeded"):
+            await client.jetstream().publish(subjects.lease(0), b"")
+        await client.jetstream().publish(subjects.control, b"newer")
+    assert await site.stored(job, subjects.control) == b"newer"
 
 
 @pytest.mark.parametrize("nats_server", [300], indirect=True)

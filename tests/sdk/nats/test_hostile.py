@@ -11,7 +11,7 @@ from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet.nats import receiver
-from rollfleet.nats.state_backup import MAX_LEASE_BYTES, StateBackup
+from rollfleet.nats.streams import LEASE_BYTES, own
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
@@ -158,11 +158,10 @@ def test_batches_of_a_replaced_worker_are_counted(server: Server, connect: Conne
     assert collector.stats().corrupt == 1
 
 
-def test_leases_in_the_state_backup_are_bounded(server: Server) -> None:
-    server.provision(**ASYNC)
-    state_backup = StateBackup(server.link())
-    link = server.link(Role.WORKER)
-    link.call(link.js.publish(link.subjects.lease(0), b"x" * (MAX_LEASE_BYTES + 1)), timeout_s=5)
+def test_leases_that_the_owner_keeps_are_bounded(server: Server) -> None:
+    owner, link = server.link(), server.link(Role.WORKER)
+    kept = owner.call(own(owner, server.provision(**ASYNC)), timeout_s=10)
+    link.call(link.js.publish(link.subjects.lease(0), b"x" * (LEASE_BYTES + 1)), timeout_s=5)
     link.call(link.js.publish(link.subjects.lease(1), b"y"), timeout_s=5)
-    wait_until(lambda: link.subjects.lease(1) in state_backup.messages())
-    assert link.subjects.lease(0) not in state_backup.messages()
+    wait_until(lambda: link.subjects.lease(1) in kept)
+    assert link.subjects.lease(0) not in kept

@@ -16,10 +16,9 @@ from tests.waiting import wait_until
 
 from rollfleet import CollectorJob
 from rollfleet.errors import JobEnded, WorkerReplaced
-from rollfleet.nats import presence, puller, transport
+from rollfleet.nats import presence, puller
 from rollfleet.nats.link import Link
-from rollfleet.nats.state_backup import StateBackup
-from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.streams import deprovision, own, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
@@ -39,8 +38,7 @@ SYNC: dict[str, Any] = ASYNC | {"mode": "Sync"}
 def keep_provisioned(server: Server, job: CollectorJob) -> Link:
     """Act as the job's owner: recreate its streams after NATS has lost them."""
     link = server.link()
-    state_backup = StateBackup(link)
-    link.on_reconnect(lambda: provision(link, job, kept=state_backup.messages()))
+    link.call(own(link, job), timeout_s=10)
     return link
 
 
@@ -178,7 +176,7 @@ def test_a_learner_that_was_busy_when_its_job_was_deleted_ends(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(puller, "EXPIRES_S", 1.0)
-    monkeypatch.setattr(transport, "DELETED_AFTER_S", 1.0)
+    monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 4}})
     collector, worker, admin = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0), server.link()
     for number in range(3):

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic, deafen
+from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
 
+from rollfleet.errors import JetStreamRefused
 from rollfleet.nats import polling, state
 from rollfleet.nats import transport as nats
+from rollfleet.nats.consumer import LearnerConsumer
 from rollfleet.nats.state import read_state
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -70,6 +73,26 @@ def test_a_learner_whose_request_is_lost_when_it_takes_over_asks_again(
     transport = NatsTransport(server.link(Role.LEARNER), server.provision(**SPEC))
     assert transport.resumed.session == 1
     transport.close()
+
+
+def test_a_server_that_refuses_the_consumer_after_a_restart_is_asked_again(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.provision(**SPEC | {"mode": "Async", "policy": {"random": {}}})
+    collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
+    refusals, recreate = [JetStreamRefused("CONSUMER.CREATE", 10074, "no suitable peers")], LearnerConsumer.recreate
+
+    async def refused_once(consumer: LearnerConsumer) -> None:
+        if refusals:
+            raise refusals.pop()
+        await recreate(consumer)
+
+    monkeypatch.setattr(LearnerConsumer, "recreate", refused_once)
+    server.kill()
+    server.start_again()
+    worker.send(fragment(7.0), META).stored.result(20)
+    assert values(collector, 1) == [7.0]
+    assert not refusals
 
 
 def test_a_learner_that_ends_while_nats_is_away_waits_to_store_the_end_of_the_job(

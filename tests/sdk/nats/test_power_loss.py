@@ -18,6 +18,7 @@ from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
 
 from rollfleet import Collector
+from rollfleet.errors import LearnerReplaced
 from rollfleet.learner import gathering
 from rollfleet.nats import receiver as receiver_module
 from rollfleet.nats.state import read_state
@@ -153,6 +154,32 @@ def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(
         assert worker.error is None
 
 
+def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    first = connect(actor_critic())
+    list(islice(first, 3))
+    first.detach()
+    copy = copied(server)
+    second = connect(actor_critic())
+    list(islice(second, 9))
+    second.detach()
+    put_back(server, copy)
+    third = connect(actor_critic())  # with the session of the second one
+    with suppress(LearnerReplaced):  # unless it heard of the second one when it connected
+        begin(next, third).result(30)
+    third.detach()
+    with connect(actor_critic()) as fourth:
+        resumed = transport_of(fourth).resumed
+        assert (resumed.session > 2, resumed.round >= 12, resumed.version >= 12) == (True, True, True)
+        assert begin(next, fourth).result(30).shape[0] == 8
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
 def test_lost_batches_are_counted_as_missed(server: Server, connect: Connect) -> None:
     server.provision(**RANDOM)
     collector, worker = connect(), NatsWorkerTransport(server.link(Role.WORKER), 0)
@@ -199,7 +226,7 @@ def acknowledging_lost_batches(server: Server, connect: Connect) -> Collector:
     os.kill(server.pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(server.pid).status() == psutil.STATUS_STOPPED)  # a moment later
     assert values(collector, 3) == [0.0, 1.0, 2.0]
-    wait_until(lambda: len(receiver._acknowledging) == 3)
+    wait_until(lambda: not receiver._acknowledge_at)  # its acknowledgements are under way
     put_back(server, copy)
     return collector
 

@@ -10,7 +10,7 @@ from tests.job_server import Connect, Server, StartWorker
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet.nats import polling, presence, transport
+from rollfleet.nats import polling, presence
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import is_missing
 from rollfleet.nats.streams import deprovision, provision
@@ -30,8 +30,7 @@ WAITS = "NATS came back without this job; waiting until the job's owner recreate
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let seconds of patience be fractions of a second."""
-    for module in (presence, transport):
-        monkeypatch.setattr(module, "WARN_AFTER_S", 0.5)
+    monkeypatch.setattr(presence, "WARN_AFTER_S", 0.5)
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 0.1)
     monkeypatch.setattr(polling, "POLL_EVERY_S", 0.05)
 

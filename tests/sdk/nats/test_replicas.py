@@ -20,8 +20,7 @@ from rollfleet.nats import presence
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import is_missing
-from rollfleet.nats.state_backup import StateBackup
-from rollfleet.nats.streams import provision
+from rollfleet.nats.streams import own, provision
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.transports.learner_side import Arrival
@@ -119,7 +118,7 @@ def test_a_restart_of_the_one_server_with_a_jobs_streams_ends_nobody(
     job = job_of(delivery=SPEC["delivery"] | {"replicas": 1, "storage": storage})
     cluster.provision(job)
     owner = cluster.link()
-    state_backup = StateBackup(owner)
+    kept = owner.call(own(owner, job), timeout_s=START_TIMEOUT_S)
     workers = [WorkerThread(cluster, job, index) for index in range(2)]  # type: ignore[arg-type]
     env = gymnasium.make("CartPole-v1")
     policy = ActorCritic(env.observation_space, env.action_space)
@@ -135,7 +134,7 @@ def test_a_restart_of_the_one_server_with_a_jobs_streams_ends_nobody(
         for victim in victims:
             cluster.start_again(victim)
         if storage == "Memory":  # as the operator does when NATS was away
-            owner.call(insist(lambda: provision(owner, job, kept=state_backup.messages())), timeout_s=START_TIMEOUT_S)
+            owner.call(insist(lambda: provision(owner, job, kept=kept)), timeout_s=START_TIMEOUT_S)
         list(islice(collector, 10))
     for worker in workers:
         worker.join()

@@ -19,13 +19,14 @@ from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
 if TYPE_CHECKING:
     from tests.job_server import AllocatesAtMost
 
-FIELDS = struct.Struct("<IIQIIQ")
+FIELDS = struct.Struct("<IHHQIIQ")
 
 relaxed = settings(deadline=None)
 identities = st.builds(
     Identity,
     worker=st.integers(0, 2**16 - 1),
-    incarnation=st.integers(0, 2**32 - 1),
+    incarnation=st.integers(0, 2**16 - 1),
+    process=st.integers(0, 2**16 - 1),
     sequence=st.integers(0, 2**64 - 1),
 )
 
@@ -44,7 +45,8 @@ def chunks(data: bytes, identity: Identity, *, piece: int) -> list[bytes]:
 
 def forged(identity: Identity, *, index: int, count: int, total_bytes: int, piece: bytes = b"") -> bytes:
     """Make a chunk with any fields and the right checksum."""
-    fields = FIELDS.pack(identity.worker, identity.incarnation, identity.sequence, index, count, total_bytes)
+    of = (identity.worker, identity.incarnation, identity.process, identity.sequence)
+    fields = FIELDS.pack(*of, index, count, total_bytes)
     return struct.pack("<4sI", b"RLFC", xxhash.xxh32_intdigest(fields)) + fields + piece
 
 
@@ -85,7 +87,7 @@ def test_chunk_without_space_for_a_byte_is_refused_at_once(max_chunk_bytes: int)
 
 
 @pytest.mark.parametrize(
-    "identity", [sent_by(-1), sent_by(2**32), sent_by(incarnation=2**32), sent_by(sequence=2**64)], ids=str
+    "identity", [sent_by(-1), sent_by(2**32), sent_by(incarnation=2**16), sent_by(sequence=2**64)], ids=str
 )
 def test_identity_that_does_not_fit_its_fields_is_refused(identity: Identity) -> None:
     with pytest.raises(ValueError, match="does not fit"):
