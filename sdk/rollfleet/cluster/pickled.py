@@ -47,6 +47,6 @@ class Pickled:
         finally:
             for module in own:
                 cloudpickle.unregister_pickle_by_value(module)
-        module = f"pickled_{xxhash.xxh64_hexdigest(data)}"
-        sources.files[f"{module}.py"] = written(base64.b64encode(data).decode())
-        return Named(entrypoint=ENTRYPOINT, kwargs={"module": module})
+        name = f"pickled_{xxhash.xxh64_hexdigest(data)}"
+        sources.files[f"{name}.py"] = written(base64.b64encode(data).decode())
+        return Named(entrypoint=ENTRYPOINT, kwargs={"module": name})

@@ -70,7 +70,7 @@ def test_scale_suspend_resume_edit_and_delete_change_the_job(jobs: Jobs, namespa
     assert found["spec"]["workers"] == 5
     assert (jobs.suspend("cartpole").metadata.generation, jobs.resume("cartpole").metadata.generation) == (3, 4)
     assert jobs.edit("cartpole", {"collect": {"totalFrames": 640}}).spec.collect.total_frames == 640
-    with pytest.raises(ClusterError, match=r"a job has no spec\.collect\.totlFrames: docs"):
+    with pytest.raises(ClusterError, match=r"jobs of this cluster have no spec\.collect\.totlFrames; docs"):
         jobs.edit("cartpole", {"collect": {"totlFrames": 640}})
     with pytest.raises(JobInvalid, match="workers: must be at least 1"):
         jobs.scale("cartpole", 0)
