@@ -1,6 +1,6 @@
 """Tables and pictures of the results of `benchmarks/peers.py --json`: `python -P benchmarks/report results.json docs`.
 
-They replace the text between the marks `<!-- name -->` and `<!-- end -->` of benchmarks/RESULTS.md and docs/scaling.md,
+They replace the text between the marks `<!-- name -->` and `<!-- end -->` of benchmarks/RESULTS.md and SCALING.md,
 and the pictures in docs/images. So no figure there is typed by hand.
 """
 
@@ -29,7 +29,7 @@ def main() -> None:
         {"machine": where, "targets": target_table(cases), "cases": case_tables(cases)},
     )
     fill(
-        options.docs / "scaling.md",
+        options.docs.parent / "benchmarks" / "SCALING.md",
         {"scaling-machine": where, "scaling-curves": curves, "scaling-model": model},
     )
 

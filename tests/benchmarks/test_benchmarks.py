@@ -114,7 +114,7 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     docs, file = tmp_path / "docs", tmp_path / "results.json"
     (docs / "images").mkdir(parents=True)
     (tmp_path / "benchmarks").mkdir()
-    pages = ("benchmarks/RESULTS.md", "docs/scaling.md")
+    pages = ("benchmarks/RESULTS.md", "benchmarks/SCALING.md")
     for name in pages:
         shutil.copy(repository / name, tmp_path / name)
     file.write_text(json.dumps(made_up()))
