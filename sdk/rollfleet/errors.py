@@ -28,7 +28,7 @@ RollfleetError
 
 from pathlib import Path
 
-from rollfleet_api.messages import last_line
+from rollfleet_api.worker_errors import last_line
 
 
 class RollfleetError(Exception):

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus, last_line
+from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.worker_errors import last_line
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened
 from rollfleet_ui.views import one_line

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from rollfleet_api.messages import WorkerState, WorkerStatus, last_line
+from rollfleet_api.messages import WorkerState, WorkerStatus
+from rollfleet_api.worker_errors import last_line
 
 
 class Roster:
