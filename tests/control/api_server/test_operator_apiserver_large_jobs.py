@@ -38,6 +38,7 @@ def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(
     wait_for(lambda: lab.condition("Degraded", "large").get("status") == "False")
 
 
+@pytest.mark.timeout(400)
 def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
     own_lab: "Lab", api_server: "ApiServer", wait_for: WaitFor, tmp_path: Path
 ) -> None:
