@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
     from tests.control.wire.jwt_nats import NatsInJwtMode
     from tests.job_server import Server
+    from tests.sdk.cli.program import Workplace
 
 # No deadline: a slow example on a busy machine proves nothing. In CI the search is the same each time, so that a
 # failure is the change's fault; on a desk it keeps exploring.
@@ -127,3 +128,15 @@ def server(tmp_path: Path) -> "Iterator[Server]":
     server = Server(tmp_path)
     yield server
     server.stop()
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> "Iterator[Workplace]":
+    """Provide a folder for a job; after the test, end every process that was started in it."""
+    from tests.sdk.cli.program import Workplace
+
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    workplace = Workplace(tmp_path, temporary)
+    yield workplace
+    workplace.end()

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from pathlib import Path
@@ -171,8 +171,9 @@ def _is_found(value: Any, module: str, qualname: str) -> bool:
     return bool(found == value)
 
 
+@cache
 def is_own(module: str) -> bool:
-    """Return whether a module is the user's own: not installed, and not built in."""
+    """Return whether a loaded module is the user's own: not installed, and not built in."""
     return _own(module) is not None
 
 

@@ -307,7 +307,7 @@ class TensorDictRollout:
 
 
 def _rows(batch: Any, dims: int) -> Any:
-    """Return a TensorDict `[*envs, T]` of so many dimensions of environments as `[envs, T]`."""
+    """Return a TensorDict `[*envs, T]`, with this number of dimensions of environments, as `[envs, T]`."""
     from tensordict import TensorDict
 
     if dims == 1:

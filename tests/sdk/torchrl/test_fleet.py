@@ -1,10 +1,9 @@
 """A collector of `rollfleet.torchrl` as the learner of a running job."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
-from tests.sdk.cli.program import Workplace
+if TYPE_CHECKING:
+    from tests.sdk.cli.program import Workplace
 
 TASK = """
 import torch
@@ -41,16 +40,7 @@ collector.shutdown()
 """
 
 
-@pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    """Provide a folder for a job; after the test, end every process that was started in it."""
-    (tmp_path / "temporary").mkdir()
-    workplace = Workplace(tmp_path, tmp_path / "temporary")
-    yield workplace
-    workplace.end()
-
-
-def test_it_gets_batches_in_torchrls_shape_until_the_job_ends(workplace: Workplace) -> None:
+def test_it_gets_batches_in_torchrls_shape_until_the_job_ends(workplace: "Workplace") -> None:
     workplace.write("task.py", TASK)
     workplace.write("learner.py", LEARNER)
     workplace.write_job(

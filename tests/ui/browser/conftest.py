@@ -2,14 +2,12 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
-from tests.sdk.cli.program import Workplace
 from tests.ui.browser.visits import Serve, Visits
 
 from rollfleet_ui.server import page, served
@@ -55,13 +53,3 @@ async def serve() -> AsyncIterator[Serve]:
             return guard.url(await stack.enter_async_context(served(page(source, guard), port=0)))
 
         yield start
-
-
-@pytest.fixture
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
-    """Provide a folder for a job; after the test, end every process that was started in it."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    workplace = Workplace(tmp_path, temporary)
-    yield workplace
-    workplace.end()
