@@ -193,6 +193,7 @@ def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_their_batc
     for worker, sender in enumerate(senders):
         sender.send(float(worker))
     taken = [value for collector in replaced for value in values(collector, 1)]
+    wait_until(lambda: server.queued() == WORKERS - before)  # else an acknowledgement on its way finds no consumer
     successors = [connect(rank=rank, ranks=after) for rank in range(after)]
     for worker, sender in enumerate(senders):
         sender.send(10.0 + worker)
