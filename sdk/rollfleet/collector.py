@@ -48,9 +48,11 @@ class Collector(BatchIterator):
         (2, 8) 32
     """
 
+    _one_policy = False  # see `construct`
+
     def _start(self, env: Any, policy: Any = None, *, keywords: Keywords) -> None:
         try:
-            construction = construct(env, policy, keywords)
+            construction = construct(env, policy, keywords, one_policy=self._one_policy)
             transport, job = start(construction, keywords)
             acts = construction.acts_with_the_learners_policy
             try:

@@ -73,8 +73,17 @@ class Construction:
     sources: "Sources | None" = None
 
 
-def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
+def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = False) -> Construction:
     """Check the arguments of `rollfleet.Collector`, and make a job of them.
+
+    In this process the learner's own module acts only if each batch has a version of its own. Else its weights could
+    change within a version.
+
+    Args:
+        env: The environment.
+        policy: The policy.
+        keywords: All other arguments.
+        one_policy: The learner's own module acts in this process in any case.
 
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
@@ -104,11 +113,12 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
         raise JobInvalid(
             f"`evaluation` needs a policy with weights, an nn.Module or a `policy_factory`, and not {shown(policy)}"
         )
+    copies = not inline or not (one_policy or job.spec.weights.interval == 1)
     policies = _Policies(
         policy=acting,
         factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
         devices=_devices(keywords["policy_device"] if place is None else None, count, "policy_device"),
-        copies=not inline,
+        copies=copies,
     )
     if keywords["policy_device"] is not None and policy is None and factory is None:
         raise JobInvalid("`policy_device` needs a policy to move; pass `policy` or `policy_factory`, or remove it")
@@ -129,9 +139,9 @@ def construct(env: Any, policy: Any, keywords: Keywords) -> Construction:
         scheme=options.weight_scheme or scheme_of(job.spec.weights),
         make_hooks=partial(Hooks.of, job.spec.collect, hooks),
     )
-    if not inline or factory is not None:
+    if copies or factory is not None:
         initialise_as_learner(policy, partial(workload.make_env, 0))
-    shared = inline and factory is None and isinstance(policy, nn.Module) and policies.stays_on_its_device
+    shared = not copies and factory is None and isinstance(policy, nn.Module) and policies.stays_on_its_device
     sources = None
     if place is not None:
         from rollfleet.learner.on_cluster import on_cluster

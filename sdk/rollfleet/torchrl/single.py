@@ -21,6 +21,12 @@ from rollfleet.torchrl.signatures import signature_like
 _NO_OPTIONS = {"max_frames_per_traj": 0, "step_count": False, "is_init": False}
 
 
+class _OnePolicy(NativeCollector):
+    """A collector whose policy is the caller's own module, whenever its weights change."""
+
+    _one_policy = True
+
+
 class Collector(FleetCollector):
     """Collects in this process; with `num_collectors` or `backend` in others, as TorchRL's `Collector`.
 
@@ -72,7 +78,7 @@ class Collector(FleetCollector):
             keywords["policy_device"] = self.policy_device
         if self.storing_device is not None:
             keywords["device"] = self.storing_device
-        collector = NativeCollector(
+        collector = _OnePolicy(
             self.env,
             acting(self.policy),
             frames_per_batch=self.requested_frames_per_batch,

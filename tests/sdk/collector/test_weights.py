@@ -69,6 +69,20 @@ def test_with_interval_0_only_the_first_version_is_sent_by_itself(collect: "Coll
     assert int(next(collector)[VERSION].unique()) == 2
 
 
+@pytest.mark.parametrize("interval", [0, 1, 3])
+def test_each_version_names_the_same_weights_in_every_place(collect: "Collect", interval: int) -> None:
+    """In this process the learner's own module acts only where each batch has a version of its own."""
+    policy = Constant(0)
+    collector = collect("CartPole-v1", policy, weights_interval=interval, **OPTIONS)
+    acted: dict[int, set[float]] = {}
+    for number, batch in enumerate(islice(collector, 7), 1):
+        (version,) = batch[VERSION].unique().tolist()
+        acted.setdefault(version, set()).update(batch["shown"].flatten().tolist())
+        set_to(policy, number)
+    sent = range(0, 7, interval) if interval else [0]
+    assert acted == {version: {float(number)} for version, number in enumerate(sent, 1)}
+
+
 def test_zeroed_weights_change_every_workers_actions_in_the_next_batch(collect: "Collect") -> None:
     """They went to an unused copy, or nowhere, in pytorch/rl#3587 and ray#58697."""
     policy = Constant(1)
