@@ -137,7 +137,7 @@ def cases() -> Iterator[Case]:
 
 
 def scaling() -> Iterator[Case]:
-    """Return the cases of docs/scaling.md: the cost along one axis at a time."""
+    """Return the cases of docs/scaling.md: frames per second along one axis at a time."""
     two = (NATS[1], PROCESSES[1])
     for num_envs in (1, 2, 4, 8, 16, 32, 64, 128):
         work = {"workers": 1, "num_envs": num_envs, "critic": True}
@@ -154,7 +154,7 @@ def scaling() -> Iterator[Case]:
 
 
 def _point(axis: str, at: int, title: str, contenders: Sequence[str], work: dict[str, Any]) -> Case:
-    return Case(name=f"scaling-{axis}-{at}", title=title, contenders=contenders, measure="cost", work=work)
+    return Case(name=f"scaling-{axis}-{at}", title=title, contenders=contenders, work=work)
 
 
 def _here(env: str, num_envs: int, *contenders: str) -> Case:

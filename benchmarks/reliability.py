@@ -1,6 +1,6 @@
-"""The recovery time of a job after kills, its memory while the learner sleeps, and the losses of a soak test.
+"""The recovery time of a job after kills, and the losses of a soak test.
 
-`python benchmarks/reliability.py [--rounds 5] [--asleep-s 600] [--soak-s 3600] [--quick]`
+`python benchmarks/reliability.py [--rounds 5] [--soak-s 3600] [--quick]`
 
 `rollfleet run` with two workers, one learner, file storage. Kills are SIGKILL. "Lost" counts gaps in a worker's
 sequence of delivered batches, "repeated" counts batches that one learner got twice, and "again" counts batches that
@@ -43,11 +43,11 @@ while subprocess.call([sys.executable, *sys.argv[1:]]) < 0:
     pass
 """
 COLLECT = """
-import gymnasium, os, pathlib, sys, time
+import gymnasium, os, sys, time
 import rollfleet
 from rollfleet.learner.gathering import Gatherer
 
-hand_over, out, asleep = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1), pathlib.Path(sys.argv[2])
+hand_over, out = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1)
 
 def recorded(self, arrivals):
     for each in arrivals:
@@ -59,8 +59,6 @@ env = gymnasium.make("CartPole-v1")
 with rollfleet.connect(policy=rollfleet.ActorCritic(env.observation_space, env.action_space)) as collector:
     for batch in collector:
         time.sleep(0.02)
-        while asleep.exists():
-            time.sleep(0.1)
 """
 
 
@@ -97,12 +95,12 @@ class Run:
     """A running job, and its processes."""
 
     def __init__(self, folder: Path) -> None:
-        self.record, self.asleep = Record(folder / "record"), folder / "asleep"
+        self.record = Record(folder / "record")
         for name, text in (("job.yaml", JOB), ("learner.py", LEARNER), ("collect.py", COLLECT)):
             (folder / name).write_text(text)
         learner = ["--learner", str(folder / "learner.py"), "--", str(folder / "collect.py")]
         command = [sys.executable, "-P", "-m", "rollfleet", "run", str(folder / "job.yaml"), *learner]
-        arguments = [*command, str(self.record.path), str(self.asleep)]
+        arguments = [*command, str(self.record.path)]
         self.process = subprocess.Popen(arguments, stdout=(folder / "output").open("w"), stderr=subprocess.STDOUT)
 
     def parts(self) -> dict[str, psutil.Process]:
@@ -179,14 +177,13 @@ def main() -> None:
     """Run and print tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--asleep-s", type=float, default=600.0)
     parser.add_argument("--soak-s", type=float, default=3600.0)
     parser.add_argument("--every-s", type=float, default=30.0)
-    parser.add_argument("--quick", action="store_true", help="two rounds, 10 s asleep, 30 s of soak")
+    parser.add_argument("--quick", action="store_true", help="two rounds, 30 s of soak")
     given = parser.parse_args()
-    rounds, asleep_s, soak_s, every_s = given.rounds, given.asleep_s, given.soak_s, given.every_s
+    rounds, soak_s, every_s = given.rounds, given.soak_s, given.every_s
     if given.quick:
-        rounds, asleep_s, soak_s, every_s = 2, 10.0, 30.0, 5.0
+        rounds, soak_s, every_s = 2, 30.0, 5.0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
         try:
@@ -194,8 +191,6 @@ def main() -> None:
             run.wait_for(1)
             if rounds:
                 _recoveries(run, rounds)
-            if asleep_s:
-                _asleep(run, asleep_s)
             if soak_s:
                 print("\n| soak | killed | batches | lost | repeated | again |\n|---|---|---|---|---|---|")
                 print(soak(run, soak_s, every_s), flush=True)
@@ -213,23 +208,6 @@ def _recoveries(run: Run, rounds: int) -> None:
             run.wait_for(0, time.monotonic())
             run.wait_for(1, time.monotonic())
         print(f"| {name} | {statistics.median(took):.2f} | {min(took):.2f} | {max(took):.2f} |", flush=True)
-
-
-def _asleep(run: Run, seconds: float) -> None:
-    print(f"\n| asleep for {seconds:g} s | MiB when it fell asleep | the most since |\n|---|---|---|")
-    before, most = _resident(run), Counter[str]()
-    run.asleep.touch()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(0.5)
-        most |= Counter(_resident(run))
-    run.asleep.unlink()
-    for name, resident in sorted(before.items()):
-        print(f"| {name} | {resident >> 20} | {most[name] >> 20} |", flush=True)
-
-
-def _resident(run: Run) -> dict[str, int]:
-    return {name: each.memory_info().rss for name, each in run.parts().items()}
 
 
 if __name__ == "__main__":

@@ -31,32 +31,6 @@ def rate(start: Start, work: Work) -> Iterator[Figures]:
 
 
 @contextmanager
-def cost(start: Start, work: Work) -> Iterator[Figures]:
-    """`frames/s`, and the cost of a frame: `worker µs`, `learner µs`, `server µs` of CPU, and `wire bytes`.
-
-    CPU is that of all processes of a kind together. Unlike `frames/s` it does not depend on how many cores there are.
-    """
-    with start(work) as running:
-        kinds = {"worker": running.worker_pids, "learner": [os.getpid()], "server": running.server_pids}
-
-        def figures(seconds: float) -> dict[str, float]:
-            _warm(running, work)
-            before, carried = _cpu_s(running), running.wire_bytes() if running.wire_bytes else 0
-            frames, elapsed = _collect(running, work, seconds)
-            after = _cpu_s(running)
-            costs = {
-                f"{kind} µs": 1e6 * sum(after[pid] - before[pid] for pid in pids) / frames
-                for kind, pids in kinds.items()
-                if pids
-            }
-            if running.wire_bytes:
-                costs["wire bytes"] = (running.wire_bytes() - carried) / frames
-            return {"frames/s": frames / elapsed} | costs
-
-        yield figures
-
-
-@contextmanager
 def first_batch(start: Start, work: Work) -> Iterator[Figures]:
     """`start s`: from nothing, with all imports done here, until the first batch."""
 
@@ -168,7 +142,7 @@ def _acted_at(running: Running, marker: float, workers: int) -> float:
 
 
 def _cpu_s(running: Running) -> dict[int, float]:
-    times = {pid: psutil.Process(pid).cpu_times() for pid in (*running.worker_pids, *running.server_pids, os.getpid())}
+    times = {pid: psutil.Process(pid).cpu_times() for pid in (*running.worker_pids, os.getpid())}
     return {pid: each.user + each.system for pid, each in times.items()}
 
 
@@ -180,7 +154,6 @@ def _resident(running: Running) -> dict[str, float]:
 
 MEASURES: Mapping[str, Callable[[Any, Work], AbstractContextManager[Figures]]] = {
     "rate": rate,
-    "cost": cost,
     "first_batch": first_batch,
     "weights": weights,
     "idle": idle,

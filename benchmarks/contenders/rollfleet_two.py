@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,7 @@ def _nats(work: Work, mode: str, *, mlp: bool) -> Iterator[Running]:
         program = [sys.executable, "-P", "-m", "rollfleet", "worker"]
         workers = [subprocess.Popen(program, env=environ | {WORKER: str(i)}) for i in range(work.workers)]
         with rollfleet.connect(known, policy, address=server.url(Role.LEARNER)) as collector:
-            running = _running(collector, policy, [worker.pid for worker in workers])
-            yield replace(running, server_pids=[server.child.pid], wire_bytes=lambda: collector.stats().bytes)
+            yield _running(collector, policy, [worker.pid for worker in workers])
         for worker in workers:
             worker.wait()
         admin.close()

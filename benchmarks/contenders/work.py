@@ -59,16 +59,12 @@ class Running:
         send_weights: Sends the policy's weights, as one does after an update.
         policy: Whose weights they are.
         worker_pids: Its worker processes; empty: it has none.
-        server_pids: What carries batches and weights, where that is a process of its own.
-        wire_bytes: How many bytes of batches have come over the wire so far.
     """
 
     next_batch: Callable[[], tuple[Any, int]]
     send_weights: Callable[[], object] | None = None
     policy: "Plain | None" = None
     worker_pids: Sequence[int] = ()
-    server_pids: Sequence[int] = ()
-    wire_bytes: Callable[[], int] | None = None
 
 
 class Pixels(gymnasium.Env[Array, np.int64]):

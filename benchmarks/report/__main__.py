@@ -1,14 +1,14 @@
 """Tables and pictures of the results of `benchmarks/peers.py --json`: `python -P benchmarks/report results.json docs`.
 
-They replace the text between the marks `<!-- name -->` and `<!-- end -->` of benchmarks/RESULTS.md and SCALING.md,
-and the pictures in docs/images. So no figure there is typed by hand.
+They replace the text between the marks `<!-- name -->` and `<!-- end -->` of benchmarks/RESULTS.md, and the pictures in
+docs/images. So no figure there is typed by hand.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from curves import curve_tables, draw, fit, model_text
+from curves import curve_tables, draw
 from documents import fill
 from tables import bars, case_tables, machine, target_table
 
@@ -23,14 +23,14 @@ def main() -> None:
     cases, images = results["cases"], options.docs / "images"
     bars(cases, images / "bench-peers.svg")
     draw(cases, images / "bench-scaling.svg")
-    where, curves, model = machine(results), curve_tables(cases), model_text(fit(cases))
     fill(
         options.docs.parent / "benchmarks" / "RESULTS.md",
-        {"machine": where, "targets": target_table(cases), "cases": case_tables(cases)},
-    )
-    fill(
-        options.docs.parent / "benchmarks" / "SCALING.md",
-        {"scaling-machine": where, "scaling-curves": curves, "scaling-model": model},
+        {
+            "machine": machine(results),
+            "targets": target_table(cases),
+            "cases": case_tables(cases),
+            "curves": curve_tables(cases),
+        },
     )
 
 

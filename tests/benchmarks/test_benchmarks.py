@@ -81,7 +81,7 @@ def test_lag_is_within_its_limit_and_each_limit_has_a_curve(repository: Path, tm
 
 
 def made_up() -> dict[str, Any]:
-    """Results of a few contenders, with costs that tell a model: 10 µs a step, 5 µs an environment."""
+    """Results of a few contenders, and a curve: 1,000 frames a second for each environment."""
 
     def case(name: str, contenders: dict[str, float], measure: str = "rate") -> dict[str, Any]:
         figures = {who: {"frames/s": [rate, rate, rate]} for who, rate in contenders.items()}
@@ -92,35 +92,24 @@ def made_up() -> dict[str, Any]:
     cases = {"cartpole-1": case("CartPole", first)}
     cases["cartpole-1"]["contenders"]["by_hand.list_numpy"] = {"error": "Traceback\nno such thing"}
 
-    def costs(axis: str, at: int, *, of: str, worker: float, wire: float = 100.0) -> None:
-        """What a frame costs: the learner a tenth of a worker's, the server a hundredth."""
-        cost = {"frames/s": 1e6 / worker, "worker µs": worker, "learner µs": worker / 10, "server µs": worker / 100}
-        figures = {what: [figure] * 3 for what, figure in (cost | {"wire bytes": wire}).items()}
-        cases[f"scaling-{axis}-{at}"] = case(axis, {}, "cost") | {"contenders": {of: figures}}
-
-    nats = "rollfleet_two.nats_async"
     for envs in (1, 8, 64):
-        costs("envs", envs, of=nats, worker=10 / envs + 5)
-    for size in (64, 4096):
-        costs("bytes", size, of=nats, worker=10 + size * 1e-3, wire=size + 20)
-        costs("parameters", size, of="rollfleet_two.nats_sync", worker=(1e3 + 4 * size) / 2048)
+        cases[f"scaling-envs-{envs}"] = case("envs", {"rollfleet_two.nats_async": 1e3 * envs})
     waiting = {"rollfleet_two.nats_async": {"idle CPU %": [0.5, 1.5, 2.0], "learner idle CPU %": [0.1, 0.2, 3.0]}}
     cases["idle"] = case("idle", {}, "idle") | {"contenders": waiting}
     machine = {"cpu": "a processor", "cores": 2, "memory_gib": 4, "system": "Linux", "python": "3", "packages": {}}
     return {"machine": machine, "cases": cases}
 
 
-def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_path: Path) -> None:
+def test_the_report_says_what_was_met_and_has_each_curve(repository: Path, tmp_path: Path) -> None:
     docs, file = tmp_path / "docs", tmp_path / "results.json"
     (docs / "images").mkdir(parents=True)
     (tmp_path / "benchmarks").mkdir()
-    pages = ("benchmarks/RESULTS.md", "benchmarks/SCALING.md")
-    for name in pages:
-        shutil.copy(repository / name, tmp_path / name)
+    page = tmp_path / "benchmarks" / "RESULTS.md"
+    shutil.copy(repository / "benchmarks" / "RESULTS.md", page)
     file.write_text(json.dumps(made_up()))
     done = run(repository, "report", str(file), str(docs))
     assert done.returncode == 0, done.stderr
-    benchmarks, scaling = ((tmp_path / name).read_text() for name in pages)
+    benchmarks = page.read_text()
     (against_sb3,) = re.findall(r"\| cartpole-1 .* Stable-Baselines3 .*", benchmarks)
     assert "6.00 | ≥ 5 | met" in against_sb3
     (against_torchrl,) = re.findall(r"\| cartpole-1 .* SerialEnv .*", benchmarks)
@@ -128,17 +117,6 @@ def test_the_report_says_what_was_met_and_fits_the_model(repository: Path, tmp_p
     assert "could not run: `no such thing`" in benchmarks
     assert "| idle, idle CPU % | NATS, async | 1.50 | ≤ 1 | **not met** |" in benchmarks
     assert "| idle, learner idle CPU % | NATS, async | 0.20 | ≤ 1 | met |" in benchmarks
-    assert "A worker's step costs 10 µs and 5.0 µs for each environment." in scaling
-    assert "| learner | 128 | 0.50 | 100 | 100,000 |" in scaling  # 10 µs a step of 128, 5 µs a frame; a tenth of it
-    assert "| 10 | 16 bytes | 1,600,000 | 3.17 | 58 | 0.94 | 156 |" in scaling
+    assert "| Rollfleet, NATS, async | 1,000 | 8,000 | 64,000 |" in benchmarks
     assert (docs / "images" / "bench-peers.svg").stat().st_size > 0
     assert (docs / "images" / "bench-scaling.svg").stat().st_size > 0
-
-
-@pytest.mark.slow
-def test_what_a_frame_costs_is_told_for_each_part(repository: Path, tmp_path: Path) -> None:
-    written = results(repository, tmp_path, "scaling-bytes-64:rollfleet_two.nats_async")
-    figures = written["cases"]["scaling-bytes-64"]["contenders"]["rollfleet_two.nats_async"]
-    assert set(figures) == {"frames/s", "worker µs", "learner µs", "server µs", "wire bytes"}
-    assert max(figures["worker µs"]) > 0
-    assert min(figures["wire bytes"]) > 64
