@@ -13,7 +13,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
     def written(link: re.Match[str]) -> str:
         file = posixpath.normpath(posixpath.join("docs", folder, link[2]))
-        inside = file.startswith("docs/") and not file.startswith("docs/decisions/")
+        inside = file.startswith("docs/") and not file.startswith(("docs/decisions/", "docs/write-a-transport.md"))
         return link[0] if inside else f"{link[1]} (`{file}`)"
 
     return _LINK.sub(written, markdown)

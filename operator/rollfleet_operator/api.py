@@ -183,7 +183,7 @@ class Api:
         return await self._request("PATCH", path, query=query, body=patch, content_type="application/merge-patch+json")
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Delete an object, and then its children. A missing object, or another one of its name, is no error."""
+        """Delete an object, and then its children. Ignores a missing object, or another one of its name."""
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
             await self._request("DELETE", KINDS[kind].path(namespace, name), body=body)

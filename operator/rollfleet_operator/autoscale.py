@@ -28,10 +28,10 @@ WINDOW_S: Final = 60.0
 WINDOW_BATCHES: Final = 8
 """The least number of batches over which waits are averaged: a slow learner waits long for one, then not at all."""
 
-CALM_S: Final = 300.0
+SCALE_DOWN_DELAY_S: Final = 300.0
 """Workers are removed after this time with too many of them."""
 
-REGRET_S: Final = 1800.0
+RETRY_LOWER_S: Final = 1800.0
 """A number of workers that proved too low is not tried again for this long."""
 
 PATIENCE_S: Final = 300.0
@@ -133,9 +133,9 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     history.advice.append((now_s, advice))
     if advice > workers:
         return _more(workers, advice, history, now_s)
-    while len(history.advice) > 1 and history.advice[1][0] <= now_s - CALM_S:
+    while len(history.advice) > 1 and history.advice[1][0] <= now_s - SCALE_DOWN_DELAY_S:
         history.advice.popleft()
-    calm = now_s - history.advice[0][0] >= CALM_S
+    calm = now_s - history.advice[0][0] >= SCALE_DOWN_DELAY_S
     return _fewer(workers, history, now_s) if calm else workers
 
 
@@ -214,8 +214,8 @@ def _odds(share: float) -> float:
 def _more(workers: int, advice: int, history: History, now_s: float) -> int:
     if now_s < history.ceiling_until_s:
         advice = max(workers, min(advice, history.ceiling))
-    if advice > workers and now_s - history.went_down_s < REGRET_S:
-        history.floor, history.floor_until_s = workers + 1, now_s + REGRET_S
+    if advice > workers and now_s - history.went_down_s < RETRY_LOWER_S:
+        history.floor, history.floor_until_s = workers + 1, now_s + RETRY_LOWER_S
     return advice
 
 

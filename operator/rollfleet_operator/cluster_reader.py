@@ -14,7 +14,7 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import Observed, Pod, Run, observe
 
 LONGEST_S: Final = 60.0
-"""The longest time between two questions why a run cannot create its pods."""
+"""Longest interval between lookups of why a run cannot create its pods."""
 
 
 class ClusterReader:

@@ -103,7 +103,7 @@ def _runs(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
 
 
 def _suspendable(run: Manifest, *, stopped: bool, queued: bool) -> Manifest:
-    """Suspend or resume a run that Kueue does not control. An annotation records it, and so reveals other clients'."""
+    """Suspend or resume a run that Kueue does not control. An annotation distinguishes suspensions by others."""
     metadata, suspend = run["metadata"], {} if queued else {"suspend": stopped}
     annotations = {**metadata.get("annotations", {}), names.SUSPEND: str(stopped).lower()}
     return {**run, "metadata": {**metadata, "annotations": annotations}, "spec": run["spec"] | suspend}

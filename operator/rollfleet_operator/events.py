@@ -12,7 +12,7 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.problems import clip
 
 QUIET_S: Final = 60.0
-"""An event is not repeated within this time: a condition that flips back and forth is no news each time."""
+"""Shortest interval between equal events: a condition that flips back and forth is reported once."""
 
 COMPONENT: Final = "rollfleet"
 

@@ -19,7 +19,7 @@ _OURS = {names.MANAGED_BY: names.FIELD_MANAGER}
 
 
 class Backoffs:
-    """The pauses of a watch, without an end: with an end, one namespace that refuses it would end the operator."""
+    """Yield the pauses of a watch. Infinite: kopf exits when delays run out."""
 
     def __iter__(self) -> Iterator[float]:
         """Return the pauses of one request."""

@@ -23,7 +23,7 @@ class JobMemory:
         queued: Whether another client, such as Kueue, decides when the job's runs start.
         ignored: What the operator ignores in the job, as it has already been reported.
         provisioned: The generation of the spec on NATS; None: unknown.
-        doubted: Whether NATS may have lost its data.
+        unverified: Whether NATS may have lost its data.
         grown_s: Time of the last check whether its streams need more space; 0: check now.
         full: Why they did not get it then; None: they did.
         released: Whether the job is over and was removed from NATS.
@@ -43,7 +43,7 @@ class JobMemory:
     queued: bool = False
     ignored: tuple[str, ...] = ()
     provisioned: int | None = None
-    doubted: bool = False
+    unverified: bool = False
     grown_s: float = 0.0
     full: NatsFull | None = None
     released: bool = False
@@ -57,4 +57,4 @@ class JobMemory:
     def doubt(self) -> None:
         """Forget all that could have changed unnoticed."""
         self.secrets.clear()
-        self.doubted = True
+        self.unverified = True

@@ -107,7 +107,7 @@ class NatsPort(Protocol):
         ...
 
     async def deprovision(self, key: JobKey) -> None:
-        """Remove all data of a job. A missing job is no error; one of another installation is left alone."""
+        """Remove all data of a job. Ignores a missing job and one of another installation."""
         ...
 
     async def provisioned(self) -> set[JobKey]:

@@ -152,7 +152,7 @@ def _sized_or_resumed(which: Ref, manifest: Manifest, found: Manifest) -> Iterat
     patch, relabelled = _sized(manifest, found), bool(_labelled(manifest["metadata"], found["metadata"]))
     resumes = patch.get("spec", {}).get("suspend") is False
     if relabelled and "suspend" not in manifest["spec"]:
-        patch.pop("metadata", None)  # until Kueue has taken the labels, the operator's own suspension stays noted
+        patch.pop("metadata", None)  # keep our annotation until Kueue adopts the labels
     # Of a run that is resumed, Kueue refuses new labels: they come first, and the next plan resumes it.
     if patch and not (resumes and relabelled):
         yield Change(which, patch)

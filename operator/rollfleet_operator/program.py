@@ -176,14 +176,14 @@ class Operator:
             await asyncio.sleep(CANARY_INTERVAL_S)
 
     async def _keep_listing(self, api: Api, reconciler: Reconciler) -> None:
-        doubted_s = -math.inf
+        checked_s = -math.inf
         while True:
             try:
                 for namespace in self._namespaces:
                     await self._list(api, namespace, reconciler)
-                if time.monotonic() - doubted_s >= self.settings.doubt_s:
+                if time.monotonic() - checked_s >= self.settings.doubt_s:
                     reconciler.doubt()
-                    doubted_s = time.monotonic()
+                    checked_s = time.monotonic()
                 for key in self.cache.jobs():
                     if self._has_listed(key):
                         self.queue.add(key)

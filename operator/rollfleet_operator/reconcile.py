@@ -84,7 +84,7 @@ class Reconciler:
         nats: NATS.
         settings: The operator's settings.
         clock: Returns seconds since the epoch.
-        fleet: Gets what the page shows; None: there is no page.
+        fleet: Receives the page's data; None without a page.
 
         ple:
         >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))
@@ -225,12 +225,12 @@ class Reconciler:
         """Read the job's heartbeats into `memory`; return the error of NATS, which does not stop the reconciliation."""
         if job.status is None or not _belongs_on_nats(job, memory, now_s):  # NATS has no data of it
             return None
-        if memory.doubted:  # the job is published first, which shows whether NATS is there
+        if memory.unverified:  # the job is published first, which shows whether NATS is there
             return None
         try:
             memory.heartbeats = await self._nats.heartbeats(job)
         except NatsUnavailable as error:
-            memory.doubted = True  # it may come back without its data
+            memory.unverified = True  # it may come back without its data
             return error
         return None
 
@@ -283,16 +283,16 @@ class Reconciler:
         except TemplateInvalid as error:
             wanted, blocked = keep, error
         retry, again = found.stage is Stage.RETRY, None
-        if found.stage is Stage.LIVE and nats_answers and not memory.doubted:
+        if found.stage is Stage.LIVE and nats_answers and not memory.unverified:
             again = left_early(job, observed, memory.heartbeats)
             again = again if again and now_s - again.created_s >= WORKERS_AGAIN_S else None
         actions = plan(wanted, observed, retry=retry, again=again, ended=found.ended)
         known = memory.provisioned == job.metadata.generation
-        due = (memory.doubted and nats_answers) or not known
+        due = (memory.unverified and nats_answers) or not known
         live = not found.ended or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
         publish = due and not refused and live and _belongs_on_nats(job, memory, now_s)
         if refused and nats_answers and observed.runs:
-            memory.doubted = False  # NATS has what was admitted before
+            memory.unverified = False  # NATS has what was admitted before
         # A worker whose index exceeds the published number fails for good: delete its pod before the job is published.
         publish_last = shrinks(actions, observed)
         away = await self._publish(job, memory) if publish and not publish_last else None
@@ -323,7 +323,7 @@ class Reconciler:
             await self._nats.provision(job)
         except NatsUnavailable as error:
             return error
-        memory.provisioned, memory.doubted = job.metadata.generation, False
+        memory.provisioned, memory.unverified = job.metadata.generation, False
         return None
 
     async def _grow(self, job: CollectorJob, memory: JobMemory, now_s: float, *, stalled: bool) -> NatsFull | None:

@@ -41,7 +41,7 @@ class Settings:
         max_bytes_per_job: The most `delivery.maxBytes` of a job, in bytes; None: no limit.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
-        doubt_s: Seconds between checks of what is neither watched nor listed (Secrets, NATS).
+        doubt_s: Seconds between checks of state that is neither watched nor listed (Secrets, NATS).
         refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
         status_interval_s: The least seconds between writes of a status without changed conditions.
 

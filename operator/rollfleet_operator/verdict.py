@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED, NO_FAILURE
+from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
@@ -129,7 +129,7 @@ def _completion(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -
 
 
 def _is_completed(heartbeats: Heartbeats) -> bool:
-    """Whether the learner has completed the job. That all workers exited with 0 is no proof of it."""
+    """Whether the learner has completed the job. Exit code 0 alone does not prove completion."""
     return heartbeats.control is not None and heartbeats.control.phase is LearnerPhase.COMPLETE
 
 
@@ -148,13 +148,13 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
             cause = crashed(*last).message if last else run.failed.message
             if role is Role.LEARNER:
                 return Verdict(Stage.FAILED, "LearnerFailed", cause)
-            hopeless = _hopeless(heartbeats) or last_crash(
-                pod for pod in pods if pod.crash and pod.crash.code == EXIT_HOPELESS
+            permanent = _permanent(heartbeats) or last_crash(
+                pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT
             )
-            if isinstance(hopeless, str):
-                return Verdict(Stage.FAILED, "WorkerHopeless", hopeless)
-            if hopeless:
-                return Verdict(Stage.FAILED, "WorkerHopeless", crashed(*hopeless).message)
+            if isinstance(permanent, str):
+                return Verdict(Stage.FAILED, "WorkerHopeless", permanent)
+            if permanent:
+                return Verdict(Stage.FAILED, "WorkerHopeless", crashed(*permanent).message)
             allowed = job.spec.failure.max_restarts_per_worker
             return Verdict(Stage.FAILED, "TooManyRestarts", f"after {allowed} restarts {cause}")
     return None
@@ -183,7 +183,7 @@ def _restarts_used_up(job: CollectorJob, observed: Observed, now_s: float) -> Ve
     return None
 
 
-def _hopeless(heartbeats: Heartbeats) -> str:
+def _permanent(heartbeats: Heartbeats) -> str:
     """Return the error of a worker that would fail again on each restart; empty: no worker has one."""
     for index, worker in sorted(heartbeats.workers.items()):
         if worker.fatal and worker.error:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rollfleet_api.exit_codes import EXIT_HOPELESS, EXIT_TERMINATED, NO_FAILURE
+from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
@@ -82,7 +82,7 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
         "parallelism": count,
         "backoffLimitPerIndex": NO_LIMIT,
         "podFailurePolicy": {
-            "rules": [*_ignored(WORKER, NO_FAILURE), _on_exit("FailIndex", WORKER, (EXIT_HOPELESS,))],
+            "rules": [*_ignored(WORKER, NO_FAILURE), _on_exit("FailIndex", WORKER, (EXIT_PERMANENT,))],
         },
     }
     return manifest

@@ -48,7 +48,7 @@ class Checkpoint:
         keep: How many of the newest files stay.
 
     Raises:
-        JobInvalid: `every` or `keep` is no number of at least 1, or a part has no `state_dict`.
+        JobInvalid: `every` or `keep` is not a number of at least 1, or a part has no `state_dict`.
     """
 
     def __init__(

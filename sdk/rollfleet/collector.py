@@ -213,7 +213,7 @@ class Collector(BatchIterator):
             EnvironmentInvalid: An environment cannot be made, or has a space that is not supported.
             PolicyInvalid: A policy cannot be made, or does not fit the environment.
             ClusterError: The cluster refuses the job, its workers do not start, or it cannot be reached.
-            TypeError: There is no such keyword. The message has the one to write.
+            TypeError: A keyword is unknown. The message has the one to write.
         """
 
     def call(
@@ -237,7 +237,7 @@ class Collector(BatchIterator):
             CallFailed: The method raised. The workers go on.
             JobEnded: The job is complete, or the collector was shut down.
             Timeout: A worker did not answer; the message names it.
-            JobInvalid: There is no such worker, or an argument cannot be sent.
+            JobInvalid: The worker is unknown, or an argument cannot be sent.
 
         Example:
             >>> import rollfleet

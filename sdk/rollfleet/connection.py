@@ -101,7 +101,7 @@ def connect(
         JobNotFound: The job did not exist in time.
         PolicyInvalid: `policy` has lazy parameters, which cannot be initialised here.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
-        TypeError: There is no such keyword. The message has the one to write.
+        TypeError: A keyword is unknown. The message has the one to write.
     """
     options: dict[str, Any] = {
         "split_trajs": split_trajs,

@@ -177,7 +177,7 @@ def track(
             `folder/name`.
 
     Raises:
-        JobInvalid: There is no such tracker.
+        JobInvalid: The tracker is unknown.
         RollfleetError: The tracker's package cannot be imported. The message has the command that installs it.
     """
     if not isinstance(to, str) or to not in TRACKERS:

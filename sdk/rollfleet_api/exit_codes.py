@@ -8,7 +8,7 @@ EXIT_COMPLETE: Final = 0
 EXIT_CRASHED: Final = 1
 """The worker failed. It may succeed when it is started again."""
 
-EXIT_HOPELESS: Final = 2
+EXIT_PERMANENT: Final = 2
 """The worker failed and would fail again in the same way: the job is invalid, or weights do not fit the policy."""
 
 EXIT_GONE: Final = 3
@@ -21,4 +21,4 @@ EXIT_TERMINATED: Final = 143
 """SIGTERM ended the process: its pod was deleted."""
 
 NO_FAILURE: Final = (EXIT_GONE, EXIT_REPLACED, EXIT_TERMINATED)
-"""Ends that are no failure of the worker: it is started again, and no restart is counted. In ascending order."""
+"""Exit codes that do not count as failures: the worker is restarted, without counting a restart. In ascending order."""

@@ -104,7 +104,7 @@ class Reply:
 
     @classmethod
     def parse(cls, request: Request, data: bytes) -> Self:
-        """Read a reply. A stored message (`DIRECT.GET`) is no JSON of JetStream's and is kept as it is."""
+        """Read a reply. A stored message (`DIRECT.GET`) is not JetStream's JSON and is kept as it is."""
         answer: Any = None if request.subject.startswith(f"{API}DIRECT.GET.") else json.loads(data)
         error = answer.get("error") if isinstance(answer, dict) else None
         if not isinstance(error, dict):

@@ -27,7 +27,7 @@ _FRACTIONS: Final = frozenset({"learnerWait", "workersWaitLearner", "workersWait
 
 
 class HistoryInvalid(ValueError):
-    """Bytes that are no history, or one of a later format."""
+    """Bytes that are not a history, or have a later format."""
 
 
 class Series:

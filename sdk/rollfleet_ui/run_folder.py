@@ -39,7 +39,7 @@ class RunFolder:
         """Write all but the logs.
 
         Raises:
-            OSError: A file cannot be written; those of before are whole.
+            OSError: A file cannot be written; earlier files are whole.
         """
         (self.path / _LOGS).mkdir(parents=True, exist_ok=True)
         _replace(self.path / _HISTORY, history.to_bytes())
@@ -72,7 +72,7 @@ class RunFolder:
 
         Raises:
             OSError: They cannot be read.
-            RunInvalid: They are no rows.
+            RunInvalid: They are not rows.
         """
         try:
             return _ROWS.validate_json((self.path / _WORKERS).read_bytes(), by_alias=True)
@@ -84,7 +84,7 @@ class RunFolder:
 
         Raises:
             OSError: It cannot be read.
-            RunInvalid: It is no history.
+            RunInvalid: It is not a history.
         """
         try:
             return JobHistory.from_bytes((self.path / _HISTORY).read_bytes())
@@ -95,7 +95,7 @@ class RunFolder:
         """Read the end of a log; `worker` None: the learner's.
 
         Raises:
-            LookupError: There is no such log.
+            LookupError: The log is missing.
         """
         try:
             return self._log(worker, previous).read_text(errors="replace")

@@ -21,7 +21,7 @@ class Viewer(Protocol):
         ...
 
     async def readable(self, namespaces: Set[str]) -> Set[str]:
-        """Return those of the namespaces whose jobs they may read."""
+        """Return the namespaces whose jobs they may read."""
         ...
 
 
@@ -83,7 +83,7 @@ class Source(Protocol):
 
         Raises:
             PermissionError: The viewer may not read it.
-            LookupError: There is no such log.
+            LookupError: The log is missing.
             OSError: It cannot be read now.
         """
         ...

@@ -41,7 +41,7 @@ def _without_empty(value: object) -> object:
 
 
 def _paths(value: object, path: str) -> Iterator[str]:
-    """Yield the paths of all values that are no mappings."""
+    """Yield the paths of all values except mappings."""
     if isinstance(value, dict):
         for name, below in value.items():
             yield from _paths(below, f"{path}.{name}" if path else str(name))

@@ -47,7 +47,7 @@ class StaticFiles:
         """Answer with a file; without its content if the browser has it.
 
         Raises:
-            aiohttp.web.HTTPNotFound: There is no such file.
+            aiohttp.web.HTTPNotFound: The file is missing.
         """
         file = self._files.get(name)
         if file is None:

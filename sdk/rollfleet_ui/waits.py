@@ -9,7 +9,7 @@ from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 WINDOW_S: Final = 60.0
 """The time that the sentence is about."""
 BALANCED: Final = 0.1
-"""A smaller share of the time is no bottleneck."""
+"""A smaller share of the time does not count as a bottleneck."""
 _SENTENCES: Final = (
     "The workers are the bottleneck: the learner waited {} for data.",
     "The learner is the bottleneck: workers waited {} for it.",

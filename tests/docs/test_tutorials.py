@@ -13,12 +13,12 @@ from tests.ports import free_ports
 
 BIN = Path(sys.executable).parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = ("first-environment", "own-policy", "from-cleanrl", "debug-a-worker")
+PAGES = ("tutorials/first-environment", "tutorials/own-policy", "tutorials/from-cleanrl", "troubleshooting")
 
 
 def blocks(repository: Path, page: str) -> list[tuple[str, str]]:
     """Return language and text of each block of a page, in order."""
-    return BLOCK.findall((repository / f"docs/tutorials/{page}.md").read_text())
+    return BLOCK.findall((repository / f"docs/{page}.md").read_text())
 
 
 def shell(command: str, folder: Path) -> "subprocess.Popen[str]":
@@ -65,7 +65,7 @@ def test_the_lines_from_cleanrl_are_those_of_the_example(repository: Path) -> No
     example = (repository / "examples/cleanrl_ppo.py").read_text().splitlines()
     shown = [
         line
-        for language, text in blocks(repository, "from-cleanrl")
+        for language, text in blocks(repository, "tutorials/from-cleanrl")
         if language == "diff"
         for line in text.splitlines()
     ]
@@ -98,7 +98,7 @@ def test_learner_and_workers_meet_at_the_address_of_the_first_machine(
 ) -> None:
     port = str(free_ports(1)[0])
     commands = []
-    for language, text in blocks(repository, "two-machines"):
+    for language, text in blocks(repository, "tutorials/two-machines"):
         if language == "bash":
             commands.append(text.replace("learner.example", "127.0.0.1").replace("4222", port))
         else:

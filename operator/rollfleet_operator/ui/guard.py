@@ -108,7 +108,7 @@ class ReviewedViewer:
         return await self._guard.user(self.token)
 
     async def readable(self, namespaces: Set[str]) -> Set[str]:
-        """Return those of the namespaces whose CollectorJobs the viewer may list."""
+        """Return the namespaces whose CollectorJobs the viewer may list."""
         user, asked = await self.user(), list(namespaces)
         if user is None:
             return set()

@@ -40,7 +40,7 @@ class PodLogs:
 
         Raises:
             PermissionError: The viewer may not read logs of the namespace.
-            LookupError: There is no such pod, or no log of it.
+            LookupError: The pod or its log is missing.
             OSError: The API server does not answer.
         """
         who = "the learner" if worker is None else f"worker {worker}"

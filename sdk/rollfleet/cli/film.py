@@ -12,7 +12,7 @@ from rollfleet.errors import RollfleetError
 DEFAULT_FPS = 30  # of an environment that names none
 
 
-class Film(VectorWrapper):
+class GifRecorder(VectorWrapper):
     """Takes a picture of the first environment after each step, until `save`.
 
     Args:

@@ -23,7 +23,7 @@ from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
 from rollfleet_api.address import THREADS, WORKER, Address
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_HOPELESS, NO_FAILURE
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_PERMANENT, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EXIT_SUCCESS = 0
 
 # How a line begins, of a worker or of the stand-in for a learner, with an error that a restart would repeat.
-HOPELESS = ("CRITICAL rollfleet.cli.worker_program: ", "CRITICAL rollfleet.cli.default_learner: ")
+PERMANENT = ("CRITICAL rollfleet.cli.worker_program: ", "CRITICAL rollfleet.cli.default_learner: ")
 
 STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
@@ -118,7 +118,7 @@ class _Children:
     def __init__(self, local: LocalRun, server: NatsServer | None) -> None:
         self._local, self._server = local, server
         self._alive: set[Child] = set()
-        self._hopeless: str | None = None  # the process that has reported an error that a restart would repeat
+        self._permanent: str | None = None  # the process that has reported an error that a restart would repeat
 
     async def run(self) -> int:
         job = self._local.job
@@ -135,7 +135,7 @@ class _Children:
             if learner.done() and not learner.result():
                 await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
                 return EXIT_SUCCESS
-            if self._hopeless:  # a worker's last heartbeat may end the learner before its own process has ended
+            if self._permanent:  # a worker's last heartbeat may end the learner before its own process has ended
                 await asyncio.wait({failed}, timeout=STOP_GRACE_S)
             if failed.done():
                 error = failed.result()
@@ -193,7 +193,7 @@ class _Children:
                 self._report_end(name)
                 return
             cause = f"{name} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
-            if code == EXIT_HOPELESS:
+            if code == EXIT_PERMANENT:
                 raise _GaveUp("WorkerHopeless", cause)
             self._report_end(name, cause)
             restarts += code not in NO_FAILURE
@@ -211,10 +211,10 @@ class _Children:
         return child
 
     def _show(self, name: str, line: str) -> None:
-        if self._hopeless is None and name.startswith(("learner", "worker ")) and line.startswith(HOPELESS):
-            self._hopeless = name
+        if self._permanent is None and name.startswith(("learner", "worker ")) and line.startswith(PERMANENT):
+            self._permanent = name
             self._local.display.error(line.partition(": ")[2])
-        elif self._hopeless in (None, name):  # the other processes repeat the error, each in its own words
+        elif self._permanent in (None, name):  # the other processes repeat the error, each in its own words
             self._local.display.output(name, line)
         if self._local.live:
             self._local.live.output(name, line)
@@ -230,7 +230,7 @@ class _Children:
             self._local.live.ended(name, error)
 
     def _fail(self, reason: str, text: str) -> None:
-        if not self._hopeless:
+        if not self._permanent:
             self._local.display.error(text)
         if self._local.live:
             self._local.live.failed(reason, text)

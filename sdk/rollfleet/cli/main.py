@@ -177,10 +177,10 @@ def worker(
         address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
         number = worker_index(os.environ) if index is None else index
     except EnvironmentIncomplete as error:
-        from rollfleet_api.exit_codes import EXIT_HOPELESS
+        from rollfleet_api.exit_codes import EXIT_PERMANENT
 
         typer.echo(str(error), err=True)
-        raise typer.Exit(EXIT_HOPELESS) from None
+        raise typer.Exit(EXIT_PERMANENT) from None
     from rollfleet.cli.worker_program import main
 
     raise typer.Exit(main(address, number, evaluation=evaluation, timeout_s=timeout))

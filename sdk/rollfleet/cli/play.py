@@ -25,7 +25,7 @@ def play(
 ) -> None:
     """Run a trained policy without exploration, and show the return of each episode."""
     from rollfleet.checkpoint import read
-    from rollfleet.cli.film import Film
+    from rollfleet.cli.film import GifRecorder
     from rollfleet.collector import Collector
     from rollfleet.errors import JobInvalid
     from rollfleet_api.documents import read_job
@@ -39,11 +39,11 @@ def play(
         actor = _policy(known, env, path, saved["parts"])
     except JobInvalid as error:
         raise JobInvalid(f"{error}. Name a job that can be played: --job FILE") from error
-    film = Film(env) if gif else None
+    recorder = GifRecorder(env) if gif else None
     collect = known.spec.collect
     returns = []
     with Collector(
-        film or env,
+        recorder or env,
         actor,
         frames_per_batch=1,
         exploration="deterministic",
@@ -58,8 +58,8 @@ def play(
                     break
             returns.append(collector.episode_returns[-1])
             typer.echo(f"episode {number}: return {returns[-1]:.1f}, {collector.episode_lengths[-1]:,} frames")
-            if film and gif and number == 1:
-                film.save(gif)
+            if recorder and gif and number == 1:
+                recorder.save(gif)
                 typer.echo(f"episode 1: {gif}")
     typer.echo(f"mean return {sum(returns) / episodes:.1f}")
 

@@ -78,7 +78,7 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
     while True:
         for seen in jobs.watch(job):
             found, ended = diagnose(seen), seen.held(ConditionType.COMPLETE)
-            # Workers that leave before their learner does are no news.
+            # Ignore workers that exit before the learner.
             if (now := f"{seen.key} is {found}") != state and (ended or found.is_problem or not followed):
                 state = now
                 explain(state)

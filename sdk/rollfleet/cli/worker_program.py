@@ -44,7 +44,7 @@ from rollfleet_api.exit_codes import (
     EXIT_COMPLETE,
     EXIT_CRASHED,
     EXIT_GONE,
-    EXIT_HOPELESS,
+    EXIT_PERMANENT,
     EXIT_REPLACED,
     EXIT_TERMINATED,
 )
@@ -119,7 +119,7 @@ def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: f
                 kind = "evaluation worker" if evaluation else "worker"
                 known = f"{kind}s 0 to {count - 1}" if count else f"no {kind}"
                 log.error("%s %d: job %s has %s", kind, index, job.key, known)
-                return EXIT_HOPELESS
+                return EXIT_PERMANENT
             time.sleep(JOB_CHECK_S)
         return _work(link, job, index, job.spec.evaluation if evaluation else None, termination)
     except WorkerReplaced as error:
@@ -171,7 +171,7 @@ def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec 
         level = logging.CRITICAL if fatal else logging.ERROR
         log.log(level, "%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, failed.error)
         transport.report(failed)
-        return EXIT_HOPELESS if fatal else EXIT_CRASHED
+        return EXIT_PERMANENT if fatal else EXIT_CRASHED
     finally:
         transport.close()
         if worker:

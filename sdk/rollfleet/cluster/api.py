@@ -58,7 +58,7 @@ class ClusterApi:
         namespace: The default namespace. No method uses it by itself.
 
     Raises:
-        ClusterError: There is no kubeconfig, or it cannot be used.
+        ClusterError: The kubeconfig is missing or unusable.
 
     Example:
         >>> api = ClusterApi(namespace="team-a")  # doctest: +SKIP

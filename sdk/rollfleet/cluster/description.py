@@ -20,7 +20,7 @@ _LEARNER_RESTARTS: Final = (
     "follows all others"
 )
 WIDTH: Final = 2000
-"""Columns of text that is no terminal's, so that no line is cut."""
+"""Columns of text for a pipe or file: wide enough to cut no line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ class Jobs:
                 it. None: the ConfigMap is yours.
 
         Raises:
-            JobInvalid: It is no valid job. The message names each mistake.
+            JobInvalid: The job is not valid. The message names each mistake.
         """
         manifest = self._manifest(job)
         if sources is None:
@@ -174,7 +174,7 @@ class Jobs:
 
         Raises:
             JobEnded: The job failed, is complete or was deleted instead.
-            JobInvalid: There is no such condition.
+            JobInvalid: The condition is unknown.
             Timeout: The condition did not hold in time. The message has the job's state and its reason.
         """
         try:

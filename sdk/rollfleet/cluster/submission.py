@@ -21,7 +21,7 @@ from rollfleet_ui.diagnosis import UNSEEN, Diagnosis, diagnose
 log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 20.0
-"""How long a problem that waiting rarely mends may last before the start is given up."""
+"""Grace period for rarely transient problems. After it, the start is given up."""
 
 _RARELY_MENDED: Final = frozenset(
     (
@@ -92,7 +92,7 @@ class Submission:
         While the cluster cannot be reached, it waits, too.
 
         Raises:
-            ClusterError: They are not ready in time, or have a problem that waiting rarely mends.
+            ClusterError: They are not ready in time, or have a rarely transient problem for too long.
             JobEnded: The job failed, or was deleted.
         """
         began_s, problem_s, problem = time.monotonic(), time.monotonic(), ""
@@ -180,7 +180,7 @@ class Submission:
 
 
 def _owners(api: ClusterApi) -> list[dict[str, Any]]:
-    """Return this pod as the owner of the job: it is deleted with the pod. Empty: this is no pod of the namespace."""
+    """Return this pod as the owner of the job: it is deleted with the pod. Empty outside the namespace's pods."""
     if "KUBERNETES_SERVICE_HOST" not in os.environ or not _IN_POD.exists() or _IN_POD.read_text() != api.namespace:
         return []
     try:

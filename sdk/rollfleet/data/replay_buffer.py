@@ -67,7 +67,7 @@ class ReplayBuffer:
         """Write frames, TensorDict `[frames]`, over the oldest.
 
         Raises:
-            JobInvalid: Keys, dtypes or shapes differ from those of the first frames, or it is no TensorDict.
+            JobInvalid: Keys, dtypes or shapes differ from those of the first frames, or it is not a TensorDict.
         """
         self._rows.write(_flat(frames))
 

@@ -106,7 +106,7 @@ def rows_for(buffer: object, batch: "TensorDict") -> "TensorDict":
 
     Raises:
         JobInvalid: The storage has more dimensions than the batch, or the batch has padding, which would be stored, or
-            is no TensorDict.
+            is not a TensorDict.
     """
     if not hasattr(batch, "batch_size"):
         raise JobInvalid(f"`replay_buffer` stores TensorDicts, and `postproc` returned {shown(batch)}")

@@ -50,7 +50,7 @@ class SerialVectorEnv(SyncVectorEnv):
 
         Raises:
             EnvironmentInvalid: An environment returned an observation of another shape than its space's, or with a
-                number that the space's dtype cannot hold, or a reward or a flag that is no number.
+                number that the space's dtype cannot hold, or a reward or a flag that is not a number.
         """
         if not self._plain:
             return self._step_trees(actions)

@@ -60,7 +60,7 @@ class DuplicateFilter:
 class _Incarnation:
     """The sequence numbers of one incarnation that have come, in any order.
 
-    Numbers before the first one are no gap: an earlier learner may have received them. It takes half a kilobyte.
+    Numbers before the first one are not a gap: an earlier learner may have received them. It takes half a kilobyte.
 
     Attributes:
         expected: Number of its batches that NATS has confirmed, by its heartbeats.

@@ -18,7 +18,7 @@ from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Call, Control, LearnerPhase, LearnerStatus, WorkerState
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
-ASK_PEERS_S = 0.02  # between two questions whether a round may be closed
+ASK_PEERS_S = 0.02  # interval of checks whether a round may be closed
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -242,7 +242,7 @@ class Gatherer:
     def _gather_round(self) -> list[Arrival]:
         run_state = self.run_state
         if self._round is None:
-            self._waited_s, self._waiting_since_s = self._waited(), None  # this is no wait for data
+            self._waited_s, self._waiting_since_s = self._waited(), None  # do not count this as a wait for data
             self._wait_for_peers()
             self._waiting_since_s = time.monotonic()
             if self.is_over():

@@ -80,7 +80,7 @@ class BatchIterator(IterableDataset[Any]):
                     raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
                 self._value = self._make()
         value, self._value = self._value, _NOTHING
-        return value  # no call since the value was let go: Ctrl-C is raised in calls only, and would lose it
+        return value  # No calls after this: an interrupt would lose the value.
 
     def _make(self) -> Any:
         return self._next_batch.make()
@@ -151,7 +151,7 @@ class BatchIterator(IterableDataset[Any]):
         Raises:
             WeightMismatch: Names, shapes or dtypes differ from earlier versions. The message names the parameter.
             NoWeights: No weights were passed, here or to the collector.
-            JobInvalid: The arguments contradict each other, or there is no such worker.
+            JobInvalid: The arguments contradict each other, or the worker is unknown.
         """
         with self._calls.acting():
             source = one_source(policy_or_weights, weights=weights, policy=policy)
@@ -287,7 +287,7 @@ class BatchIterator(IterableDataset[Any]):
         """Remove workers during the run. The frames that they have collected still arrive.
 
         Raises:
-            JobInvalid: There is no such worker, or the workers are not this collector's own.
+            JobInvalid: The worker is unknown, or the workers are not this collector's own.
         """
         with self._calls.acting(self._gatherer.phase):
             self._membership.remove(worker_ids)

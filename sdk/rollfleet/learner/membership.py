@@ -23,7 +23,7 @@ class Membership:
         """Return the workers that a user named; None: all.
 
         Raises:
-            JobInvalid: There is no such worker.
+            JobInvalid: The worker is unknown.
         """
         if worker_ids is None:
             return None
@@ -52,7 +52,7 @@ class Membership:
         """Remove these workers.
 
         Raises:
-            JobInvalid: There is no such worker, none would remain, or the workers are not the learner's own.
+            JobInvalid: The worker is unknown, none would remain, or the workers are not the learner's own.
         """
         these = self.these(worker_ids)
         if these is None:

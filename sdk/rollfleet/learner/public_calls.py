@@ -11,7 +11,7 @@ from rollfleet_api.messages import LearnerPhase
 
 
 class PublicCalls:
-    """Encloses a collector's calls, and remembers the errors that they raised: its end raises none of them again.
+    """Encloses a collector's calls, and remembers the errors that they raised: shutdown does not re-raise them.
 
     Args:
         key: The job's name, for messages.

@@ -71,7 +71,7 @@ class ActorCritic(nn.Module):
             activation: The function after each hidden layer, in upper or lower case.
 
         Raises:
-            JobInvalid: `hidden` is no sequence of positive numbers, or there is no such activation.
+            JobInvalid: `hidden` is not a sequence of positive numbers, or the activation is unknown.
             PolicyInvalid: The action space is a Dict, a Tuple, or a Box of integers or with bounds on one side only.
             EnvironmentInvalid: A space is not supported.
         """

@@ -27,7 +27,7 @@ def flattened(
         prefix: The key of the group that `output` is.
 
     Raises:
-        PolicyInvalid: It has a reserved key, or a value that is no tensor.
+        PolicyInvalid: It has a reserved key, or a value that is not a tensor.
     """
     if isinstance(output, Tensor):
         yield ACTION, output

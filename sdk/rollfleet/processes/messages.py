@@ -73,7 +73,7 @@ class MessageReader:
         """Yield the messages that these bytes complete.
 
         Raises:
-            MessageCorrupt: The bytes are no messages.
+            MessageCorrupt: The bytes are not valid messages.
         """
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:

@@ -114,7 +114,7 @@ class Supervisor:
         """Make these workers leave.
 
         Raises:
-            JobInvalid: Some of them are no members.
+            JobInvalid: Some of them are not members.
         """
         if unknown := set(workers) - self.members:
             raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")

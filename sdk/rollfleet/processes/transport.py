@@ -216,7 +216,7 @@ class ProcessesTransport:
         """See `Elastic`.
 
         Raises:
-            JobInvalid: Some of them are no members.
+            JobInvalid: Some of them are not members.
         """
         self._check()
         self._supervisor.remove(workers)

@@ -113,7 +113,7 @@ class WorkerHandle:
         """Yield its new messages, then None if it has closed the connection.
 
         Raises:
-            MessageCorrupt: Its bytes are no messages.
+            MessageCorrupt: Its bytes are not valid messages.
         """
         try:
             data = self.connection.recv(1 << 16)

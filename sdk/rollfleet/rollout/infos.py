@@ -29,7 +29,7 @@ class Infos:
         """Read the shapes from the info of the first reset.
 
         Raises:
-            EnvironmentInvalid: A value is no number and no array of numbers.
+            EnvironmentInvalid: A value is neither a number nor an array of numbers.
         """
         self._env, self._keys = env, tuple(dict.fromkeys(keys))
         self._all: NDArray[np.bool_] = np.ones(env.num_envs, np.bool_)
@@ -48,7 +48,7 @@ class Infos:
             envs: bool [envs], the environments whose values are written; None: all.
 
         Raises:
-            EnvironmentInvalid: A value is no number, or has another shape than before.
+            EnvironmentInvalid: A value is not a number, or its shape has changed.
         """
         envs = self._all if envs is None else envs
         for key, row in zip(self._keys, rows, strict=True):

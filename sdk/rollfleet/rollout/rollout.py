@@ -1,4 +1,4 @@
-"""Environments stepped by a policy, and recorded without a gap or a seam."""
+"""Environments stepped by a policy, and recorded as contiguous fragments."""
 
 from collections.abc import Callable
 from typing import Any

@@ -156,7 +156,7 @@ class FleetCollector(IterableDataset[Any]):
         return batch
 
     def _put(self, batch: TensorDictBase) -> Any:
-        """Return what is yielded of a batch; None: it is in the replay buffer."""
+        """Return the value to yield for a batch; None: it is in the replay buffer."""
         result: Any = split_trajectories(batch, prefix="collector") if self.split_trajs else batch
         if self.postproc is not None:
             result = self.postproc(result)
@@ -317,7 +317,7 @@ class FleetCollector(IterableDataset[Any]):
         """Fill the replay buffer in the background.
 
         Raises:
-            RuntimeError: There is no replay buffer.
+            RuntimeError: The collector has no replay buffer.
         """
         if self.replay_buffer is None:
             raise RuntimeError("Replay buffer must be defined for execution.")

@@ -43,7 +43,7 @@ class Acting:
     Attributes:
         trusted: Whether it is called with a TensorDict, whatever its signature (`trust_policy`).
         compile: Keyword arguments of `torch.compile`; None: it is not compiled.
-        cuda_graph: Keyword arguments of `CudaGraphModule`; None: it is no graph.
+        cuda_graph: Keyword arguments of `CudaGraphModule`; None: no CUDA graph.
     """
 
     trusted: bool = False

@@ -1,4 +1,4 @@
-"""Signatures of TorchRL's collectors: those of the installed version, with `cluster`, `job` and `nats` more."""
+"""Signatures of TorchRL's collectors: those of the installed version, plus `cluster`, `job` and `nats`."""
 
 from inspect import Parameter, Signature, signature
 from typing import Any

@@ -99,7 +99,7 @@ class Elastic(Protocol):
         ...
 
     def remove_workers(self, workers: Collection[int]) -> None:
-        """Make these workers leave: each sends the frames that it has. They are no members from now on."""
+        """Make these workers leave: each sends the frames that it has. They stop being members now."""
         ...
 
 

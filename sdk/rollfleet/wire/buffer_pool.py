@@ -40,7 +40,7 @@ class BufferPool:
             return empty_buffer(nbytes)
         whole = self._whole(nbytes)
         # A view refers to the array that owns its memory, not to the array that it was made from. So this array is made
-        # from a buffer that is no array.
+        # from a buffer that is not an array.
         lent: NDArray[np.uint8] = np.frombuffer(whole.data, np.uint8, nbytes)
         weakref.finalize(lent, self._idle.append, whole).atexit = False
         return lent

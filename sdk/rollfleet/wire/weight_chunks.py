@@ -103,7 +103,7 @@ class WeightAssembler:
         """Add one chunk, in any order. It is copied, not kept.
 
         Raises:
-            MessageCorrupt: It is no chunk of weights, or its fields contradict each other.
+            MessageCorrupt: It is not a chunk of weights, or its fields contradict each other.
         """
         if len(chunk) < _PREFIX.size:
             raise MessageCorrupt(f"a chunk of weights has at least {_PREFIX.size} bytes, this has {len(chunk)}")

@@ -20,7 +20,7 @@ class RemoteCalls:
         policy: Its policy.
 
     Attributes:
-        answer: The answer to the present call; None: there is no call.
+        answer: The answer to the present call; None without a call.
     """
 
     def __init__(self, worker: int, env: VectorEnv, policy: object) -> None:

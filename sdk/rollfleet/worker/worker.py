@@ -260,7 +260,7 @@ class Worker:
         if control.seed is not None and asked:
             self._seed, self._static_seed = control.seed, control.static_seed
             self._seeding = (control.session, control.seeding)
-        if restored:  # else ids count on: a new seed is no new incarnation
+        if restored:  # else ids count on: a new seed does not start an incarnation
             self._origin = control.origin
             self._trajectories = TrajectoryIds(self._index, self._incarnation)
         if asked or restored:

@@ -10,7 +10,7 @@ import pytest
 
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_operator.autoscale import CALM_S, PATIENCE_S, REGRET_S, WINDOW_S, History, decide
+from rollfleet_operator.autoscale import PATIENCE_S, RETRY_LOWER_S, SCALE_DOWN_DELAY_S, WINDOW_S, History, decide
 from rollfleet_operator.nats_port import Heartbeats
 
 Job = Callable[..., CollectorJob]
@@ -178,13 +178,13 @@ def test_hungry_learner_gets_twice_the_workers_every_minute_or_two(world: MakeWo
 def test_workers_are_removed_after_minutes_and_half_at_a_time(world: MakeWorld) -> None:
     fleet = world(workers=32, demand=200.0).run(HOUR_S)
     assert [workers for _, workers in fleet.sizes] == [16, 8, 4, 2, 1]
-    assert all(after - before >= CALM_S for (before, _), (after, _) in pairwise(fleet.sizes))
+    assert all(after - before >= SCALE_DOWN_DELAY_S for (before, _), (after, _) in pairwise(fleet.sizes))
 
 
 def test_short_rest_of_the_learner_removes_no_workers(world: MakeWorld) -> None:
     fleet = world(workers=5, demand=1000.0).run(HOUR_S)
     fleet.demand = 1.0  # it evaluates
-    fleet.run(CALM_S - WINDOW_S)
+    fleet.run(SCALE_DOWN_DELAY_S - WINDOW_S)
     fleet.demand = 1000.0
     fleet.run(HOUR_S)
     assert fleet.sizes == []
@@ -209,7 +209,7 @@ def test_number_beyond_the_bounds_is_corrected_at_once(world: MakeWorld, workers
 def test_autoscale_continues_from_a_number_that_a_user_sets(world: MakeWorld) -> None:
     fleet = world(workers=5, demand=1000.0).run(HOUR_S)
     fleet.resize(20)
-    fleet.run(CALM_S)
+    fleet.run(SCALE_DOWN_DELAY_S)
     assert fleet.workers == 20
     fleet.run(2 * HOUR_S)
     assert fleet.workers == 5
@@ -221,7 +221,7 @@ def test_wrong_removal_is_not_repeated_for_half_an_hour(world: MakeWorld) -> Non
     downs = [at for (_, before), (at, after) in pairwise(fleet.sizes) if after < before]
     assert fleet.wait(5) == 0.0
     assert {workers for _, workers in fleet.sizes} <= {4, 5}
-    assert all(later - earlier > REGRET_S for earlier, later in pairwise(downs))
+    assert all(later - earlier > RETRY_LOWER_S for earlier, later in pairwise(downs))
 
 
 def test_missing_workers_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:

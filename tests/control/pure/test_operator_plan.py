@@ -1,4 +1,4 @@
-"""What is done so that what is there becomes what should be."""
+"""Tests of plan(): actions from desired and observed state."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -12,7 +12,7 @@ class Corridor(gymnasium.Env[np.ndarray, np.int64]):
     LENGTH = 10
 
     def __init__(self) -> None:
-        """Declare what the policy sees, the position in [0, 1], and its actions: 0 is left, 1 is right."""
+        """Declare the observation, the position in [0, 1], and its actions: 0 is left, 1 is right."""
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
         self._cell = 0
