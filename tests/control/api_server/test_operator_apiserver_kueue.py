@@ -33,7 +33,7 @@ def room_for_four(started: Kueue, lab: "Lab", wait_for: WaitFor) -> Iterator[Kue
     started.make_room("4")
     yield started
     lab.clear()
-    wait_for(lambda: not started.workloads(lab.namespace))
+    wait_for(lambda: not started.workloads(lab.namespace), 90)  # the garbage collector looks for new kinds every 30 s
 
 
 def admitted(lab: "Lab", workers: int) -> bool:

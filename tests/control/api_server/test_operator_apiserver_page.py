@@ -192,13 +192,14 @@ def test_only_the_operator_that_leads_serves_the_page(api_server: "ApiServer", o
     nats, ports = NatsInJwtMode(tmp_path), free_ports(2)
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "rollfleet"}}
     own_lab.create(lease)
+    first, second = (Viewer(port, TOKEN) for port in ports)
     programs = []
     try:
         for pod, port in zip(("first", "second"), ports, strict=True):
             settings = {LEASE: f"{own_lab.namespace}/rollfleet", UI_PORT: str(port)}
             programs.append(OperatorProgram(pod, own_lab.namespace, api_server.kubeconfig(), nats, settings))
             wait_for(lambda: programs[-1].answers("/readyz"), 60)
-        first, second = (Viewer(port, TOKEN) for port in ports)
+            wait_for(lambda: listens(first))  # it leads; without the lease it would be ready, too
         own_lab.apply()
         wait_for(lambda: first.keys() == {key(own_lab)})
         with pytest.raises(urllib.error.URLError, match="refused"):
