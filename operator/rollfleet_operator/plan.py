@@ -70,7 +70,7 @@ def plan(
         again: A finished run to delete, so that it is created again.
         ended: Whether the job has ended: no run is created, and finished ones stay for their logs.
 
-        ple:
+    Example:
         >>> plan(desired(job, inputs), Observed())[0].new
         True
     """

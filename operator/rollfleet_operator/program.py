@@ -50,7 +50,7 @@ class Operator:
         connect: Returns the API server's address and credentials.
         open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
 
-        ple:
+    Example:
         >>> operator = Operator(Settings(), login, lambda: NatsInMemory())
         >>> kopf.run(memo=operator, standalone=True, clusterwide=True)
     """

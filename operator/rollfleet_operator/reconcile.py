@@ -86,7 +86,7 @@ class Reconciler:
         clock: Returns seconds since the epoch.
         fleet: Receives the page's data; None without a page.
 
-        ple:
+    Example:
         >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))
         ReconcileResult(next_s=5.0, problem=None)
     """

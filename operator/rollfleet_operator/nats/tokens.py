@@ -48,7 +48,7 @@ class Signer:
         seed: The secret part in NATS's form: `SO...`, `SA...`, `SU...`.
         public: The public part: `O...`, `A...`, `U...`.
 
-        ple:
+    Example:
         >>> Signer.of(Kind.USER, os.urandom(SEED_BYTES)).public[0]
         'U'
     """

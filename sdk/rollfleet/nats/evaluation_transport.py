@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 
 from rollfleet.errors import JobEnded
-from rollfleet.nats.completion import Completion
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import insist
 from rollfleet.nats.presence import JobPresence
@@ -18,7 +17,7 @@ from rollfleet.nats.weights import NatsWeightsInbox
 from rollfleet.nats.worker_transport import HEARTBEAT_S, JOIN_TIMEOUT_S
 from rollfleet.schemes import Layout
 from rollfleet_api.job import EvaluationSpec
-from rollfleet_api.messages import Control, Evaluation, LearnerPhase, WorkerStatus, pack
+from rollfleet_api.messages import Control, Evaluation, WorkerStatus, pack
 
 
 class NatsEvaluationTransport:
@@ -46,7 +45,6 @@ class NatsEvaluationTransport:
         self._control: Control | None = None
         self._inbox: NatsWeightsInbox | None = None
         self._newest: bytes | None = None  # result
-        self._completion = Completion(link, self._set_control, self._read_completion)
         self._job_ended: JobEnded | None = None
         link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         link.on_reconnect(self._catch_up)
@@ -92,7 +90,7 @@ class NatsEvaluationTransport:
         return self._spec.worker_of(version) == self._worker
 
     async def _join(self) -> None:
-        await self._link.listen(self._link.subjects.control, Control, self._completion.hear)
+        await self._link.listen(self._link.subjects.control, Control, self._set_control)
         await insist(self._catch_up)
 
     async def _catch_up(self) -> None:
@@ -100,10 +98,6 @@ class NatsEvaluationTransport:
             self._set_control(control)
         if self._inbox:
             await self._inbox.catch_up()
-
-    async def _read_completion(self) -> bool:
-        await self._catch_up()
-        return self._control is not None and self._control.phase is LearnerPhase.COMPLETE
 
     def _set_control(self, control: Control) -> None:
         if self._control and self._control.is_newer_than(control):

@@ -27,7 +27,7 @@ from nats.js.errors import APIError
 from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
 from rollfleet.nats.credentials import follow_credentials
-from rollfleet.nats.polling import RETRY_WAIT_S, insist
+from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
 from rollfleet.nats.refusals import Refusals
 from rollfleet_api.address import Address
 from rollfleet_api.jetstream import JetStreamCode
@@ -46,7 +46,6 @@ PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders a
 REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
 ACCOUNT_DELETED = "account authentication expired"  # NATS says; the accounts of jobs never expire
-WARN_AFTER_S = 30.0  # of a NATS that stores nothing: its disk may be full, or its cluster without a leader
 _STARTING_UP = (None, 0, JetStreamCode.NOT_AVAILABLE)  # a JetStream that is not ready gives no code, or this one
 
 

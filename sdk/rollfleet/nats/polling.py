@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 RETRY_WAIT_S, LONGEST_RETRY_WAIT_S = 0.2, 2.0
 POLL_EVERY_S = 2.0
-WARN_AFTER_S = 30.0
+WARN_AFTER_S = 30.0  # of a NATS that does not answer, stores nothing, or has no space
 
 
 async def insist(ask: Callable[[], Awaitable[None]]) -> None:

@@ -12,6 +12,7 @@ from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded, JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
+from rollfleet.nats.polling import WARN_AFTER_S
 from rollfleet.wire.batch_chunks import PREFIX_BYTES, Identity, cut
 from rollfleet.wire.chunks import CHUNK_BYTES, piece_count
 from rollfleet.wire.codec import Encoded
@@ -26,7 +27,6 @@ WINDOW_BYTES = 8 << 20
 HEADER_BYTES = 512  # of a message's NATS headers, which count towards the server's limit
 FULL_WAIT_S = 0.25  # wait for a free slot in the queue before sending the whole chunk again
 BEHIND_WAIT_S = 4.0  # the longest such wait while the learner is behind: it reports each free slot
-WARN_AFTER_S = 30.0  # of waiting for space that the learner alone cannot free
 _LEARNER_BEHIND = "maximum messages per subject"  # NATS's description of the one ordinary reason to wait
 _MI = 1 << 20
 

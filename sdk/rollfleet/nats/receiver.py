@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from rollfleet.data.batch import to_batch
 from rollfleet.errors import MessageCorrupt, WireError
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
-from rollfleet.nats.state import read_state
 from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
 from rollfleet.wire.batch_chunks import Assembled, Assembler, Identity, peek
@@ -31,7 +30,6 @@ log = logging.getLogger(__name__)
 
 ACKNOWLEDGE_TIMEOUT_S = 2.0
 ACKNOWLEDGE_FOR_S = 60.0  # after that the batch was delivered again, and is dropped as repeated
-LEASE_READS, LEASE_WAIT_S = 5, 2.0  # for the lease of a worker that has begun: NATS may have lost it for a moment
 KEEP_EVERY_S = 10.0  # well within the consumer's ack wait
 READY_ASYNC = 2  # decoded batches that may wait for the learner; in sync mode all of a round may
 IDLE_BUFFERS, IDLE_BUFFER_BYTES = 4, 64 << 20  # memory to reuse: fresh pages cost more than a copy
@@ -49,7 +47,7 @@ class BatchReceiver:
 
     Attributes:
         corrupt: Number of messages dropped: batches that could not be read, or that a replaced worker sent after its
-            successor had begun, and false beginnings.
+            successor had begun.
 
     Example:
         >>> receiver = BatchReceiver(link, job=job, device=None, no_cuda_sync=False, on_received=wake)  # doctest: +SKIP
@@ -77,7 +75,6 @@ class BatchReceiver:
         self._epoch = 0  # counts the consumers: deliveries by an earlier one acknowledge nothing
         self._complete: set[Identity] = set()
         self._taken: defaultdict[int, dict[Identity, None]] = defaultdict(dict)  # the most recent of each worker
-        self._beginning: dict[str, list[Msg]] = {}  # worker -> messages behind a beginning that is being checked
         self._begun: dict[int, Lease] = {}  # worker -> the lease of the newest incarnation that has begun
         self._waiting = 0  # complete batches that were not received yet
         self._counting = threading.Lock()
@@ -152,9 +149,6 @@ class BatchReceiver:
 
     def add(self, message: Msg) -> None:
         """Add one message of the work queue."""
-        if self._beginning and (behind := self._beginning.get(message.subject.split(".")[-2])) is not None:
-            behind.append(message)  # in the order of the queue
-            return
         try:
             if message.subject.endswith(BEGAN):
                 self._begin_incarnation(message)
@@ -207,49 +201,17 @@ class BatchReceiver:
         name, lease = message.subject.split(".")[-2], unpack(Lease, message.data)
         if len(name) > 5 or not name.isdecimal() or int(name) >= MAX_WORKERS:
             raise MessageCorrupt(f"sent by worker {name[:20]!r}: a job has at most {MAX_WORKERS:,} workers")
-        behind = self._beginning[name] = list[Msg]()
-        self._link.begin(self._check_beginning(name, behind, lease, message.reply))
-
-    async def _check_beginning(self, name: str, behind: list[Msg], lease: Lease, reply: str) -> None:
-        def add_those_behind() -> None:
-            if self._beginning.get(name) is behind:
-                del self._beginning[name]
-            waiting, behind[:] = behind[:], []
-            for message in waiting:
-                self.add(message)
-
-        try:
-            await self._end_incarnations(int(name), lease, reply, add_those_behind)
-        finally:
-            add_those_behind()
-
-    async def _end_incarnations(
-        self, worker: int, lease: Lease, reply: str, add_those_behind: Callable[[], None]
-    ) -> None:
-        """Give them up, if this incarnation has the lease. Else any worker could end the batches of another one."""
-        subject = self._link.subjects.lease(worker)
-        for attempt in range(LEASE_READS):
-            try:
-                holder = await read_state(self._link, subject, Lease)
-            except (NatsError, TimeoutError, OSError) as error:
-                log.debug("%s: %r; the message comes again", subject, error)
-                return
-            if holder and (holder == lease or is_later(holder.incarnation, lease.incarnation)):
-                break
-            add_those_behind()  # a false beginning holds no other worker up
-            await asyncio.sleep(LEASE_WAIT_S if attempt < LEASE_READS - 1 else 0.0)
-        else:
-            self._count_corrupt(f"worker {worker} has not begun incarnation {lease.incarnation}: it has no such lease")
-            await self._link.publish(reply, b"+TERM")
-            return
+        worker = int(name)
         before = self._begun.get(worker)
-        if before != lease and (before is None or not is_later(before.incarnation, lease.incarnation)):
+        if before is None or not is_later(before.incarnation, lease.incarnation):
             self._begun[worker] = lease
             self._assembler.give_up(worker, but_incarnation=lease.incarnation)
-        add_those_behind()
-        for identity in self._assembler.take_given_up():
+        self._link.begin(self._acknowledge_given_up(self._assembler.take_given_up(), message.reply))
+
+    async def _acknowledge_given_up(self, given_up: Iterable[Identity], beginning: str) -> None:
+        for identity in given_up:
             await self._acknowledge_batch(identity)
-        await self._acknowledge([reply])  # last: a learner that takes over in between must begin with it
+        await self._acknowledge([beginning])  # last: a learner that takes over in between must begin with it
 
     async def keep(self) -> None:
         """Report to NATS periodically that waiting messages are in progress: it does not deliver them again."""

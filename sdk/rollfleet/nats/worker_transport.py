@@ -14,7 +14,6 @@ from nats.aio.msg import Msg
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
-from rollfleet.nats.completion import Completion
 from rollfleet.nats.lease import WorkerLease
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
@@ -61,7 +60,6 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._ended = asyncio.Event()
         self._presence = JobPresence(link)
-        self._completion = Completion(link, self._set_control, self._read_completion)
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
         self.incarnation = self._lease.incarnation
         if self.incarnation:
@@ -131,7 +129,7 @@ class NatsWorkerTransport:
     async def _join(self) -> WorkerLease:
         link, subjects = self._link, self._subjects
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
-        await link.listen(subjects.control, Control, self._completion.hear)
+        await link.listen(subjects.control, Control, self._set_control)
         await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
         leases: list[WorkerLease] = []
 
@@ -168,10 +166,6 @@ class NatsWorkerTransport:
         if control := await read_state(self._link, self._subjects.control, Control):
             self._set_control(control)
         return job is not None
-
-    async def _read_completion(self) -> bool:
-        await self._catch_up()
-        return self._publisher.complete
 
     def _set_control(self, control: Control) -> None:
         if self._control and self._control.is_newer_than(control):

@@ -13,15 +13,12 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js.errors import APIError
-from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.errors import ConnectionFailed, RollfleetError
-from rollfleet.nats.evaluation_transport import NatsEvaluationTransport
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
-from rollfleet.nats.worker_transport import NatsWorkerTransport
-from rollfleet_api.job import CollectorJob, EvaluationSpec
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
 from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.ranks import Rank
@@ -233,36 +230,6 @@ async def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(site: "Sit
         state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
         written = {subjects.spec, subjects.control, subjects.lease(0), subjects.worker(0)}
         assert set(state.state.subjects or {}) == written
-
-
-@pytest.mark.parametrize("role", [Role.WORKER, Role.EVALUATION])
-async def test_a_worker_does_not_complete_the_job_for_others(site: "Site", role: Role) -> None:
-    """It can send live messages in the learner's name, and Kubernetes never starts a worker again that left so."""
-    job = site.job(workers=2)
-    subjects, address = subjects_of(job), site.address(job, role)
-    await site.nats.provision(job)
-
-    def join() -> NatsWorkerTransport | NatsEvaluationTransport:
-        link = Link(address, role=role)
-        return (
-            NatsWorkerTransport(link, 1)
-            if role is Role.WORKER
-            else NatsEvaluationTransport(link, 0, EvaluationSpec(every=1))
-        )
-
-    other = await asyncio.to_thread(join)
-    try:
-        async with site.guest(job, Role.WORKER) as worker, site.guest(job, Role.LEARNER) as learner:
-            heard = await worker.client.subscribe(subjects.control)
-            await worker.client.jetstream().publish(subjects.worker(0), FORGED)
-            await worker.client.publish(direct_get(job, subjects.worker(0)), b"", reply=subjects.control)
-            assert (await heard.next_msg(5)).data == FORGED
-            await asyncio.sleep(QUIET_S)
-            assert other.control is None
-            await learner.client.jetstream().publish(subjects.control, FORGED)
-            await asyncio.to_thread(lambda: wait_until(lambda: other.control is not None, 10))
-    finally:
-        await asyncio.to_thread(other.close)
 
 
 async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: "Site") -> None:

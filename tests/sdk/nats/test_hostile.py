@@ -3,14 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from tests.job_server import Connect, Server, StartWorker, WorkerThread
 from tests.sdk.collector.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
-from rollfleet.nats import receiver
 from rollfleet.nats.streams import LEASE_BYTES, own
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -126,21 +124,6 @@ def test_a_restored_run_of_many_incarnations_starts_its_workers(server: Server) 
     worker.join()
     assert worker.error is None
     learner.close()
-
-
-def test_a_false_beginning_ends_no_other_worker(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(receiver, "LEASE_WAIT_S", 0.01)
-    server.provision(**ASYNC)
-    link, collector = server.link(Role.WORKER), connect()
-    worker = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    began = pack(Lease(incarnation=7, host="another", pid=1))
-    link.call(link.store(link.subjects.began(0), began), timeout_s=5)
-    wait_until(lambda: server.queued() == 0)
-    worker.send(fragment(7.0), META).stored.result(10)
-    assert values(collector, 1) == [7.0]
-    assert collector.stats().corrupt == 1
 
 
 def test_batches_of_a_replaced_worker_are_counted(server: Server, connect: Connect) -> None:

@@ -1,6 +1,5 @@
 """NATS returns with an older state, as after a power loss: it confirms messages before it writes them to its disk."""
 
-import asyncio
 import os
 import shutil
 import signal
@@ -20,7 +19,6 @@ from tests.waiting import wait_until
 from rollfleet import Collector
 from rollfleet.errors import LearnerReplaced
 from rollfleet.learner import gathering
-from rollfleet.nats import receiver as receiver_module
 from rollfleet.nats.state import read_state
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import Control, Manifest, WorkerState, WorkerStatus
@@ -242,13 +240,8 @@ def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_a
 
 
 def test_batches_right_behind_a_beginning_are_not_taken_for_those_of_an_earlier_process(
-    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    server: Server, connect: Connect
 ) -> None:
-    async def read_slowly(*arguments: Any) -> Any:
-        await asyncio.sleep(0.3)
-        return await read_state(*arguments)
-
-    monkeypatch.setattr(receiver_module, "read_state", read_slowly)
     collector = acknowledging_lost_batches(server, connect)
     sent(NatsWorkerTransport(server.link(Role.WORKER), 0), 10, 11, 12)
     assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
