@@ -1,6 +1,6 @@
 """The operator's view of NATS: a seam, so that all other modules run without a server.
 
-`rollfleet_operator.nats` implements it for a real server, `nats_in_memory` for tests.
+`rollfleet_operator.nats` implements it for a real server.
 """
 
 from collections.abc import Mapping

@@ -51,7 +51,7 @@ class Operator:
         open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
 
     Example:
-        >>> operator = Operator(Settings(), login, lambda: NatsInMemory())
+        >>> operator = Operator(Settings(), login, lambda: nats)
         >>> kopf.run(memo=operator, standalone=True, clusterwide=True)
     """
 

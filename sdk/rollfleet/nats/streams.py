@@ -49,6 +49,7 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
     for subject in (link.subjects.control, link.subjects.learner):
         await link.client.subscribe(subject, cb=keep)
     await link.client.subscribe(link.subjects.leases, cb=partial(keep, most_bytes=LEASE_BYTES))
+    await link.flush()  # from now on, no message is missed
     link.on_reconnect(lambda: provision(link, job, kept=kept))
     return kept
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
-from rollfleet_operator.nats_in_memory import NatsInMemory
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import kopf
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
@@ -18,7 +19,6 @@ from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerS
 from rollfleet_operator.clock import format_time
 from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
-from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.program import Operator
 from rollfleet_operator.settings import Settings

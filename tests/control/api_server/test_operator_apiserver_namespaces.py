@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
 from tests.control.kubernetes import OTHER, OTHER_TOKEN
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import KIND
 from rollfleet_operator import handlers
-from rollfleet_operator.nats_in_memory import NatsInMemory
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer

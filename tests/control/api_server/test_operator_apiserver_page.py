@@ -12,6 +12,7 @@ from tests.control.api_server.lab import Lab, RunningOperator, WaitFor
 from tests.control.api_server.operator_program import OperatorProgram
 from tests.control.api_server.viewer import Viewer, account_token, user_of, viewer_of
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, wait_for
+from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.ports import free_ports
 from tests.sdk.cluster.log_server import serving
@@ -19,7 +20,6 @@ from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import LearnerPhase
-from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.settings import LEASE, UI_PORT
 from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import kopf
 import pytest
+from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import NOW_S, Scene
 
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
@@ -13,7 +14,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.clock import format_time
-from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import status

@@ -5,12 +5,12 @@ from typing import Any
 
 import kopf
 import pytest
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.reconcile import Reconciler
 from rollfleet_operator.settings import Settings

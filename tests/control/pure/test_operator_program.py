@@ -9,6 +9,7 @@ from typing import Any
 import kopf
 import pytest
 from aiohttp import web
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_operator.api import Api
@@ -16,7 +17,6 @@ from rollfleet_operator.cache import Cache
 from rollfleet_operator.kinds import KINDS, WATCHED
 from rollfleet_operator.leadership import Leadership
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.program import CANARY, Operator
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.nats_in_memory import NatsInMemory
 from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
 
 if TYPE_CHECKING:

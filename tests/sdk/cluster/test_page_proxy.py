@@ -18,6 +18,7 @@ import yaml
 from tests.control.api_server.lab import RunningOperator, quick
 from tests.control.api_server.viewer import account_token
 from tests.control.chart.helm import ABSENT, Helm, find
+from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.ports import free_ports
 from tests.sdk.cluster.forwarding_node import ForwardingNode
 from tests.sdk.cluster.namespace import Namespace
@@ -29,7 +30,6 @@ from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.page_proxy import OperatorPort, bearer
 from rollfleet.errors import ClusterError
 from rollfleet_api.kubernetes_names import OPERATORS
-from rollfleet_operator.nats_in_memory import NatsInMemory
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
