@@ -184,12 +184,13 @@ def _module_problem(module: str) -> str:
 def importing_from(folder: Path) -> Iterator[None]:
     """Make modules beside the file and in the current folder importable, and unload them afterwards.
 
-    Two examples may both have an `envs.py`: each job must be checked with its own.
+    Installed modules come first: a file beside a job cannot take the place of one. Two examples may both have an
+    `envs.py`: each job must be checked with its own.
     """
     before = list(sys.path)
     folders = [str(folder), os.getcwd()]
     known = set(sys.modules)
-    sys.path[:0] = folders
+    sys.path += folders
     importlib.invalidate_caches()
     try:
         yield

@@ -11,6 +11,7 @@ from rollfleet.arguments import shown, true_or_false, whole_number
 from rollfleet.data.batch import Key, nested
 from rollfleet.data.columns import Columns
 from rollfleet.data.ring import Ring
+from rollfleet.data.splitting import frames_of
 from rollfleet.errors import JobInvalid
 from rollfleet.system.devices import Device, device_of
 
@@ -64,12 +65,12 @@ class ReplayBuffer:
         return self._rows.held
 
     def extend(self, frames: "TensorDict") -> None:
-        """Write frames, TensorDict `[frames]`, over the oldest.
+        """Write frames, TensorDict `[frames]` or a batch `[..., T]`, over the oldest. Padding is left out.
 
         Raises:
             JobInvalid: Keys, dtypes or shapes differ from those of the first frames, or it is not a TensorDict.
         """
-        self._rows.write(_flat(frames))
+        self._rows.write(_flat(frames_of(frames) if getattr(frames, "batch_dims", 1) > 1 else frames))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> "TensorDict":
         """Draw frames uniformly, with replacement: TensorDict `[count]` with new memory.

@@ -34,6 +34,17 @@ def test_the_newest_frames_stay(shared: bool) -> None:
     assert held(buffer) == {13, 14, 15, 16}
 
 
+def test_a_batch_is_stored_frame_by_frame_without_its_padding() -> None:
+    buffer = ReplayBuffer(20)
+    buffer.extend(frames(*range(6)).reshape(2, 3))
+    assert (len(buffer), held(buffer)) == (6, set(range(6)))
+    assert buffer.sample(4).batch_size == (4,)
+    padded = frames(*range(6, 12)).reshape(2, 3)
+    padded["collector", "mask"] = torch.tensor([[True, True, False], [True, False, False]])
+    buffer.extend(padded)
+    assert held(buffer) == {0, 1, 2, 3, 4, 5, 6, 7, 9}
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
