@@ -48,7 +48,7 @@ def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
         for again in range(2):  # the second one lists them all at its start
             program = OperatorProgram("one", lab.namespace, api_server.kubeconfig(), nats, {})
             try:
-                wait_for(lambda program=program: program.answers("/readyz"))
+                wait_for(lambda program=program: program.answers("/readyz"), 90)
                 for index in range(0 if again else 16):
                     lab.apply(f"large-{index}", template=EMPTY)
                 wait_for(lambda: all(_is_refused(lab, index) for index in range(16)))

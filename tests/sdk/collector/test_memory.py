@@ -19,6 +19,7 @@ KEPT_BYTES_PER_BATCH = 100.0  # a forgotten future alone takes some 200
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
 def test_learner_and_workers_keep_no_memory_of_past_batches(
     mode: str,
