@@ -98,10 +98,10 @@ class Follower(Gatherer):
             return False
         return control.session != self._completed_session
 
-    def hand_over(self, arrivals: list[Arrival]) -> None:
-        """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
+    def hand_over(self, *, stored: bool) -> None:
+        """Count what was gathered as the learner's, and acknowledge it unless the learner does so itself."""
         self._received = self._gathered
-        super().hand_over(arrivals)
+        super().hand_over(stored=stored)
 
     def direct(self) -> None:
         """Do nothing: rank 0 directs the workers."""

@@ -12,7 +12,7 @@ from rollfleet.learner.rounds import Round, RoundShape
 from rollfleet.learner.run_state import RunState
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
-from rollfleet.system.interrupts import interruptible
+from rollfleet.system.interrupts import interruptible, uninterrupted
 from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Call, Control, LearnerPhase, LearnerStatus, WorkerState
@@ -29,8 +29,8 @@ class Gatherer:
     Rank 0 gathers the fragments of its own workers, and directs all workers. It closes a round once every present rank
     has enough fragments of it, and opens the next one once every present rank has received the last.
 
-    After an exception, `gather` continues: it keeps the open round, the fragments that have come, and a gathered batch
-    until `hand_over`.
+    After an exception, `drop` drops the open round, or the batch that was gathered and not yielded, and counts it. The
+    next one has new episodes.
 
     Args:
         transport: The learner's side of a transport.
@@ -44,6 +44,8 @@ class Gatherer:
         phase: The phase that workers are in.
         admission: Which arrivals reach the learner.
         shape: The shape of the batch gathered last; None: that of its arrivals.
+        under_way: Arrivals that were gathered and not yielded.
+        interrupted: Batches dropped because an exception ended their iteration.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Gatherer:
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._steps, self._opened = 0, False  # T of the open round; whether this session has opened one
         self._round: Round | None = None  # the open one
-        self._ready: list[Arrival] = []  # and not handed over
+        self._handed_over = False  # whether `under_way` was
+        self.under_way: list[Arrival] = []
+        self.interrupted = 0
         self.shape: RoundShape | None = None
         self.run_state = RunState(round=transport.resumed.round)
         self.phase = LearnerPhase.RUN
@@ -81,14 +85,13 @@ class Gatherer:
         Raises:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
         """
-        if not self._ready:
-            self._check_unacknowledged()
-            self._waiting_since_s = time.monotonic()
-            try:
-                self._ready = self._gather_round() if self._sync else self._gather_one()
-            finally:
-                self._waited_s, self._waiting_since_s = self._waited(), None
-        return self._ready
+        self._check_unacknowledged()
+        self._waiting_since_s = time.monotonic()
+        try:
+            self.under_way, self._handed_over = self._gather_round() if self._sync else self._gather_one(), False
+        finally:
+            self._waited_s, self._waiting_since_s = self._waited(), None
+        return self.under_way
 
     def end_round(self) -> None:
         """In mode Sync, wait until every rank has received the last round of this session."""
@@ -99,15 +102,37 @@ class Gatherer:
         """Whether no batch is to come: the learner, with all its ranks, has `totalFrames`, or has completed the job."""
         return self.phase is LearnerPhase.COMPLETE or 0 < self.job.spec.collect.total_frames <= self._all_frames()
 
-    def hand_over(self, arrivals: list[Arrival]) -> None:
-        """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
-        self._ready = []
+    def hand_over(self, *, stored: bool) -> None:
+        """Count what was gathered as the learner's, and acknowledge it unless the learner does so itself.
+
+        Args:
+            stored: Whether it is in the replay buffer already, and cannot be lost any more.
+        """
+        arrivals = self.under_way
         self._unacknowledged += arrivals
         self._tally.add(arrivals, newest=self._weights.version)
+        self._handed_over = True
+        if stored:
+            self.under_way = []
         if not self._manual:
             self.acknowledge()
         self.direct_async()
         self._report()
+
+    def drop(self) -> None:
+        """Drop and count what an exception has interrupted. Environments begin new episodes."""
+        with uninterrupted():
+            round_, arrivals = self._round, self.under_way
+            self._round, self.under_way = None, []
+            if self._handed_over:
+                self._tally.take_back(arrivals)
+                self._unacknowledged = [each for each in self._unacknowledged if each not in arrivals]
+            if round_ is not None:
+                arrivals = [*arrivals, *round_.fragments.values()]
+            self.interrupted += len(arrivals)
+            self.run_state.interrupts += round_ is not None or len(arrivals) > 0
+            for arrival in arrivals:
+                self._transport.take(arrival)
 
     def acknowledge(self) -> None:
         """Acknowledge all that was handed over."""
@@ -130,6 +155,7 @@ class Gatherer:
             seed=run_state.seed,
             static_seed=run_state.static_seed,
             seeding=run_state.seeding,
+            interrupts=run_state.interrupts,
             origin=run_state.origin,
             resumed=self._transport.resumed.version,
             steps=self._steps,
@@ -226,6 +252,7 @@ class Gatherer:
             repeated=self.admission.repeated,
             missed=self.admission.missed,
             stale=self.admission.stale,
+            interrupted=self.interrupted,
             corrupt=self._transport.corrupt(),
             waited_s=self._waited(),
             waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
@@ -336,8 +363,7 @@ class Gatherer:
             )
 
     def _gather_one(self) -> list[Arrival]:
-        if self._control is None:
-            self.direct()
+        self.direct()
         while (arrival := self._next()) is None:
             if self.is_over():  # other ranks have the rest, or a worker died after it had written the last frames
                 return []
@@ -373,7 +399,7 @@ class Gatherer:
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""
-        return self.admission.dropped + self.admission.missed + self._transport.corrupt()
+        return self.admission.dropped + self.admission.missed + self.interrupted + self._transport.corrupt()
 
     def _waited(self) -> float:
         since_s = self._waiting_since_s

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from torch.utils.data import IterableDataset
 
@@ -27,8 +27,6 @@ from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import LearnerPhase
 
 SHUTDOWN_S = 3.0  # for a step, and for the batch on its way into a replay buffer
-
-_NOTHING: Final = object()
 
 
 class BatchIterator(IterableDataset[Any]):
@@ -56,7 +54,6 @@ class BatchIterator(IterableDataset[Any]):
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
-        self._value: Any = _NOTHING  # made and not yielded, because of Ctrl-C
 
     # --- iteration ---
 
@@ -74,13 +71,16 @@ class BatchIterator(IterableDataset[Any]):
             JobEnded: The collector was shut down.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
-        if self._calls.ended or self._value is _NOTHING:
+        try:
             with self._calls.acting():
                 if self._calls.fill is not None:
                     raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
-                self._value = self._make()
-        value, self._value = self._value, _NOTHING
-        return value  # No calls after this: an interrupt would lose the value.
+                value = self._make()
+        except BaseException:
+            self._gatherer.drop()
+            raise
+        self._gatherer.under_way = []
+        return value  # No calls after `acting`: Ctrl-C would lose the value uncounted.
 
     def _make(self) -> Any:
         return self._next_batch.make()

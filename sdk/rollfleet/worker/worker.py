@@ -73,6 +73,7 @@ class Worker:
             policy = workload.make_policy(index, env.single_observation_space, env.single_action_space)
             self._num_envs = env.num_envs
             self._seeding = (0, 0)  # session and number of the last `set_seed`
+            self._interrupts = (0, 0)  # session and number of the last interrupted batch
             self._trajectories = TrajectoryIds(index, self._incarnation)
             self._rollout = make_rollout(
                 env,
@@ -197,10 +198,6 @@ class Worker:
         """Report that this worker waits for the learner, and its counters."""
         self._report(WorkerState.WAITING_FOR_LEARNER)
 
-    def start_over(self) -> None:
-        """Begin new episodes in the next batch: the last one, or a part of it, is lost."""
-        self._rollout.start_over()
-
     def leave(self) -> None:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
         self._leaving.set()
@@ -254,7 +251,11 @@ class Worker:
                 receive(self.policy, version)
 
     def _apply_seeds(self, control: Control) -> None:
-        """Restart the environments if the learner has set a seed, or has restored a run."""
+        """Restart the environments if the learner has lost a batch, set a seed, or restored a run."""
+        interrupts = (control.session, control.interrupts)
+        if control.interrupts and interrupts != self._interrupts:
+            self._interrupts = interrupts
+            self._rollout.start_over()
         asked = control.seed is not None and (control.session, control.seeding) != self._seeding
         restored = control.origin > self._origin
         if control.seed is not None and asked:
