@@ -33,6 +33,7 @@ class WorkerArguments:
         connection: Socket to the learner.
         control_block: SharedMemory of the learner's instructions.
         batches: SharedMemory of batches.
+        crash: SharedMemory that gets the stack if a signal such as SIGSEGV ends the process.
         weights: SharedMemory of weights.
         pickled_workload: SharedMemory of the workload; -1: `run` gets the workload itself.
         ring: SharedMemory of the learner's replay buffer, into which the worker writes; -1: batches go to the learner.
@@ -50,6 +51,7 @@ class WorkerArguments:
     connection: int
     control_block: int
     batches: int
+    crash: int
     weights: int
     pickled_workload: int
     ring: int = -1
@@ -58,8 +60,8 @@ class WorkerArguments:
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process inherits."""
-        shared = (self.control_block, self.batches, self.weights, self.pickled_workload, self.ring, self.ring_locks)
-        return [descriptor for descriptor in (self.connection, *shared) if descriptor >= 0]
+        given = (self.connection, self.control_block, self.batches, self.crash, self.weights, self.pickled_workload)
+        return [descriptor for descriptor in (*given, self.ring, self.ring_locks) if descriptor >= 0]
 
 
 def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
@@ -74,7 +76,7 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
     if arguments.parent:
         die_with(arguments.parent)
         os.register_at_fork(after_in_child=_die_with_parent)
-    faulthandler.enable()
+    faulthandler.enable(arguments.crash)
     if arguments.quiet:
         silence_warnings()
     connection = socket.socket(fileno=arguments.connection)
