@@ -44,16 +44,20 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         True
     """
     inbox = f"{inbox_prefix(subjects, role)}.>"
-    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}.>"
+    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}"
+    # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
+    # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
+    read = [f"{direct_get}.{subject}" for subject in (subjects.spec, subjects.control, subjects.weights)]
     if role is Role.WORKER:
         return Permissions(
             publish=[
                 *subjects.batch_subjects,
                 subjects.leases,
                 subjects.workers,
-                direct_get,
+                *read,
+                f"{direct_get}.{subjects.weights_for_some}",
+                subjects.state_get,
                 subjects.state_info,
-                subjects.exists,
             ],
             subscribe=[
                 inbox,
@@ -66,7 +70,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         )
     if role is Role.EVALUATION:
         return Permissions(
-            publish=[subjects.evaluations, direct_get, subjects.state_info, subjects.exists],
+            publish=[subjects.evaluations, *read, subjects.state_info],
             subscribe=[inbox, subjects.spec, subjects.control, subjects.weights],
         )
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
@@ -77,7 +81,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             subjects.weights_for_some,
             subjects.learner,
             f"{subjects.prefix}.taken.*",
-            direct_get,
+            f"{direct_get}.>",
             subjects.state_info,
             subjects.ranks,
             f"$JS.API.CONSUMER.CREATE.{queue}.*",
