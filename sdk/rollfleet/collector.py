@@ -36,8 +36,8 @@ class Collector(BatchIterator):
     Leaving the `with` block completes the job: its workers leave. Over NATS, an error that leaves the block does not
     complete the job: the workers wait, and the next learner continues. Use a collector from one thread.
 
-    After an exception in an iteration, such as Ctrl-C or an error of `postproc`, the round or batch under way is dropped
-    and counted (`Stats.interrupted`), and environments begin new episodes. Ctrl-C is raised in waits and in
+    After an exception in an iteration, such as Ctrl-C or an error of `postproc`, the round or batch under way is
+    dropped and counted (`Stats.interrupted`), and environments begin new episodes. Ctrl-C is raised in waits and in
     environments' steps, else at the end of a call.
 
     Example:
