@@ -341,7 +341,6 @@ class RankStatus:
         life: Unique id of the process.
         session: Session of rank 0 whose control it follows; 0: it has received none.
         round: The last round of that session that its loop got, or that was given up; 0: none.
-        enough: The last round of that session for which this rank needs no more fragments; 0: none.
         frames: Frames returned to its loop.
         batches: Batches returned to its loop.
         dropped: Batches dropped, for any reason.
@@ -354,7 +353,6 @@ class RankStatus:
     life: str
     session: Count = 0
     round: Count = 0
-    enough: Count = 0
     frames: Count = 0
     batches: Count = 0
     dropped: Count = 0

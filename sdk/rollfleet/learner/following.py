@@ -9,9 +9,8 @@ from typing import Any
 from rollfleet.errors import JobEnded
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
-from rollfleet.learner.gathering import CHECK_WORKERS_S, Gatherer
+from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.options import MANUAL, LearnerOptions
-from rollfleet.learner.rounds import RoundShape
 from rollfleet.learner.tally import Tally
 from rollfleet.schemes import scheme_of
 from rollfleet.transports.learner_side import Arrival, Peers, Transport
@@ -80,7 +79,7 @@ class Follower(Gatherer):
         self.admission = Admission(max_lag=0, session=0, sync=False)  # this class orders the rounds itself
         self._bound_lag()
         self._queues: dict[int, deque[Arrival]] = {}  # worker -> its fragments, at most one of each round
-        self._gathered = self._received = self._enough_of = (0, 0)
+        self._gathered = self._received = (0, 0)
         control = self._leader.leader_control()
         self._completed_session = control.session if control and control.phase is LearnerPhase.COMPLETE else None
         self._alone_since_s: float | None = time.monotonic()
@@ -135,41 +134,17 @@ class Follower(Gatherer):
             log.warning("%s of %s waits for rank 0, which has not connected", self._rank, self._job.key)
 
     def _gather_round(self) -> list[Arrival]:
-        silent = False
         while True:
             self._drop_earlier_sessions()
             heads = {worker: _round_of(queue[0]) for worker, queue in self._queues.items() if queue}
-            missing = self._members() - heads.keys()
-            self._report_enough(list(heads.values()))
-            if heads and silent and self._is_closed(min(heads.values())):
-                missing -= self._idle(missing)
-            if heads and not missing:
+            if heads and self._members() <= heads.keys():
                 break
             if self.is_over():
                 return []
             if arrival := self._next():
                 self._enqueue(arrival)
-            silent = arrival is None
         self._gathered = min(heads.values())
-        senders = [worker for worker in sorted(heads) if heads[worker] == self._gathered]
-        control = self._leader.leader_control()
-        self.shape = RoundShape.of(
-            self.job.spec,
-            tuple(sorted(self._members().union(senders))),
-            control.steps if control and (control.session, control.round) == self._gathered else 0,
-        )
-        return [self._queues[worker].popleft() for worker in senders]
-
-    def _report_enough(self, heads: list[SessionRound]) -> None:
-        """Report to rank 0 that this rank has enough fragments of the earliest round, which it may then close."""
-        first = min(heads, default=(0, 0))
-        if first > self._enough_of and heads.count(first) >= self._enough(self._members()):
-            self._enough_of = first
-            self._report()
-
-    def _is_closed(self, round_: SessionRound) -> bool:
-        control = self._leader.leader_control()
-        return control is not None and round_ <= (control.session, control.closed)
+        return [self._queues[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
 
     def _enqueue(self, arrival: Arrival) -> None:
         queue = self._queues.setdefault(arrival.worker, deque())
@@ -189,9 +164,9 @@ class Follower(Gatherer):
                 self.admission.stale += 1
                 self._transport.take(queue.popleft())
 
-    def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
+    def _next(self) -> Arrival | None:
         self._followed.follow(self._leader.leader_control())
-        return super()._next(timeout_s)
+        return super()._next()
 
     def _bound_lag(self) -> None:
         super()._bound_lag()
@@ -199,15 +174,14 @@ class Follower(Gatherer):
             self.admission.max_lag = ANY_LAG
 
     def _report(self) -> None:
-        tally, session = self._tally, max(self._received[0], self._enough_of[0])
+        tally = self._tally
         self._leader.report(
             RankStatus(
                 rank=self._rank.rank,
                 ranks=self._rank.ranks,
                 life="",  # the transport sets it
-                session=session,
-                round=self._received[1] if self._received[0] == session else 0,
-                enough=self._enough_of[1] if self._enough_of[0] == session else 0,
+                session=self._received[0],
+                round=self._received[1],
                 frames=tally.frames - tally.restored,
                 batches=tally.batches,
                 dropped=self._dropped(),

@@ -18,7 +18,6 @@ from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Call, Control, LearnerPhase, LearnerStatus, WorkerState
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
-ASK_PEERS_S = 0.02  # interval of checks whether a round may be closed
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -26,8 +25,8 @@ IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSE
 class Gatherer:
     """Gathers batches of a job's workers. In a learner of several ranks, this is rank 0.
 
-    Rank 0 gathers the fragments of its own workers, and directs all workers. It closes a round once every present rank
-    has enough fragments of it, and opens the next one once every present rank has received the last.
+    Rank 0 gathers the fragments of its own workers, and directs all workers. It opens a round once every present rank
+    has received the last. Only a learner of one process closes a round before all workers have sent.
 
     After an exception, `drop` drops the open round, or the batch that was gathered and not yielded, and counts it. The
     next one has new episodes.
@@ -277,22 +276,15 @@ class Gatherer:
             self._round = self._open_round()
         if self._control is None or self._control.round != run_state.round:
             self.direct()
-        round_, silent_s = self._round, 0.0
-        # Without members, others may join. Workers of other ranks stop only when this rank closes the round.
-        while round_.missing or not round_.fragments or self._must_close():
-            closing = round_.has_enough and run_state.closed < run_state.round
-            if closing and self._peers_have_enough():
+        round_ = self._round
+        while round_.missing or not round_.fragments:  # without members, others may join
+            if round_.has_enough and run_state.closed < run_state.round:
                 run_state.closed = run_state.round
                 self.direct()
-                continue
-            timeout_s = ASK_PEERS_S if closing else CHECK_WORKERS_S
-            if (arrival := self._next(timeout_s)) is not None:
+            if (arrival := self._next()) is not None:
                 round_.add(arrival)
-                silent_s = 0.0
             elif self.phase is LearnerPhase.COMPLETE:  # in another thread: workers leave
                 return []
-            elif (silent_s := silent_s + timeout_s) < CHECK_WORKERS_S:
-                pass  # a fragment of a worker that left may still be on its way
             elif round_.fragments:
                 missing = round_.missing
                 round_.release(missing - self._members())
@@ -314,7 +306,8 @@ class Gatherer:
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
         self._steps = self.job.spec.steps_among(everyone) if everyone else self._steps
-        return Round(members, enough=self._enough(members))
+        threshold = 1.0 if self._peers else self.job.spec.stragglers.threshold
+        return Round(members, enough=max(1, int(len(members) * threshold)))
 
     def _wait_for_peers(self) -> None:
         """Wait until every rank is present, and has received the last round of this session."""
@@ -323,18 +316,6 @@ class Gatherer:
             self.check_workers()
             with interruptible():
                 pass
-
-    def _must_close(self) -> bool:
-        """Whether another rank waits for this one to close the open round."""
-        stragglers = self.job.spec.stragglers.threshold < 1 and self._rank.ranks > 1
-        return stragglers and self.run_state.closed < self.run_state.round
-
-    def _peers_have_enough(self) -> bool:
-        return self._peers is None or self._peers.may_close(self.run_state.round)
-
-    def _enough(self, members: Set[int]) -> int:
-        """Return the number of fragments that closes a round."""
-        return max(1, int(len(members) * self.job.spec.stragglers.threshold))
 
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
@@ -369,9 +350,9 @@ class Gatherer:
                 return []
         return [arrival]
 
-    def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
-        """Wait for an arrival that is admitted; None: none came in time."""
-        left_s = timeout_s
+    def _next(self) -> Arrival | None:
+        """Wait for an arrival that is admitted; None: none came for a second."""
+        left_s = CHECK_WORKERS_S
         while True:
             if time.monotonic() - self._checked_s >= CHECK_WORKERS_S:
                 self.check_workers()
@@ -390,7 +371,7 @@ class Gatherer:
                 return arrival
             self._transport.take(arrival)
             self._report()
-            left_s = timeout_s
+            left_s = CHECK_WORKERS_S
 
     def _bound_lag(self) -> None:
         self.admission.max_lag = self.job.spec.max_lag_among(max(1, len(self._transport.members())))

@@ -146,10 +146,6 @@ class Peers(Protocol):
         """
         ...
 
-    def may_close(self, round_: int) -> bool:
-        """On rank 0: whether each present rank has enough batches of this round."""
-        ...
-
     def leader_control(self) -> Control | None:
         """On other ranks: the newest control message of rank 0; None: none has come yet."""
         ...

@@ -319,7 +319,8 @@ def test_frames_are_dropped_whose_buffer_raises(collect: "Collect") -> None:
             next(collector)
     assert list(islice(collector, 2)) == [None, None]
     assert (len(buffer), collector.frames, collector.stats().interrupted) == (3, 48, 2 * collect.workers)
-    assert len(torch.cat(list(buffer))["observation"].unique()) == 48 // collect.workers
+    frames: Any = torch.cat(list(buffer))
+    assert len(frames["observation"].unique()) == 48 // collect.workers
 
 
 def test_ctrl_c_in_a_buffer_is_raised_once_it_has_the_frames(collect: "Collect") -> None:
