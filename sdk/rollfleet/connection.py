@@ -129,8 +129,8 @@ def connect(
             )
         if ranks > 1 and known.spec.stragglers.threshold < 1:
             raise JobInvalid(
-                f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of one "
-                "process can follow: remove it from the job, or connect with `ranks=1`"
+                f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of "
+                "one process can follow: remove it from the job, or connect with `ranks=1`"
             )
         one = known.spec.env.model_copy(update={"num_envs": 1})
         initialise_as_learner(policy, partial(make_env, one))
