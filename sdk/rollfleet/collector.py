@@ -247,7 +247,7 @@ class Collector(BatchIterator):
             {0: [9.8, 9.8]}
         """
         timeout_s = seconds(timeout_s, "timeout_s")
-        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting(self._gatherer.phase):
+        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting(self._director.phase):
             workers = self._membership.these(worker_ids)
             return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
 
@@ -267,7 +267,7 @@ class Collector(BatchIterator):
             [(2, 3), (4, 3)]
         """
         self._calls.check()
-        return tuple(getattr(self._transport, "evaluations", ()))  # a transport of another program may have none
+        return self._transport.evaluations
 
     @classmethod
     @hints_names(caller="rollfleet.Collector.over")

@@ -50,7 +50,7 @@ class NextBatch:
             JobInvalid: The fragments cannot be joined, or `postproc` returned None.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
-        if self._gatherer.phase is LearnerPhase.PAUSE:
+        if self._gatherer.director.phase is LearnerPhase.PAUSE:
             raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
         try:
             while not self._gatherer.is_over():
@@ -65,13 +65,13 @@ class NextBatch:
         raise StopIteration
 
     def _gather(self) -> Sequence[Arrival]:
-        if self._weights.is_due(self._gatherer.job.spec.weights.interval):
+        if self._weights.is_due(self._gatherer.director.job.spec.weights.interval):
             # A worker of another rank that has not begun the last round would begin it with these weights.
             self._gatherer.end_round()
             if self._gatherer.is_over():
                 return []
             self._weights.send()
-            self._gatherer.direct_async()
+            self._gatherer.director.direct_async()
         return self._gatherer.gather()
 
     def _value(self, arrivals: Sequence[Arrival]) -> Any:

@@ -21,7 +21,6 @@ from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.remote_calls import RemoteCalls
-from rollfleet.worker.weight_receivers import receivers_of
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
 
@@ -86,7 +85,7 @@ class Worker:
             )
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
-            self.policy, self._receivers = policy, receivers_of(policy, env)
+            self.policy = policy
             self._calls = RemoteCalls(index, env, policy)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
@@ -134,7 +133,7 @@ class Worker:
         inbox = self._inbox
         meant = control.version_for(self._index)
         if inbox is None:
-            self._set_version(meant)
+            self._version = meant
             return True
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
         if not meant and control.own_weights and self._has_own_weights:
@@ -166,7 +165,7 @@ class Worker:
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
-            self._set_version(control.version_for(self._index))
+            self._version = control.version_for(self._index)
         if (self._version, self._calls.answer) != before and (status := self._transport.status) is not None:
             self._report(status.state)
 
@@ -236,19 +235,12 @@ class Worker:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
                 self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
-            self._set_version(newest.version, newest.session)
+            self._version, self._sender = newest.version, newest.session
 
     def _newer(self) -> Weights | None:
         """Return the newest version unless it is applied. Another learner's of the same number is newer, too."""
         newest = self._inbox.newest() if self._inbox is not None else None
         return newest if newest and (newest.version, newest.session) != (self._version, self._sender) else None
-
-    def _set_version(self, version: int, sender: int = 0) -> None:
-        """Record the applied version, and pass it on to the receivers inside this worker."""
-        if (version, sender) != (self._version, self._sender):
-            self._version, self._sender = version, sender
-            for receive in self._receivers:
-                receive(self.policy, version)
 
     def _apply_seeds(self, control: Control) -> None:
         """Restart the environments if the learner has lost a batch, set a seed, or restored a run."""

@@ -61,7 +61,13 @@ def learn(log: str, url: str, job: str) -> None:
             }
             for each in self.under_way
         ]
-        _write(log, event="handed over", fragments=fragments, version=self._weights.version, round=self.run_state.round)
+        _write(
+            log,
+            event="handed over",
+            fragments=fragments,
+            version=self._weights.version,
+            round=self.director.run_state.round,
+        )
         hand_over(self, stored=stored)
 
     async def acknowledged(self: BatchReceiver, identity: Identity) -> None:
