@@ -121,7 +121,7 @@ ACTS: dict[str, Call] = {
 
 def _state() -> dict[str, Any]:
     counts = dict.fromkeys(("version", "frames", "batches", "round", "seeding", "origin"), 1)
-    return counts | {"seed": None, "episode_returns": [], "episode_lengths": []}
+    return counts | {"seed": None, "static_seed": False, "episode_returns": [], "episode_lengths": []}
 
 
 def test_at_the_end_no_call_waits_for_workers_that_have_left(collect: "Collect") -> None:
