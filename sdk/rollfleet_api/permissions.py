@@ -11,11 +11,11 @@ from rollfleet_api.subjects import Subjects
 
 
 class Role(StrEnum):
-    """The role of a process that connects to NATS."""
+    """The role of a process that connects to NATS. Evaluation workers connect as workers."""
 
     WORKER = "worker"
     LEARNER = "learner"
-    EVALUATION = "evaluation"
+    EVALUATION = "evaluation"  # names pods of the operator only; its permissions are a worker's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Permissions:
 
 def inbox_prefix(subjects: Subjects, role: Role) -> str:
     """Return the prefix of the role's inboxes, on which no other job may listen."""
-    return f"_INBOX.{subjects.namespace}.{subjects.job}.{role}"
+    return f"_INBOX.{subjects.namespace}.{subjects.job}.{Role.LEARNER if role is Role.LEARNER else Role.WORKER}"
 
 
 def permissions(subjects: Subjects, role: Role) -> Permissions:
@@ -44,16 +44,20 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         True
     """
     inbox = f"{inbox_prefix(subjects, role)}.>"
-    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}.>"
-    if role is Role.WORKER:
+    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}"
+    # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
+    # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
+    sent = (subjects.spec, subjects.control, subjects.weights, subjects.weights_for_some)
+    if role is not Role.LEARNER:
         return Permissions(
             publish=[
                 *subjects.batch_subjects,
                 subjects.leases,
                 subjects.workers,
-                direct_get,
+                subjects.evaluations,
+                *(f"{direct_get}.{subject}" for subject in sent),
+                subjects.state_get,
                 subjects.state_info,
-                subjects.exists,
             ],
             subscribe=[
                 inbox,
@@ -64,11 +68,6 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 f"{subjects.prefix}.taken.*",
             ],
         )
-    if role is Role.EVALUATION:
-        return Permissions(
-            publish=[subjects.evaluations, direct_get, subjects.state_info, subjects.exists],
-            subscribe=[inbox, subjects.spec, subjects.control, subjects.weights],
-        )
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
     return Permissions(
         publish=[
@@ -77,7 +76,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             subjects.weights_for_some,
             subjects.learner,
             f"{subjects.prefix}.taken.*",
-            direct_get,
+            f"{direct_get}.>",
             subjects.state_info,
             subjects.ranks,
             f"$JS.API.CONSUMER.CREATE.{queue}.*",
@@ -88,8 +87,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}.*",
             f"$JS.ACK.{queue}.*.>",
         ],
-        # Control is for other ranks. Evaluators and recorders have the learner's credentials: they need control and
-        # batches too.
+        # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
         subscribe=[
             inbox,
             subjects.spec,
