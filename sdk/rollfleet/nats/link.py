@@ -26,7 +26,7 @@ from nats.js.errors import APIError
 
 from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
-from rollfleet.nats.credentials import follow_credentials, job_of_credentials
+from rollfleet.nats.credentials import follow_credentials, of_another_job
 from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
 from rollfleet_api.address import Address
 from rollfleet_api.jetstream import JetStreamCode
@@ -300,18 +300,13 @@ class Link:
             raise ConnectionFailed(f"NATS at {where} {how}: {error!r}") from error
 
     async def _check_job(self, credentials: bytes) -> None:
-        """Check that credentials, the content of their file, are for this job. The message names both jobs."""
         try:
             if await self.may_subscribe(self.subjects.spec):  # which workers and learners may read
                 return
         except (nats.errors.Error, OSError, TimeoutError) as error:  # the connection is lost, and comes back
             log.debug("checking the credentials of %s: %r", self.address.job, error)
             return
-        own, job = job_of_credentials(credentials), self.subjects.key
-        raise ConnectionFailed(
-            f"these credentials are for {own or 'another job'}, you asked for {job}: "
-            f"{f'connect to {own!r}, or ' if own else ''}use the credentials of {job}"
-        )
+        raise of_another_job(credentials, self.subjects.key)
 
     async def _close(self, timeout_s: float) -> None:
         if self.client.is_connected:
@@ -342,11 +337,6 @@ class Link:
         left = self.client._transport
         if left:
             left.close()  # type: ignore[no-untyped-call]
-
-    async def _abandon(self) -> None:
-        """Close the socket of a connection that did not close in time: a loop cannot close over an open one."""
-        self._drop_socket()
-        await asyncio.sleep(0)
 
     async def _on_disconnected(self) -> None:
         self._recovered.clear()
@@ -382,7 +372,7 @@ class Link:
             task.cancel()
         if pending:
             self._loop.run_until_complete(asyncio.wait(pending, timeout=1))
-        self._loop.run_until_complete(self._abandon())
+        self._loop.call_soon(self._drop_socket)  # of a connection that did not close in time
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
