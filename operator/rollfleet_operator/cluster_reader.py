@@ -119,7 +119,7 @@ class ClusterReader:
     async def _refusal(self, job: CollectorJob, run: Run, pods: list[Pod]) -> str:
         fields = f"involvedObject.uid={run.uid},reason=FailedCreate"
         listed = await self._api.list("Event", job.metadata.namespace, fields=fields)
-        newest = max(listed.items, key=_reported_s, default=None)
+        newest = max(listed, key=_reported_s, default=None)
         if newest is None or any(pod.created_s > _reported_s(newest) for pod in pods):
             return ""
         return str(newest.get("message", "")).removeprefix("Error creating: ")

@@ -26,7 +26,6 @@ class JobMemory:
         unverified: Whether NATS may have lost its data.
         grown_s: Time of the last check whether its streams need more space; 0: check now.
         full: Why they did not get it then; None: they did.
-        released: Whether the job is over and was removed from NATS.
         heartbeats: The last heartbeats, for the time when NATS is away.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.
         written_s: Time of the last write of the status.
@@ -46,7 +45,6 @@ class JobMemory:
     unverified: bool = False
     grown_s: float = 0.0
     full: NatsFull | None = None
-    released: bool = False
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
     source_digest: str | None = None
     written_s: float = 0.0

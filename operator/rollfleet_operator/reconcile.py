@@ -8,8 +8,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
@@ -36,7 +34,6 @@ from rollfleet_operator.limits import refusal
 from rollfleet_operator.manifest import Ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.observed import Observed
-from rollfleet_operator.orphans import Orphans
 from rollfleet_operator.plan import Delete, label_changes, plan, shrinks, starts
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
 from rollfleet_operator.rotation import rotation_s, unreadable
@@ -105,7 +102,7 @@ class Reconciler:
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
         self._memories: dict[str, JobMemory] = {}
-        self._orphans = Orphans()
+        self._stored: set[JobKey] = set()
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -117,8 +114,8 @@ class Reconciler:
         if manifest is None:
             if self._fleet:
                 self._fleet.gone(key)
-            if key in self._orphans.found or self._cache.was_deleted(key):
-                await self._nats.deprovision(key)
+            if key in self._stored or key in self._cache.deleted:
+                await self._forget(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
             if self._fleet:
@@ -142,14 +139,6 @@ class Reconciler:
             await self._writer.report(manifest, not_reconciled, message, memory)
             return ReconcileResult(problem=OperatorError(message))
 
-    async def report_refused(self, namespace: str | None, error: ApiError) -> None:
-        """Report an error in the status of all jobs of a namespace, where the operator may still write it."""
-        amended = partial(not_reconciled, reason="ApiError")
-        for key, manifest in self._cache.jobs().items():
-            if namespace in (None, key.namespace):
-                with suppress(ApiError):
-                    await self._writer.report(manifest, amended, f"the operator leaves it alone: {error}", JobMemory())
-
     def doubt(self) -> None:
         """Verify everything at the next reconciliations, and forget deleted jobs."""
         alive = {manifest["metadata"]["uid"] for manifest in self._cache.jobs().values()}
@@ -157,15 +146,20 @@ class Reconciler:
         for memory in self._memories.values():
             memory.doubt()
 
-    async def orphans(self) -> set[JobKey]:
-        """Return deleted jobs with data on NATS: their reconciliation removes it.
+    async def on_nats(self) -> set[JobKey]:
+        """Return the jobs with data on NATS. The next reconciliation of one that needs none any more removes it.
 
         Raises:
             NatsUnavailable: NATS did not list its jobs.
         """
-        watched = self._settings.namespaces
-        known = {key for key in await self._nats.provisioned() if not watched or key.namespace in watched}
-        return self._orphans.look(known, self._cache.jobs())
+        self._stored = await self._nats.provisioned()
+        return self._stored
+
+    async def _forget(self, key: JobKey) -> None:
+        """Remove a job's data from NATS."""
+        await self._nats.deprovision(key)
+        self._stored.discard(key)
+        self._cache.deleted.discard(key)
 
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
@@ -312,9 +306,9 @@ class Reconciler:
             blocked = blocked or error
         if away:
             raise away
-        if is_over(job, now_s) and not memory.released:
-            await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
-            memory.released = True
+        key = JobKey(job.metadata.namespace, job.metadata.name)
+        if is_over(job, now_s) and key in self._stored:
+            await self._forget(key)
         return blocked
 
     async def _publish(self, job: CollectorJob, memory: JobMemory) -> NatsUnavailable | None:

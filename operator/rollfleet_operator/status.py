@@ -77,11 +77,7 @@ def invalid(
 
 
 def not_reconciled(
-    before: Mapping[str, JsonValue],
-    generation: int | None,
-    message: str,
-    now_s: float,
-    reason: str = "OperatorError",
+    before: Mapping[str, JsonValue], generation: int | None, message: str, now_s: float
 ) -> CollectorJobStatus | None:
     """Return the status of a job that the operator cannot reconcile; None: its status says so already.
 
@@ -90,9 +86,8 @@ def not_reconciled(
         generation: The spec's generation.
         message: The error.
         now_s: The time, seconds since the epoch.
-        reason: The reason of the condition `Degraded`.
     """
-    return _amended(before, [condition(ConditionType.DEGRADED, True, reason, message)], generation, now_s)
+    return _amended(before, [condition(ConditionType.DEGRADED, True, "OperatorError", message)], generation, now_s)
 
 
 def _amended(
