@@ -11,11 +11,11 @@ from rollfleet_api.subjects import Subjects
 
 
 class Role(StrEnum):
-    """The role of a process that connects to NATS."""
+    """The role of a process that connects to NATS. Evaluation workers connect as workers."""
 
     WORKER = "worker"
     LEARNER = "learner"
-    EVALUATION = "evaluation"
+    EVALUATION = "evaluation"  # names pods of the operator only; its permissions are a worker's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Permissions:
 
 def inbox_prefix(subjects: Subjects, role: Role) -> str:
     """Return the prefix of the role's inboxes, on which no other job may listen."""
-    return f"_INBOX.{subjects.namespace}.{subjects.job}.{role}"
+    return f"_INBOX.{subjects.namespace}.{subjects.job}.{Role.LEARNER if role is Role.LEARNER else Role.WORKER}"
 
 
 def permissions(subjects: Subjects, role: Role) -> Permissions:
@@ -45,12 +45,13 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
     """
     inbox = f"{inbox_prefix(subjects, role)}.>"
     direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}.>"
-    if role is Role.WORKER:
+    if role is not Role.LEARNER:
         return Permissions(
             publish=[
                 *subjects.batch_subjects,
                 subjects.leases,
                 subjects.workers,
+                subjects.evaluations,
                 direct_get,
                 subjects.state_info,
                 subjects.exists,
@@ -63,11 +64,6 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 subjects.weights_for_some,
                 f"{subjects.prefix}.taken.*",
             ],
-        )
-    if role is Role.EVALUATION:
-        return Permissions(
-            publish=[subjects.evaluations, direct_get, subjects.state_info, subjects.exists],
-            subscribe=[inbox, subjects.spec, subjects.control, subjects.weights],
         )
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
     return Permissions(
@@ -88,8 +84,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             f"$JS.API.CONSUMER.MSG.NEXT.{queue}.*",
             f"$JS.ACK.{queue}.*.>",
         ],
-        # Control is for other ranks. Evaluators and recorders have the learner's credentials: they need control and
-        # batches too.
+        # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
         subscribe=[
             inbox,
             subjects.spec,

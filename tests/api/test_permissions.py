@@ -162,31 +162,14 @@ async def test_worker_may_not_read_the_queue_of_batches(server: "Server") -> Non
         assert await worker.refused_to_subscribe(listening) == set(listening)
 
 
-async def test_evaluation_worker_may_read_weights_and_send_results(server: "Server") -> None:
+async def test_worker_may_send_results_of_evaluations(server: "Server") -> None:
     server.provision()
-    async with guest(server, Role.EVALUATION) as evaluation, guest(server, Role.LEARNER) as learner:
+    async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
         heard = await learner.client.subscribe(OURS.evaluations)
-        await learner.client.jetstream().publish(OURS.weight_chunk(1, 0), b"weights")
-        assert not await evaluation.refused_to_subscribe([OURS.control, OURS.weights, OURS.spec])
-        assert not await evaluation.refused_to_publish([OURS.evaluation(0)])
+        await learner.client.flush()
+        assert not await worker.refused_to_publish([OURS.evaluation(0)])
         assert (await heard.next_msg(5)).data == b"{}"
-        assert await evaluation.last(OURS.weight_chunk(1, 0)) == b"weights"
-
-
-async def test_evaluation_worker_may_do_nothing_else(server: "Server") -> None:
-    server.provision()
-    forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.control, OURS.manifest, OURS.learner]
-    forbidden += [OURS.spec, *own_administration(), *consuming(OURS), *OF_THE_WHOLE_SERVER]
-    async with guest(server, Role.EVALUATION) as evaluation:
-        assert await evaluation.refused_to_publish(forbidden) == set(forbidden)
-        listening = [*OURS.batch_subjects, OURS.worker(1), OURS.learner, OURS.evaluation(1)]
-        assert await evaluation.refused_to_subscribe(listening) == set(listening)
-
-
-async def test_workers_may_send_no_result_of_an_evaluation(server: "Server") -> None:
-    server.provision()
-    async with guest(server, Role.WORKER) as worker:
-        assert await worker.refused_to_publish([OURS.evaluation(0)]) == {OURS.evaluation(0)}
+        assert await worker.refused_to_subscribe([OURS.evaluation(1)]) == {OURS.evaluation(1)}
 
 
 async def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") -> None:
@@ -220,12 +203,12 @@ async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server")
         assert await learner.refused_to_publish(forbidden) == set(forbidden)
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
 async def test_role_of_one_job_reaches_nothing_of_another(server: "Server", role: Role) -> None:
     forbidden = [*OF_OTHER_JOBS, *REQUESTS_OF_OTHER_JOBS]
     async with guest(server, role) as us:
         assert await us.refused_to_publish(forbidden) == set(forbidden)
-        other_role = next(each for each in Role if each is not role)
+        other_role = Role.LEARNER if role is Role.WORKER else Role.WORKER
         listening = [*OF_OTHER_JOBS, *(f"{other.prefix}.>" for other in OTHERS)]
         listening += [f"{inbox_prefix(OURS, other_role)}.>", ">", "rollfleet.>", "_INBOX.>", "$JS.>", "$SYS.>"]
         assert await us.refused_to_subscribe(listening) == set(listening)

@@ -176,15 +176,15 @@ class _Children:
     async def _keep_evaluating(self, index: int) -> None:
         """Keep an evaluation worker; the run goes on without one that gave up."""
         try:
-            await self._keep_worker(index, Role.EVALUATION)
+            await self._keep_worker(index, evaluation=True)
         except _GaveUp as error:
             self._report_end(f"evaluation worker {index}", str(error))
 
-    async def _keep_worker(self, index: int, role: Role = Role.WORKER) -> None:
+    async def _keep_worker(self, index: int, *, evaluation: bool = False) -> None:
         spec, display = self._local.job.spec, self._local.display
-        environ = self._environ(role) | {WORKER: str(index)}
-        name = f"worker {index}" if role is Role.WORKER else f"evaluation worker {index}"
-        command = [sys.executable, "-m", "rollfleet", "worker", *(("--evaluation",) * (role is Role.EVALUATION))]
+        environ = self._environ(Role.WORKER) | {WORKER: str(index)}
+        name = f"{'evaluation ' * evaluation}worker {index}"
+        command = [sys.executable, "-m", "rollfleet", "worker", *(("--evaluation",) * evaluation)]
         wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, spec.failure.max_restarts_per_worker, 0
         while True:
             child = await self._start(name, command, environ)

@@ -112,7 +112,7 @@ def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: f
     termination = _Termination()
     link: Link | None = None
     try:
-        link = Link(address, role=Role.EVALUATION if evaluation else Role.WORKER, timeout_s=timeout_s)
+        link = Link(address, role=Role.WORKER, timeout_s=timeout_s)
         until = time.monotonic() + timeout_s
         while index >= (count := _workers(job := link.call(read_job(link, timeout_s=timeout_s)), evaluation)):
             if time.monotonic() >= until:  # until then, NATS may have returned with an older version of the job

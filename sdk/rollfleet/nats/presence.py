@@ -94,7 +94,7 @@ async def is_missing(link: Link) -> bool:
         NatsError: It did not answer: it may have the job, or not.
     """
     subjects = link.subjects
-    asked = Request(subject=subjects.exists if link.role in (Role.WORKER, Role.EVALUATION) else subjects.state_info)
+    asked = Request(subject=subjects.exists if link.role is Role.WORKER else subjects.state_info)
     try:
         reply = await send(link, asked)
     except NoRespondersError:  # this worker has no account of its own

@@ -130,13 +130,12 @@ def test_account_names_its_job() -> None:
 
 def test_workers_reach_streams_only_through_their_permissions() -> None:
     _, workers = job_accounts(job(), KEYS_A, now_s=NOW_S)
-    allowed = [permissions(subjects_of(job()), role) for role in (Role.WORKER, Role.EVALUATION)]
+    allowed = permissions(subjects_of(job()), Role.WORKER)
     imports = workers.nats["imports"]
     assert isinstance(imports, list)
     reached = {str(each.get("local_subject", each["subject"])) for each in imports if isinstance(each, dict)}
-    inboxes = {"_INBOX.default.a.worker.>", "_INBOX.default.a.evaluation.>"}  # their own
-    elsewhere = {*inboxes, subjects_of(job()).state_info}  # under another name
-    assert reached == {subject for each in allowed for subject in (*each.publish, *each.subscribe)} - elsewhere
+    elsewhere = {"_INBOX.default.a.worker.>", subjects_of(job()).state_info}  # their own; under another name
+    assert reached == {*allowed.publish, *allowed.subscribe} - elsewhere
     limits = workers.nats["limits"]
     assert isinstance(limits, dict)
     assert not limits.get("disk_storage")

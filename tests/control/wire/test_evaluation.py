@@ -29,7 +29,7 @@ async def test_an_evaluation_workers_result_reaches_the_learner(site: "Site") ->
     def work() -> None:
         address = site.address(job, Role.LEARNER)
         with rollfleet.connect(job, policy, address=address.url, credentials=address.credentials) as collector:
-            link = Link(site.address(job, Role.EVALUATION), role=Role.EVALUATION)
+            link = Link(site.address(job, Role.WORKER), role=Role.WORKER)
             transport = NatsEvaluationTransport(link, 0, spec)
             worker = EvaluationWorker(transport, Workload.of(job), 0)
             thread = threading.Thread(target=worker.run, daemon=True)

@@ -143,7 +143,7 @@ async def test_requests_that_nobody_answers_cost_little(nats_server: "NatsInJwtM
     async def ignore(_: object) -> None:
         pass
 
-    async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.EVALUATION) as evaluator:
+    async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as evaluator:
         await learner.client.subscribe(subjects.evaluations, cb=ignore)
         await learner.flush()
         inbox = f"{evaluator.client.new_inbox()}.{'x' * 3_000}"

@@ -33,7 +33,7 @@ class EvaluationThread:
     def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
         assert job.spec.evaluation is not None
         self.error: BaseException | None = None
-        transport = NatsEvaluationTransport(server.link(Role.EVALUATION), index, job.spec.evaluation)
+        transport = NatsEvaluationTransport(server.link(Role.WORKER), index, job.spec.evaluation)
         self._worker = EvaluationWorker(transport, Workload.of(job), index)
         self._thread = threading.Thread(target=self._run, args=(transport,), daemon=True)
         self._thread.start()
