@@ -30,14 +30,9 @@ class _Known(NamedTuple):
 
 
 class Cache:
-    """Objects by job. For one event loop.
-
-    Attributes:
-        deleted: Jobs that were seen to be deleted. Who has removed their data takes them out.
-    """
+    """Objects by job. For one event loop."""
 
     def __init__(self) -> None:
-        self.deleted: set[JobKey] = set()
         self._jobs: dict[JobKey, _Known] = {}
         self._children: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
         self._pods: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
@@ -57,8 +52,6 @@ class Cache:
             return None
         uid = manifest["metadata"]["uid"]
         self._gone[uid] = _version(manifest)
-        if manifest["kind"] == KIND:
-            self.deleted.add(key)
         while len(self._gone) > _GONE:
             del self._gone[next(iter(self._gone))]
         known = self._find(key, ref(manifest))
@@ -124,7 +117,6 @@ class Cache:
             return False
         manifest["metadata"].pop("managedFields", None)
         if which.kind == KIND:
-            self.deleted.discard(key)
             manifest["spec"] = bounded(manifest.get("spec"))  # many jobs of megabytes would not fit into memory
         entry = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
         if which.kind == KIND:

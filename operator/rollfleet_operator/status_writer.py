@@ -8,7 +8,7 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatu
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.events import Event, Severity, event, events_between
+from rollfleet_operator.events import Event, event, events_between
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
@@ -78,16 +78,6 @@ class StatusWriter:
             "status": fields | whole,
         }
         self._cache.put(await self._api.apply(manifest, "status"))
-
-    async def report_ignored(self, job: CollectorJob, ignored: tuple[str, ...], memory: JobMemory) -> None:
-        """Report, once, what the operator does not understand in a job: fields of a newer CRD, a wrong annotation."""
-        if ignored == memory.ignored:
-            return
-        memory.ignored = ignored
-        if ignored:
-            message = f"the operator ignores what it does not know: {', '.join(ignored)}"
-            log.warning("%s: %s", job.key, message)
-            await self._announce(job, Event(Severity.WARNING, "UnknownFields", message))
 
     async def report(
         self,

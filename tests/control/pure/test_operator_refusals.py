@@ -54,7 +54,7 @@ class Asked:
         """Read, some seconds after the start of the scene, why pods are refused."""
         reader, now_s = ClusterReader(self.events, self.cache), self.scene.now_s + seconds
         asyncio.run(reader.read_refusals(self.scene.job, self.memory, now_s, LEAST_S))
-        return self.memory.refused
+        return self.memory.refusal.message
 
 
 @pytest.fixture
