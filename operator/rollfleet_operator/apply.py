@@ -5,17 +5,7 @@ from collections.abc import Sequence
 from rollfleet_api.job import CollectorJob
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache, job_key, owned_by
-from rollfleet_operator.errors import (
-    ApiError,
-    LimitExceeded,
-    NameTaken,
-    NatsFull,
-    NatsUnavailable,
-    OperatorError,
-    OwnedElsewhere,
-    SourceMissing,
-    TemplateInvalid,
-)
+from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
@@ -77,17 +67,8 @@ class Applier:
 
 def problem_of(error: OperatorError) -> Problem:
     """Return an error as a problem for the conditions."""
-    match error:
-        case ApiError():
-            refused = why_no_pods(str(error))
-            if error.status == 403 and refused:
-                return Problem(refused.reason, f"the API server refused: {error}")
-            return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refused: {error}")
-        case NatsFull() | OwnedElsewhere():
-            return Problem(type(error).__name__, str(error))
-        case NatsUnavailable():
-            return Problem("NatsUnavailable", str(error))
-        case LimitExceeded() | NameTaken() | SourceMissing() | TemplateInvalid():
-            return Problem(type(error).__name__, str(error))
-        case _:
-            return Problem("Error", str(error))
+    if not isinstance(error, ApiError):
+        return Problem("Error" if type(error) is OperatorError else type(error).__name__, str(error))
+    refused = why_no_pods(str(error)) if error.status == 403 else None
+    reason = refused.reason if refused else "Invalid" if error.status == 422 else "ApiError"
+    return Problem(reason, f"the API server refused: {error}")

@@ -39,7 +39,7 @@ from rollfleet_operator.rotation import unreadable
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.status import invalid, not_reconciled, status
+from rollfleet_operator.status import INVALID, status
 from rollfleet_operator.status_writer import StatusWriter
 from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
@@ -114,7 +114,7 @@ class Reconciler:
         try:
             return await self._reconcile(parse_job(manifest), memory)
         except JobErrors as errors:
-            next_s = await self._writer.report(manifest, invalid, str(errors), memory)
+            next_s = await self._writer.report(manifest, INVALID, str(errors), memory)
             if self._fleet:
                 self._fleet.update(key)
             return ReconcileResult(next_s)
@@ -123,7 +123,7 @@ class Reconciler:
         except Exception as error:  # a defect: without this the job would show nothing of it
             log.exception("%s/%s: error in the operator", *key)
             message = f"error in the operator, whose log says more: {error!r}"
-            await self._writer.report(manifest, not_reconciled, message, memory)
+            await self._writer.report(manifest, "OperatorError", message, memory)
             return ReconcileResult(problem=OperatorError(message))
 
     def doubt(self) -> None:

@@ -12,7 +12,7 @@ from rollfleet_operator.events import Event, event, events_between
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.status import is_transition, ours
+from rollfleet_operator.status import is_transition, not_reconciled, ours
 
 log = logging.getLogger(__name__)
 
@@ -79,13 +79,7 @@ class StatusWriter:
         }
         self._cache.put(await self._api.apply(manifest, "status"))
 
-    async def report(
-        self,
-        manifest: Manifest,
-        amended: Callable[[Manifest, int | None, str, float], CollectorJobStatus | None],
-        message: str,
-        memory: JobMemory,
-    ) -> float | None:
+    async def report(self, manifest: Manifest, reason: str, message: str, memory: JobMemory) -> float | None:
         """Write into the status why a job cannot be reconciled, and change nothing else.
 
         It was stored before the API server had a rule, or the operator has a defect.
@@ -94,7 +88,7 @@ class StatusWriter:
             Seconds until the write is due; None: nothing to write.
         """
         now_s, metadata = self._clock(), manifest["metadata"]
-        now = amended(manifest.get("status") or {}, metadata.get("generation"), message, now_s)
+        now = not_reconciled(manifest.get("status") or {}, metadata.get("generation"), reason, message, now_s)
         if now is None:
             return None
         due_s = memory.written_s + self._interval_s - now_s

@@ -150,7 +150,7 @@ def test_no_event_without_a_written_status(lab: "Lab", start: StartOperator, wai
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
     lab.apply(suspend=True)
     start(token=OTHER_TOKEN)
-    lab.run()
+    wait_for(lambda: lab.get("ServiceAccount", names.account("cartpole")))
     lab.seconds_pass(0.5)
     assert lab.events() == []
     lab.grant("other", KIND, "patch", status=True)
