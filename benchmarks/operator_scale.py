@@ -80,9 +80,7 @@ def measure(cluster: Cluster, size: Size, seconds: float, within_s: float) -> No
         operator.measured()
         began = time.monotonic()
         create_jobs(cluster, size)
-        wait_for(
-            lambda: len(cluster.server.call(cluster.server.api.list("Job"), 60)) >= len(size.workers), within_s
-        )
+        wait_for(lambda: len(cluster.server.call(cluster.server.api.list("Job"), 60)) >= len(size.workers), within_s)
         beats = multiprocessing.get_context("spawn").Process(
             target=send_heartbeats, args=(cluster.nats.settings, size.workers), daemon=True
         )
@@ -94,7 +92,7 @@ def measure(cluster: Cluster, size: Size, seconds: float, within_s: float) -> No
         before = cluster.requests()
         time.sleep(seconds)
         report(f"at rest, {seconds:g} s", operator)
-        for (verb, resource), count in sorted((cluster.requests() - before)()):
+        for (verb, resource), count in sorted((cluster.requests() - before).items()):
             print(f"|   requests: {verb} {resource} | {count} |")
         for name in (LARGEST, "job-0"):
             edits = [edit(cluster, operator, name, size.workers[name] + more) for more in (1, 2, 3)]
