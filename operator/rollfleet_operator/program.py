@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 from typing import Final, Self
 
@@ -25,9 +26,10 @@ from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.fleet import Fleet
+from rollfleet_operator.ui.guard import ReviewGuard
 from rollfleet_operator.ui.logs import PodLogs
-from rollfleet_operator.ui.page import Page
 from rollfleet_operator.work_queue import WorkQueue
+from rollfleet_ui.server import page, served
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class Operator:
         self._leadership: Leadership | None = None
         self._api: Api | None = None
         self._nats: NatsPort | None = None
-        self._page: Page | None = None
+        self._page = AsyncExitStack()
 
     def __copy__(self) -> Self:
         """Return itself: kopf gives each object's handlers a copy of the memo, made when it first saw the object.
@@ -94,8 +96,9 @@ class Operator:
         fleet = None
         if self.settings.ui_port is not None:
             fleet = Fleet(self.cache, PodLogs(self.cache, self.connect))
-            self._page = Page(self.settings.ui_port, fleet, Api(self.connect), self._nats)
-            await self._page.start()
+            reviews = await self._page.enter_async_context(Api(self.connect))
+            shown = served(page(fleet, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
+            await self._page.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)
         self._progress_s = time.monotonic()
         self._tasks = [asyncio.create_task(self._keep_listing(self._api, reconciler))]
@@ -112,8 +115,7 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
         await self.server.stop()
-        if self._page:
-            await self._page.stop()
+        await self._page.aclose()
         if self._nats:
             await self._nats.close()
         if self._api:
