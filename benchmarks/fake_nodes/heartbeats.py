@@ -8,7 +8,6 @@ from benchmarks.fake_nodes.cluster import NAMESPACE
 
 from rollfleet_api import messages
 from rollfleet_api.messages import pack
-from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.settings import NatsSettings
@@ -23,7 +22,7 @@ async def _send_heartbeats(settings: NatsSettings, workers: dict[str, int]) -> N
     connections = {}
     for name in workers:
         subjects = Subjects(namespace=NAMESPACE, job=name)
-        account = own_user(settings.keys.account(subjects, Role.LEARNER))
+        account = own_user(settings.keys.account(subjects))
         connections[name] = await Connection(settings.server, account, "heartbeats").client()
     for name, client in connections.items():
         subjects = Subjects(namespace=NAMESPACE, job=name)

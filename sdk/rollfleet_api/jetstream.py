@@ -24,6 +24,7 @@ class JetStreamCode(IntEnum):
     CONSUMER_NOT_FOUND = 10014
     INSUFFICIENT_RESOURCES = 10023  # no server has the memory or disk that the stream reserves
     MEMORY_EXCEEDED = 10028  # the server's memory for streams is used up
+    NO_MESSAGE = 10037  # the stream has no such message
     STORAGE_EXCEEDED = 10047  # the server's disk for streams is used up
     STREAM_NOT_FOUND = 10059
     WRONG_LAST_SEQUENCE = 10071  # `EXPECTED_SEQUENCE` did not hold: another message came first

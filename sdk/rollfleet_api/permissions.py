@@ -44,7 +44,10 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         True
     """
     inbox = f"{inbox_prefix(subjects, role)}.>"
-    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}.>"
+    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}"
+    # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
+    # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
+    sent = (subjects.spec, subjects.control, subjects.weights, subjects.weights_for_some)
     if role is not Role.LEARNER:
         return Permissions(
             publish=[
@@ -52,9 +55,9 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
                 subjects.leases,
                 subjects.workers,
                 subjects.evaluations,
-                direct_get,
+                *(f"{direct_get}.{subject}" for subject in sent),
+                subjects.state_get,
                 subjects.state_info,
-                subjects.exists,
             ],
             subscribe=[
                 inbox,
@@ -73,7 +76,7 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
             subjects.weights_for_some,
             subjects.learner,
             f"{subjects.prefix}.taken.*",
-            direct_get,
+            f"{direct_get}.>",
             subjects.state_info,
             subjects.ranks,
             f"$JS.API.CONSUMER.CREATE.{queue}.*",

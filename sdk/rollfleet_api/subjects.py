@@ -14,7 +14,6 @@ rollfleet.<namespace>.<job>.learner                     state: the learner's hea
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: a hint that the worker's batch left the queue
 rollfleet.<namespace>.<job>.ranks.<rank>                no stream: the heartbeat of a rank to rank 0
 rollfleet.<namespace>.<job>.evaluations.<worker>        no stream: an evaluation worker's newest result
-rollfleet.<namespace>.<job>.exists                      no stream: asks JetStream about the state, in workers' accounts
 ```
 
 Namespace and job are DNS labels: neither can contain a dot, a wildcard or an underscore, so that every name is
@@ -191,9 +190,9 @@ class Subjects:
         return f"$JS.API.STREAM.INFO.{self.state_stream}"
 
     @property
-    def exists(self) -> str:
-        """The same request where workers have an account of their own, without JetStream."""
-        return f"{self.prefix}.exists"
+    def state_get(self) -> str:
+        """The request to JetStream for a message of the state, which it answers as JSON."""
+        return f"$JS.API.STREAM.MSG.GET.{self.state_stream}"
 
     @property
     def evaluations(self) -> str:

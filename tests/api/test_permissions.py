@@ -79,9 +79,9 @@ def administration(subjects: Subjects) -> list[str]:
     return [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
 
 
-def own_administration() -> list[str]:
+def own_administration(*allowed: str) -> list[str]:
     """The same for the own job, of which each role may ask whether it exists."""
-    return [each for each in administration(OURS) if each != OURS.state_info]
+    return [each for each in administration(OURS) if each not in (OURS.state_info, *allowed)]
 
 
 def consuming(subjects: Subjects) -> list[str]:
@@ -146,7 +146,8 @@ async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
     server.provision()
     forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-    forbidden += [OURS.rank(1), *own_administration(), *consuming(OURS), *OF_THE_WHOLE_SERVER]
+    forbidden += [OURS.rank(1), *own_administration(OURS.state_get), *consuming(OURS), *OF_THE_WHOLE_SERVER]
+    forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]
     forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
     async with guest(server, Role.WORKER) as worker:
         assert await worker.refused_to_publish(forbidden) == set(forbidden)
@@ -219,7 +220,7 @@ async def test_refused_change_has_no_effect(server: "Server") -> None:
     async with guest(server, None) as admin, guest(server, Role.LEARNER) as learner:
         await learner.client.jetstream().publish(OURS.control, b"the learner's")
         async with guest(server, Role.WORKER) as worker:
-            await worker.refused_to_publish([OURS.control, *administration(OURS)])
+            await worker.refused_to_publish([OURS.control, *own_administration(OURS.state_get)])
             assert await worker.last(OURS.control) == b"the learner's"
         names = {stream.config.name for stream in await admin.client.jsm().streams_info()}
         assert names == {OURS.state_stream, OURS.batches_stream}

@@ -146,9 +146,9 @@ def test_role_has_the_permissions_that_its_program_uses_and_no_others(
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-def test_role_may_read_all_last_messages_and_only_its_own_inbox(role: Role) -> None:
+def test_role_may_read_the_learners_last_messages_and_only_its_own_inbox(role: Role) -> None:
     allowed = permissions(SUBJECTS, role)
-    for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weight_chunk(3, 2), SUBJECTS.lease(0)):
+    for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weight_chunk(3, 2)):
         assert [p for p in allowed.publish if matches(p, direct_get(SUBJECTS, subject))]
     other = Role.LEARNER if role is Role.WORKER else Role.WORKER
     assert [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, role)}.abc.1")]

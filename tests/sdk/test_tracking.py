@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 import torch
+from tests.own_environment import python_with
 
 import rollfleet
 from rollfleet.errors import JobInvalid, RollfleetError
@@ -114,17 +114,7 @@ def test_unknown_tracker_is_an_error_that_names_the_known_ones() -> None:
 @pytest.fixture(scope="module")
 def trackers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the trackers that need other versions than ours; of the rest, it has this environment's."""
-    folder = tmp_path_factory.mktemp("trackers")
-    venv.create(folder, symlinks=True, with_pip=False)
-    python = folder / "bin" / "python"
-    pip = [sys.executable, "-P", "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-    done = subprocess.run([*pip, "install", "--quiet", "wandb", "mlflow-skinny", "trackio"], check=False)
-    if done.returncode:
-        pytest.skip("pip cannot install wandb, mlflow-skinny and trackio here")
-    (packages,) = folder.glob("lib/*/site-packages")
-    ours = [path for path in sys.path if path.endswith("site-packages") or path.endswith("/sdk")]
-    (packages / "ours.pth").write_text("\n".join(ours))
-    return python
+    return python_with(tmp_path_factory.mktemp("trackers"), "wandb", "mlflow-skinny", "trackio")
 
 
 @pytest.mark.slow

@@ -4,7 +4,5 @@
 `NatsPort` with `connection`, `account_registry`, `streams` and `heartbeat_listener`. `bootstrap`, `installation`
 and `reachable` are small programs. No module here imports kopf or knows of pods.
 
-Each job has two accounts. One has its streams and its learner, the other its workers, who reach only the subjects that
-`rollfleet_api.permissions` lists. One account would not be enough: JetStream answers on any subject that a request
-names, so that a worker could make it publish anywhere in its account.
+Each job has one account: nothing passes from one to another. `rollfleet_api.permissions` limits the users in it.
 """

@@ -3,7 +3,6 @@
 import logging
 import os
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -90,13 +89,11 @@ class AccountRegistry:
         with suppress(NoRespondersError):  # JetStream is off
             await self._system.request(account_purge(account))
 
-    async def forget(self, accounts: Iterable[str]) -> None:
-        """Delete accounts; NATS closes their connections."""
+    async def forget(self, account: str) -> None:
+        """Delete an account; NATS closes its connections."""
         operator = self._keys.operator
-        order = Token(
-            name="forget", subject=operator.public, issued_s=int(time.time()), nats={"accounts": list(accounts)}
-        )
-        await self._change(CLAIMS_DELETE, order.signed(operator), "accounts")
+        order = Token(name="forget", subject=operator.public, issued_s=int(time.time()), nats={"accounts": [account]})
+        await self._change(CLAIMS_DELETE, order.signed(operator), account)
 
     async def _change(self, subject: str, token: str, what: str) -> None:
         try:

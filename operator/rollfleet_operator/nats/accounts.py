@@ -1,26 +1,20 @@
-"""A job's two accounts: their limits, exports and imports."""
+"""The account of a job: its limits, and the tags by which an operator knows it."""
 
 from dataclasses import dataclass, replace
 
 from rollfleet_api.job import CollectorJob, Storage
-from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.keys import Keys
-from rollfleet_operator.nats.tokens import Claims, Signer, Token, tagged
+from rollfleet_operator.nats.tokens import Claims, Token, tagged
 from rollfleet_operator.rotation import revoked_s
 
-JOB_TAG, UID_TAG, ROLE_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-role"
-INSTALLATION_TAG = "rollfleet-installation"
+JOB_TAG, UID_TAG, INSTALLATION_TAG = "rollfleet-job", "rollfleet-uid", "rollfleet-installation"
 
 STREAMS = 2
 SPARE_CONSUMERS = 16  # besides one for each rank of the learner, at most as many as workers
-LEARNER_CONNECTIONS = 64  # evaluators, recorders, users, the operator
-SPARE_CONNECTIONS = 16
+SPARE_CONNECTIONS = 32  # evaluators, recorders, users, the operator
 _UNLIMITED = -1
-RESPONSE_NS = 5_000_000_000  # clients wait no longer for a reply
-NO_RESPONSE_NS = 100_000_000  # for requests that no client answers
-_ALWAYS_S = 1  # time of issue of activations: the same at each reconciliation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,50 +28,26 @@ class AccountLimits:
     state_bytes: int = 1 << 30
 
 
-def job_accounts(
-    job: CollectorJob, keys: Keys, *, now_s: int, installation: str = "", renewed_s: int = 0
-) -> tuple[Token, Token]:
-    """Return the account of a job's streams and that of its workers, in the order of their creation.
+def job_account(
+    job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int, installation: str = "", renewed_s: int = 0
+) -> Token:
+    """Return the account of a job.
 
     `renewed_s`: when the newest credentials of the job were issued, seconds since the epoch.
     """
-    subjects = subjects_of(job)
-    uid = job.metadata.uid or ""
-    services, streams = _across(subjects)
-    connections = 2 * job.spec.workers + LEARNER_CONNECTIONS  # a learner may have as many ranks as workers
-    home, workers = (keys.account(subjects, role) for role in (Role.LEARNER, Role.WORKER))
-    return (
-        Token(
-            name=subjects.key,
-            subject=home.public,
-            issued_s=now_s,
-            nats={
-                **_account(keys, subjects, Role.LEARNER, uid, installation),
-                **_revocations(job, now_s, renewed_s),
-                "limits": _storage(job) | _limits(connections=connections, exports=True),
-                "exports": [
-                    *(_export(each, "service") for each in (*services, subjects.state_info)),
-                    *(_export(each, "stream") for each in streams),
-                ],
-            },
-        ),
-        Token(
-            name=f"{subjects.key} workers",
-            subject=workers.public,
-            issued_s=now_s,
-            nats={
-                **_account(keys, subjects, Role.WORKER, uid, installation),
-                **_revocations(job, now_s, renewed_s),
-                # Twice, because the server counts a lost connection until it notices the loss.
-                "limits": _limits(connections=2 * _workers(job) + SPARE_CONNECTIONS, imports=True),
-                "imports": [
-                    *(_import(each, "service", home, workers.public) for each in services),
-                    # Under its own name, JetStream would answer for the workers' account, which has no JetStream.
-                    _import(subjects.state_info, "service", home, workers.public, local=subjects.exists),
-                    *(_import(each, "stream", home, workers.public) for each in streams),
-                ],
-            },
-        ),
+    subjects, uid = subjects_of(job), job.metadata.uid or ""
+    made_by = [f"{INSTALLATION_TAG}:{installation}"] if installation else []
+    return Token(
+        name=subjects.key,
+        subject=keys.account(subjects).public,
+        issued_s=now_s,
+        nats={
+            "type": "account",
+            "signing_keys": [keys.issuer(subjects, uid).public],
+            "tags": [f"{JOB_TAG}:{subjects.key}", f"{UID_TAG}:{uid}", *made_by],
+            "limits": _limits(job, limits),
+            **_revocations(job, now_s, renewed_s),
+        },
     )
 
 
@@ -106,73 +76,37 @@ def installation_of(account: Token) -> str:
     return tagged(account).get(INSTALLATION_TAG, "")
 
 
-def _workers(job: CollectorJob) -> int:
-    return job.spec.workers + (job.spec.evaluation.workers if job.spec.evaluation else 0)
-
-
-def _across(subjects: Subjects) -> tuple[list[str], list[str]]:
-    """Return the subjects that workers send to the other account, and those that they receive: all but their inbox."""
-    roles = (Role.WORKER, Role.EVALUATION)
-    sent = dict.fromkeys(subject for role in roles for subject in permissions(subjects, role).publish)
-    received = dict.fromkeys(subject for role in roles for subject in permissions(subjects, role).subscribe)
-    inboxes = [f"{inbox_prefix(subjects, role)}.>" for role in roles]
-    return (
-        [subject for subject in sent if subject not in (subjects.exists, subjects.state_info)],
-        [subject for subject in received if subject not in inboxes],
-    )
-
-
-def _account(keys: Keys, subjects: Subjects, role: Role, uid: str, installation: str) -> Claims:
-    made_by = [f"{INSTALLATION_TAG}:{installation}"] if installation else []
-    return {
-        "type": "account",
-        "signing_keys": [keys.issuer(subjects, role, uid).public],
-        "tags": [f"{JOB_TAG}:{subjects.key}", f"{UID_TAG}:{uid}", f"{ROLE_TAG}:{role}", *made_by],
-    }
-
-
 def _revocations(job: CollectorJob, now_s: int, renewed_s: int) -> Claims:
     """Return the claim that ends all users of before a rotation. NATS disconnects them."""
     since_s = revoked_s(job, now_s, renewed_s)
     return {} if since_s is None else {"revocations": {"*": since_s - 1}}  # NATS includes the second itself
 
 
-def _export(subject: str, kind: str) -> Claims:
-    # Without a token any account of the server could import it, also one that another team has made.
-    export: Claims = {"name": subject, "subject": subject, "type": kind, "token_req": True}
-    if kind == "service":
-        # NATS keeps the reply subject of each request until it is answered, or for this long: by default two minutes.
-        export["response_threshold"] = NO_RESPONSE_NS if ".evaluations." in subject else RESPONSE_NS
-    return export
+def _limits(job: CollectorJob, limits: AccountLimits) -> Claims:
+    """Return the account's limits.
 
-
-def _import(subject: str, kind: str, exporter: Signer, importer: str, local: str = "") -> Claims:
-    activation: Claims = {"type": "activation", "subject": subject, "kind": kind}
-    token = Token(name=subject, subject=importer, issued_s=_ALWAYS_S, nats=activation).signed(exporter)
-    exported = {"name": subject, "subject": subject, "account": exporter.public, "type": kind}
-    return {**exported, "local_subject": local or subject, "token": token}
-
-
-def _limits(*, connections: int, imports: bool = False, exports: bool = False) -> Claims:
+    Its bytes have their bound in the streams: with a limit of all of them, NATS would reserve them twice. A learner can
+    make JetStream send requests in its name, which may change the streams: hence the limit of each.
+    """
+    in_memory = job.spec.delivery.storage is Storage.MEMORY
+    evaluating = job.spec.evaluation.workers if job.spec.evaluation else 0
+    largest = max(job.spec.delivery.limit_bytes, limits.state_bytes)
     return {
-        "conn": connections,
-        "imports": _UNLIMITED if imports else 0,
-        "exports": _UNLIMITED if exports else 0,
+        # Workers count twice: the server counts a lost connection until it notices the loss. A learner may have as
+        # many ranks as workers.
+        "conn": 3 * job.spec.workers + 2 * evaluating + SPARE_CONNECTIONS,
+        "imports": 0,
+        "exports": 0,
         "leaf": 0,
         "subs": _UNLIMITED,
         "data": _UNLIMITED,
         "payload": _UNLIMITED,
-        "wildcards": exports,
         "disallow_bearer": True,
-    }
-
-
-def _storage(job: CollectorJob) -> Claims:
-    """The bytes have their bound in the streams, which no user may create or change: NATS would reserve it twice."""
-    in_memory = job.spec.delivery.storage is Storage.MEMORY
-    return {
         "mem_storage": _UNLIMITED if in_memory else 0,
         "disk_storage": 0 if in_memory else _UNLIMITED,
+        "mem_max_stream_bytes": largest,
+        "disk_max_stream_bytes": largest,
+        "max_bytes_required": True,
         "streams": STREAMS,
         "consumer": job.spec.workers + SPARE_CONSUMERS,
     }

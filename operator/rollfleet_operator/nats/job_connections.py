@@ -5,7 +5,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.connection import Connection, Server, own_user
 from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener, MessageCount
@@ -53,7 +52,7 @@ class JobConnections:
     async def of(self, subjects: Subjects) -> JobConnection:
         """Return the connection of a job."""
         if subjects not in self._open:
-            identity = own_user(self._keys.account(subjects, Role.LEARNER))
+            identity = own_user(self._keys.account(subjects))
             account = Connection(self._server, identity, subjects.key)
             self._open[subjects] = JobConnection(account, HeartbeatListener(account, self.messages))
         self._open.move_to_end(subjects)

@@ -4,7 +4,6 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.tokens import Kind, Signer
 
@@ -19,7 +18,7 @@ class Keys:
         operator: The key whose signatures NATS trusts. In an existing NATS: a signing key of its operator.
 
     Example:
-        >>> keys.account(Subjects.parse("cartpole"), Role.LEARNER).public[0]
+        >>> keys.account(Subjects.parse("cartpole")).public[0]
         'A'
     """
 
@@ -29,23 +28,18 @@ class Keys:
         """Return the key of the system account (of an installation's own NATS)."""
         return self._account("system")
 
-    def account(self, subjects: Subjects, role: Role) -> Signer:
-        """Return the key of a role's account; the learner's is that of the job's streams.
+    def account(self, subjects: Subjects) -> Signer:
+        """Return the key of a job's account.
 
         It depends only on the job's name, so that the account can be deleted after the job.
         """
-        return self._account("account", subjects.namespace, subjects.job, _owner(role))
+        return self._account("account", subjects.namespace, subjects.job)
 
-    def issuer(self, subjects: Subjects, role: Role, uid: str) -> Signer:
+    def issuer(self, subjects: Subjects, uid: str) -> Signer:
         """Return the key that signs users of the account; a later job of the same name (another UID) has another."""
-        return self._account("issuer", subjects.namespace, subjects.job, _owner(role), uid)
+        return self._account("issuer", subjects.namespace, subjects.job, uid)
 
     def _account(self, *parts: str) -> Signer:
         # No part contains a zero byte: names are DNS labels, and UIDs come from Kubernetes.
         words = b"\0".join([_PURPOSE, *(part.encode() for part in parts)])
         return Signer.of(Kind.ACCOUNT, hmac.digest(self.operator.secret, words, hashlib.sha256))
-
-
-def _owner(role: Role) -> Role:
-    """Return the role that an account is named after: evaluation workers share the workers' account."""
-    return Role.WORKER if role is Role.EVALUATION else role

@@ -13,7 +13,7 @@ from rollfleet_api.subjects import Subjects
 from rollfleet_operator.errors import NatsFull, NatsUnavailable, OwnedElsewhere
 from rollfleet_operator.nats import streams
 from rollfleet_operator.nats.account_registry import AccountRegistry
-from rollfleet_operator.nats.accounts import installation_of, job_accounts, job_of, uid_of
+from rollfleet_operator.nats.accounts import installation_of, job_account, job_of, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
 from rollfleet_operator.nats.settings import NatsSettings
@@ -25,7 +25,7 @@ TIMEOUT_S = 9.0
 
 
 class NatsOnServer:
-    """NATS in JWT mode: an account for each job's streams, one for its workers, a user for each role.
+    """NATS in JWT mode: an account for each job, a user for each role.
 
     It remembers nothing that NATS does not know: each call reads the present state and repairs it, so that a restart of
     the operator, or a NATS that lost its data, makes no difference.
@@ -70,24 +70,22 @@ class NatsOnServer:
         return file
 
     async def provision(self, job: CollectorJob) -> None:
-        """Create or update the job's accounts and streams; see `NatsPort`."""
+        """Create or update the job's account and streams; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
             settings, now_s = self._settings, int(time.time())
-            wanted = job_accounts(
+            wanted = job_account(
                 job,
                 self._keys,
+                settings.limits,
                 now_s=now_s,
                 installation=settings.installation,
                 renewed_s=max(self._issued.get((subjects, role), 0) for role in Role),
             )
             held = await self._held(subjects)
-            if held and uid_of(held) != uid_of(wanted[0]):
+            if held and uid_of(held) != uid_of(wanted):
                 await self._remove(subjects)
-                held = None
-            # The account that exports exists first; later its workers have their tokens before it asks for them.
-            for account in reversed(wanted) if held else wanted:
-                await self._registry.ensure(account)
+            await self._registry.ensure(wanted)
             await self._provision_streams(await self._connections.of(subjects), job)
 
     async def grow(self, job: CollectorJob) -> bool:
@@ -136,7 +134,7 @@ class NatsOnServer:
             raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
 
     async def _held(self, subjects: Subjects) -> Token | None:
-        """Return the account of a job's streams as NATS has it; None: it has none.
+        """Return the account of a job as NATS has it; None: it has none.
 
         An account without an id is of an earlier operator, which had no ids: a job of ours adopts it.
 
@@ -144,7 +142,7 @@ class NatsOnServer:
             OwnedElsewhere: It is another installation's.
         """
         self._checked.discard(subjects)
-        held = await self._registry.held(self._keys.account(subjects, Role.LEARNER).public)
+        held = await self._registry.held(self._keys.account(subjects).public)
         ours = self._settings.installation
         if held and (theirs := installation_of(held)) not in ("", ours):
             raise OwnedElsewhere(
@@ -156,15 +154,14 @@ class NatsOnServer:
         return held
 
     async def _remove(self, subjects: Subjects) -> None:
-        accounts = [self._keys.account(subjects, role).public for role in (Role.WORKER, Role.LEARNER)]
-        held = [account for account in accounts if await self._registry.held(account)]
-        if (home := self._keys.account(subjects, Role.LEARNER).public) in held:
+        account = self._keys.account(subjects).public
+        if held := await self._registry.held(account):
             # NATS deletes an account, but not its data on disk.
             await streams.deprovision((await self._connections.of(subjects)).account, subjects)
-            await self._registry.purge(home)
+            await self._registry.purge(account)
         await self._connections.leave(subjects)
         if held:
-            await self._registry.forget(held)
+            await self._registry.forget(account)
         self._checked.discard(subjects)
         for role in Role:
             self._issued.pop((subjects, role), None)

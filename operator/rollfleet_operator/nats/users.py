@@ -57,8 +57,8 @@ def role_credentials(
         entropy: 32 random bytes for a new key.
     """
     subjects = subjects_of(job)
-    issuer = keys.issuer(subjects, role, job.metadata.uid or "")
-    nats = _user(job, role, account=keys.account(subjects, role).public)
+    issuer = keys.issuer(subjects, job.metadata.uid or "")
+    nats = _user(job, role, account=keys.account(subjects).public)
     if mounted and _still_good(mounted, issuer.public, nats, validity, now_s, rotation_s(job, now_s) or 0):
         return mounted
     user = Signer.of(Kind.USER, entropy)

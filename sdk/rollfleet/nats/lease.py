@@ -15,7 +15,7 @@ from nats.js.errors import APIError
 
 from rollfleet.errors import WorkerReplaced
 from rollfleet.nats.link import Link, unpack_or_skip
-from rollfleet.nats.state import read_message
+from rollfleet.nats.state import read_sequence
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS, is_later
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
 from rollfleet_api.messages import Lease, pack
@@ -28,7 +28,7 @@ class _Stored:
     """A worker's newest lease in NATS; incarnation -1: no lease."""
 
     incarnation: int
-    sequence: str
+    sequence: int
 
 
 class WorkerLease:
@@ -86,7 +86,7 @@ class WorkerLease:
 
     async def _store(self, *, after: _Stored) -> bool:
         """Store the lease. Returns False if another process took it in between."""
-        expected = {EXPECTED_SEQUENCE: after.sequence}
+        expected = {EXPECTED_SEQUENCE: str(after.sequence)}
         try:
             await self._link.js.publish(self._link.subjects.lease(self._worker), pack(self.lease), headers=expected)
         except APIError as error:
@@ -97,8 +97,9 @@ class WorkerLease:
 
 
 async def _last(link: Link, worker: int) -> _Stored:
-    last = await read_message(link, subject := link.subjects.lease(worker))
+    last = await read_sequence(link, subject := link.subjects.lease(worker))
     if last is None:
-        return _Stored(-1, "0")
-    lease = unpack_or_skip(Lease, last.data, subject)
-    return _Stored(lease.incarnation if lease else -1, (last.headers or {})["Nats-Sequence"])
+        return _Stored(-1, 0)
+    data, sequence = last
+    lease = unpack_or_skip(Lease, data, subject)
+    return _Stored(lease.incarnation if lease else -1, sequence)

@@ -16,7 +16,6 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.polling import WARN_AFTER_S, poll
 from rollfleet.nats.streams import send
 from rollfleet_api.jetstream import JetStreamCode
-from rollfleet_api.permissions import Role
 from rollfleet_api.streams import Request
 
 log = logging.getLogger(__name__)
@@ -93,10 +92,5 @@ async def is_missing(link: Link) -> bool:
     Raises:
         NatsError: It did not answer: it may have the job, or not.
     """
-    subjects = link.subjects
-    asked = Request(subject=subjects.exists if link.role is Role.WORKER else subjects.state_info)
-    try:
-        reply = await send(link, asked)
-    except NoRespondersError:  # this worker has no account of its own
-        reply = await send(link, Request(subject=subjects.state_info))
+    reply = await send(link, Request(subject=link.subjects.state_info))
     return reply.error_code == JetStreamCode.STREAM_NOT_FOUND

@@ -253,8 +253,8 @@ class Site:
 
     @asynccontextmanager
     async def administrator(self, subjects: Subjects) -> AsyncIterator[Client]:
-        """The operator in the account of a job's streams."""
-        account = self.server.keys.account(subjects, Role.LEARNER)
+        """The operator in the account of a job."""
+        account = self.server.keys.account(subjects)
         connection = Connection(self.server.settings.server, own_user(account), "test")
         try:
             yield await connection.client()

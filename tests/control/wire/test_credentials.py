@@ -9,7 +9,7 @@ import pytest
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.nats.accounts import job_accounts, job_of, uid_of
+from rollfleet_operator.nats.accounts import AccountLimits, job_account, job_of, uid_of
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings, NatsSettingsInvalid
 from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, credentials_file, read_credentials, read_token
@@ -79,7 +79,7 @@ def test_invalid_credentials_are_replaced(other: bytes) -> None:
 def test_credentials_of_an_earlier_version_with_other_permissions_are_replaced() -> None:
     token, user = read_credentials(minted(job()))
     parsed = read_token(token)
-    issuer = KEYS_A.issuer(subjects_of(job()), Role.WORKER, "uid-1")
+    issuer = KEYS_A.issuer(subjects_of(job()), "uid-1")
     assert minted(job(), mounted=credentials_file(parsed.signed(issuer), user)) == credentials_file(token, user)
     earlier = replace(parsed, nats={**parsed.nats, "pub": {"allow": ["rollfleet.>"]}})
     mounted = credentials_file(earlier.signed(issuer), user)
@@ -98,14 +98,14 @@ def test_a_user_may_do_what_its_role_may_and_is_of_one_account(role: Role) -> No
     allowed = permissions(subjects_of(job()), role)
     assert claims["pub"] == {"allow": allowed.publish}
     assert claims["sub"] == {"allow": allowed.subscribe}
-    assert claims["issuer_account"] == KEYS_A.account(subjects_of(job()), role).public
+    assert claims["issuer_account"] == KEYS_A.account(subjects_of(job())).public
 
 
-def test_jobs_and_roles_have_accounts_of_their_own() -> None:
+def test_each_job_has_an_account_of_its_own() -> None:
     def accounts(keys: Keys) -> set[str]:
-        return {keys.account(subjects_of(each), role).public for each in (job("a"), job("b")) for role in Role}
+        return {keys.account(subjects_of(each)).public for each in (job("a"), job("b"))}
 
-    assert len(accounts(KEYS_A)) == 4
+    assert len(accounts(KEYS_A)) == 2
     assert not accounts(KEYS_A) & accounts(KEYS_B)
     assert accounts(KEYS_A) == accounts(Keys(Signer.from_seed(KEYS_A.operator.seed))), "after a restart"
 
@@ -116,30 +116,15 @@ def test_jobs_with_similar_names_have_different_keys() -> None:
         subjects = subjects_of(
             CollectorJob.model_validate(job(name).dump() | {"metadata": {"name": name, "namespace": namespace}})
         )
-        return KEYS_A.account(subjects, Role.WORKER).public
+        return KEYS_A.account(subjects).public
 
     assert account("ab", "c") != account("a", "bc")
 
 
 def test_account_names_its_job() -> None:
-    home, workers = job_accounts(job(), KEYS_A, now_s=NOW_S)
-    for token in (home, workers):
-        assert job_of(token) == subjects_of(job())
-        assert uid_of(token) == "uid-1"
-
-
-def test_workers_reach_streams_only_through_their_permissions() -> None:
-    _, workers = job_accounts(job(), KEYS_A, now_s=NOW_S)
-    allowed = permissions(subjects_of(job()), Role.WORKER)
-    imports = workers.nats["imports"]
-    assert isinstance(imports, list)
-    reached = {str(each.get("local_subject", each["subject"])) for each in imports if isinstance(each, dict)}
-    elsewhere = {"_INBOX.default.a.worker.>", subjects_of(job()).state_info}  # their own; under another name
-    assert reached == {*allowed.publish, *allowed.subscribe} - elsewhere
-    limits = workers.nats["limits"]
-    assert isinstance(limits, dict)
-    assert not limits.get("disk_storage")
-    assert not limits.get("mem_storage")
+    token = job_account(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
+    assert job_of(token) == subjects_of(job())
+    assert uid_of(token) == "uid-1"
 
 
 def test_configuration_of_the_server_contains_no_seed() -> None:

@@ -1,4 +1,4 @@
-"""An evaluation worker with the identity that the operator mints, through the workers' account."""
+"""An evaluation worker with the identity that the operator mints."""
 
 import asyncio
 import threading

@@ -65,7 +65,7 @@ async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSetti
     await nats.deprovision(JobKey("default", "a"))
     assert await nats.provisioned() == set()
     assert await registry.held(SOMEBODY.public) is not None
-    assert await registry.held(Keys(OURS).account(subjects_of(job), Role.WORKER).public) is None
+    assert await registry.held(Keys(OURS).account(subjects_of(job)).public) is None
     await nats.close()
     await system.close()
 
@@ -76,7 +76,7 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     nats, job = NatsOnServer(settings), site.job()
     await nats.provision(job)
     subjects = subjects_of(job)
-    home = nats._keys.account(subjects, Role.LEARNER).public
+    home = nats._keys.account(subjects).public
     theirs = site.server.keys
     system = Connection(settings.server, own_user(theirs.system_account()), "theirs")
     claims: Claims = {

@@ -1,6 +1,7 @@
 """A client with one worker's credentials does its worst: NATS stays small, and the job beside it notices nothing."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -44,19 +45,21 @@ async def job_beside(site: "Site") -> AsyncIterator[CollectorJob]:
     nats = site.nats_with(limits=LIMITS)
     await nats.provision(job)
     learner, worker = (site.address(job, role) for role in (Role.LEARNER, Role.WORKER))
-    enough = threading.Event()
-    delivering = asyncio.create_task(asyncio.to_thread(lambda: deliver(job, learner, worker, enough)))
+    begun, enough = threading.Event(), threading.Event()
+    delivering = asyncio.create_task(asyncio.to_thread(lambda: deliver(job, learner, worker, begun, enough)))
     try:
+        assert await asyncio.to_thread(begun.wait, 60)
         yield job
     finally:
         enough.set()
-        delivered = await delivering
+        await delivering
         await nats.close()
-    assert delivered
 
 
-def deliver(job: CollectorJob, at_learner: Address, at_worker: Address, enough: threading.Event) -> int:
-    """Send numbered batches until it is enough; return how many arrived."""
+def deliver(
+    job: CollectorJob, at_learner: Address, at_worker: Address, begun: threading.Event, enough: threading.Event
+) -> None:
+    """Send and take numbered batches until it is enough."""
     link = Link(at_worker, role=Role.WORKER)
     transport, number = NatsWorkerTransport(link, 0), 0
     try:
@@ -66,11 +69,11 @@ def deliver(job: CollectorJob, at_learner: Address, at_worker: Address, enough: 
                 assert float(next(collector)["observation"].mean()) == number
                 sending.stored.result(30)
                 number += 1
+                begun.set()
             stats = collector.stats()
             assert (stats.missed, stats.repeated, stats.corrupt) == (0, 0, 0)
     finally:
         transport.close()
-    return number
 
 
 async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times: int) -> None:
@@ -105,7 +108,7 @@ async def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
 async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int) -> None:
     """Ask for a large message again and again, on several connections, until the server ends them."""
     subjects = subjects_of(job)
-    request = f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.lease(0)}"
+    request, body = subjects.state_get, json.dumps({"last_by_subj": subjects.lease(0)}).encode()
     async with AsyncExitStack() as stack:
         guests = [await stack.enter_async_context(site.guest(job, Role.WORKER)) for _ in range(connections)]
         await guests[0].client.publish(subjects.lease(0), LARGE)
@@ -117,7 +120,7 @@ async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int
             assert guest.client._transport
             guest.client._transport._io_writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(3 * PENDING_BYTES // len(LARGE)):
-                await guest.client.publish(request, b"", reply=inbox)
+                await guest.client.publish(request, body, reply=inbox)
         async with asyncio.timeout(30):
             while (site.server.folder / "log").read_text().count("Slow Consumer") < connections:
                 await site.stored(job, subjects.spec)  # a round trip
@@ -130,29 +133,6 @@ async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode
         await ask_and_read_nothing(site, job, connections=2)
     await nats.close()
     assert nats_server.peak_mib < MOST_MIB
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-async def test_requests_that_nobody_answers_cost_little(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    """NATS keeps their reply subjects, each up to 4 KB long."""
-    job = site.job()
-    subjects = subjects_of(job)
-    await site.nats.provision(job)
-
-    async def ignore(_: object) -> None:
-        pass
-
-    async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as evaluator:
-        await learner.client.subscribe(subjects.evaluations, cb=ignore)
-        await learner.flush()
-        inbox = f"{evaluator.client.new_inbox()}.{'x' * 3_000}"
-        for number in range(120_000):
-            await evaluator.client.publish(subjects.evaluation(0), b"", reply=f"{inbox}.{number}")
-            if number % READ_EVERY == 0:
-                await evaluator.flush()
-        await evaluator.flush()
-    assert nats_server.peak_mib < MOST_MIB // 2
 
 
 async def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", site: "Site") -> None:

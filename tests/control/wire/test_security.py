@@ -12,6 +12,7 @@ import pytest
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.api import StreamConfig
 from nats.js.errors import APIError
 
 import rollfleet
@@ -20,9 +21,9 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
-from rollfleet_api.permissions import Role, inbox_prefix
+from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.ranks import Rank
-from rollfleet_api.streams import subjects_of
+from rollfleet_api.streams import state_stream, subjects_of
 from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ async def test_a_worker_of_one_job_writes_nothing_of_another(site: "Site") -> No
             assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
             # JetStream answers on any subject that a request names, whatever the sender may publish to.
             await worker.client.publish(subjects_of(ours).lease(0), FORGED, reply=target)
-            await worker.client.publish(direct_get(ours, subjects_of(ours).lease(0)), b"", reply=target)
+            await worker.client.publish(direct_get(ours, subjects_of(ours).control), b"", reply=target)
         await worker.flush()
     await untouched(site, theirs)
 
@@ -207,29 +208,34 @@ async def test_no_role_creates_streams(site: "Site", role: Role) -> None:
             assert "permissions violation" in await asyncio.wait_for(guest.refused.get(), 5)
 
 
-async def test_a_worker_forges_nothing_of_its_own_job_through_a_reply(site: "Site") -> None:
+@pytest.mark.parametrize(("role", "most_bytes"), [(Role.WORKER, 64 << 20), (Role.LEARNER, 3 << 30)])
+async def test_redirected_replies_give_a_job_no_larger_streams(site: "Site", role: Role, most_bytes: int) -> None:
+    """JetStream replies to any subject, also to its own API: a stored message could be a request of the server."""
     job = site.job()
     subjects = subjects_of(job)
     await site.nats.provision(job)
-    async with site.guest(job, Role.LEARNER) as learner, site.guest(job, Role.WORKER) as worker:
-        await learner.client.jetstream().publish(subjects.control, CONTROL)
-        heard = await learner.client.subscribe(subjects.workers)
-        await learner.flush()
-        targets = [subjects.control, subjects.manifest, subjects.learner, subjects.spec, subjects.worker(3)]
-        targets += [f"{inbox_prefix(subjects, Role.LEARNER)}.x"]
-        for target in targets:
-            await worker.client.publish(subjects.lease(0), FORGED, reply=target)
-            await worker.client.publish(direct_get(job, subjects.lease(0)), b"", reply=target)
-            await worker.client.publish(subjects.batch_chunk(0, 0), FORGED, reply=target)
-        await worker.flush()
-        # Whatever was answered went out before this.
-        await worker.client.jetstream().publish(subjects.worker(0), b"last")
-        assert (await heard.next_msg(5)).data == b"last"
-    assert await site.stored(job, subjects.control) == CONTROL
-    async with site.administrator(subjects) as client:
-        state = await client.jsm().stream_info(subjects.state_stream, subjects_filter=">")
-        written = {subjects.spec, subjects.control, subjects.lease(0), subjects.worker(0)}
-        assert set(state.state.subjects or {}) == written
+    before = await configurations(site, job)
+    larger = json.dumps(state_stream(job, most_bytes) | {"max_msgs": -1, "duplicate_window": 10**14}).encode()
+    allowed = permissions(subjects, role).publish
+    stored = [subjects.lease(0), subjects.worker(0)] if role is Role.WORKER else [subjects.control, subjects.learner]
+    read = json.dumps({"last_by_subj": stored[0]}).encode()
+    requests = [each.replace(">", subject).replace("*", "0") for each in allowed for subject in (*stored, "0.0")]
+    async with site.guest(job, role) as guest:
+        for subject in stored:
+            await guest.client.jetstream().publish(subject, larger)
+        for request in requests:
+            for verb in ("CREATE", "UPDATE", "RESTORE"):
+                for stream in (subjects.state_stream, "mine"):
+                    body = read if request == subjects.state_get else larger
+                    await guest.client.publish(request, body, reply=f"$JS.API.STREAM.{verb}.{stream}")
+        await guest.flush()
+        await guest.client.request(subjects.state_info, timeout=5)  # all before it is dealt with
+    assert await configurations(site, job) == before
+
+
+async def configurations(site: "Site", job: CollectorJob) -> dict[str | None, StreamConfig]:
+    async with site.administrator(subjects_of(job)) as client:
+        return {stream.config.name: stream.config for stream in await client.jsm().streams_info()}
 
 
 async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(site: "Site") -> None:
@@ -292,7 +298,7 @@ async def test_a_job_has_no_more_connections_than_its_workers_need(site: "Site")
     job = site.job(workers=1)
     await site.nats.provision(job)
     async with AsyncExitStack() as connected:
-        for _ in range(2 * 1 + 16):
+        for _ in range(3 * 1 + 32 - 1):  # one is the operator's
             await connected.enter_async_context(site.guest(job, Role.WORKER))
         with pytest.raises(NatsError, match="maximum account active connections"):
             await connected.enter_async_context(site.guest(job, Role.WORKER))

@@ -12,10 +12,12 @@ class Collect:
     Attributes:
         workers: The number of workers, unless the keyword `workers` is given.
         alone: The keywords for a single worker: several threads share torch's generators, and processes do not.
+        spawned: The keywords for workers that are no forks of this process.
     """
 
     workers = 1
     alone: ClassVar[dict[str, Any]] = {}
+    spawned: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -33,6 +35,7 @@ class CollectInProcesses(Collect):
     """Two worker processes, forks of this one: no object of a test needs pickling."""
 
     workers = 2
+    spawned: ClassVar[dict[str, Any]] = {"start_method": "spawn"}
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
         """Make a collector with worker processes."""

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sdk.collector.torchrl_envs import KINDS, POLICIES
+from tests.sdk.collector.torchrl_envs import KINDS, NOT_FORKED, POLICIES
 from tests.sdk.collector.torchrl_reference import ACTIONS_DO_NOT_MATTER, BATCHES, T, assert_equal, rows_of, torchrls
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ def test_a_batch_equals_that_of_torchrls_collector(collect: "Collect", kind: str
     expected = list(torchrls(make, policy, resets=kind not in ACTIONS_DO_NOT_MATTER))
     envs = math.prod(expected[0].shape[:-1])
     frames = T * envs * collect.alone.get("workers", collect.workers)  # of two processes, the first has their seeds
+    keywords = collect.alone | (collect.spawned if kind in NOT_FORKED else {})
     with collect(
-        make, policy, frames_per_batch=frames, num_envs=envs, total_frames=BATCHES * frames, **collect.alone
+        make, policy, frames_per_batch=frames, num_envs=envs, total_frames=BATCHES * frames, **keywords
     ) as collector:
         for batch, theirs in zip(collector, expected, strict=True):
             assert_equal(batch[:envs], rows_of(theirs))

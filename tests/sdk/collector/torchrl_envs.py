@@ -1,6 +1,7 @@
 """Environments of TorchRL, one of each kind that a batch may hold."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import gymnasium
@@ -209,6 +210,27 @@ KINDS: dict[str, Callable[[], Any]] = {
     "agents-that-die": mortal,
 }
 """A function that makes an environment, by its kind."""
+
+
+def brax() -> Any:
+    from torchrl.envs import BraxEnv
+
+    return BraxEnv("fast", batch_size=[3])
+
+
+def dm_control() -> Any:
+    from torchrl.envs import DMControlEnv
+
+    return DMControlEnv("cartpole", "balance")
+
+
+SIMULATORS = {"brax": brax, "dm_control": dm_control}
+"""Kinds whose package is no requirement of the tests: `test_simulators` installs them in an environment of its own."""
+
+KINDS |= {name: make for name, make in SIMULATORS.items() if find_spec(name)}
+
+NOT_FORKED = frozenset(("brax",))
+"""Kinds whose library cannot be used by a fork of a process that has used it."""
 
 
 MASKS = (("mask",), ("player_1", "action_mask"), ("player_2", "action_mask"))
