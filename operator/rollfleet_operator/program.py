@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import kopf
@@ -21,10 +22,11 @@ from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.fleet import Fleet
+from rollfleet_operator.ui.guard import ReviewGuard
 from rollfleet_operator.ui.logs import PodLogs
-from rollfleet_operator.ui.page import Page
 from rollfleet_operator.watch import Watch
 from rollfleet_operator.work_queue import WorkQueue
+from rollfleet_ui.server import page, served
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Operator:
         self._leadership: Leadership | None = None
         self._api: Api | None = None
         self._nats: NatsPort | None = None
-        self._page: Page | None = None
+        self._page = AsyncExitStack()
 
     async def start(self) -> None:
         """Start the tasks, which wait for servers that cannot be reached yet. An operator of several waits to lead."""
@@ -81,8 +83,9 @@ class Operator:
         fleet = None
         if self.settings.ui_port is not None:
             fleet = Fleet(self.cache, PodLogs(self.cache, self.connect))
-            self._page = Page(self.settings.ui_port, fleet, Api(self.connect), self._nats)
-            await self._page.start()
+            reviews = await self._page.enter_async_context(Api(self.connect))
+            shown = served(page(fleet, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
+            await self._page.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)
         self._progress_s = time.monotonic()
         loops = [self._keep_resyncing(reconciler), self._keep_sending_canaries()]
@@ -103,8 +106,7 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.queue.close()
         await self.server.stop()
-        if self._page:
-            await self._page.stop()
+        await self._page.aclose()
         if self._nats:
             await self._nats.close()
         if self._api:
