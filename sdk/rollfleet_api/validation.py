@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import UnionType
@@ -24,7 +24,6 @@ MAX_QUOTED: Final = 60
 """The most characters of a wrong text in a message."""
 
 _UNKNOWN: Final = "unknown field"
-_PART_OF_STATUS: Final = re.compile(r"status\.\w+(\[\d+\])?")
 
 _EXPECTED: Final = {
     "int_type": "a whole number",
@@ -119,47 +118,6 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
             found = explain(error, CollectorJob)
             found += (problem for problem in _frames_problems(data) if problem not in found)
     raise JobErrors(replace(problem, where=origin) for problem in found)
-
-
-def parse_stored_job(data: object) -> tuple[CollectorJob, tuple[str, ...]]:
-    """Parse a job that the API server has accepted, perhaps with the CRD of a newer version.
-
-    Args:
-        data: The job, as the API server returns it.
-
-    Returns:
-        The job, and the paths of what this version does not know: fields, and values in the status. It is left out.
-
-    Raises:
-        JobErrors: With all other errors.
-
-    Example:
-        >>> parse_stored_job(manifest)[1]  # doctest: +SKIP
-        ('spec.collect.newOption',)
-    """
-    try:
-        return parse_job(data), ()
-    except JobErrors as errors:
-        unknown = [path for problem in errors.problems if (path := _left_out(problem))]
-        if not unknown:
-            raise
-    return parse_job(without(data, unknown)), tuple(unknown)
-
-
-def without(value: Any, paths: Collection[str], path: str = "") -> Any:
-    """Copy a document, or the part of it at `path`, without the fields and items at some paths.
-
-    Example:
-        >>> without({"workers": {"ready": 1, "desired": 2}}, ["workers.ready"])
-        {'workers': {'desired': 2}}
-    """
-    if isinstance(value, Mapping):
-        below = ((key, item, child(path, str(key))) for key, item in value.items())
-        return {key: without(item, paths, at) for key, item, at in below if at not in paths}
-    if isinstance(value, list):
-        items = ((item, child(path, index)) for index, item in enumerate(value))
-        return [without(item, paths, at) for item, at in items if at not in paths]
-    return value
 
 
 def explain(error: ValidationError, model: type[Model], *, path: str = "") -> list[Problem]:
@@ -304,14 +262,6 @@ def _unknown(name: str, owner: type[Model] | None) -> str:
     if len(homes) == 1:
         return f"it belongs to `{homes[0]}`"
     return f"the fields here are {', '.join(names)}" if names else "this part has no fields; remove it"
-
-
-def _left_out(problem: Problem) -> str:
-    """Return the path that a version leaves out because a later one has written it; empty: it is an error."""
-    if problem.message.startswith(_UNKNOWN):
-        return problem.path
-    found = _PART_OF_STATUS.match(problem.path)
-    return found[0] if found else ""
 
 
 # --- Looking into the models -----------------------------------------------------------------------------------------
