@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rollfleet.policies.random_policy import RandomPolicy
     from rollfleet.processes.settings import Processes
     from rollfleet.progress import LearningCurve
-    from rollfleet.recording.observation import observe, record
+    from rollfleet.recording.recorder import record
     from rollfleet.recording.recording import Recording
     from rollfleet.stats import Stats
     from rollfleet.tracking import track
@@ -53,7 +53,6 @@ __all__ = [
     "exploring",
     "make_env",
     "make_policy",
-    "observe",
     "record",
     "split_trajectories",
     "track",
@@ -78,8 +77,7 @@ _HOMES = {
     "exploring": "rollfleet.exploration",
     "make_env": "rollfleet.envs.factory",
     "make_policy": "rollfleet.policies.factory",
-    "observe": "rollfleet.recording.observation",
-    "record": "rollfleet.recording.observation",
+    "record": "rollfleet.recording.recorder",
     "split_trajectories": "rollfleet.data.splitting",
     "track": "rollfleet.tracking",
 }

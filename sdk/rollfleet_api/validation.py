@@ -1,21 +1,17 @@
 """Jobs from plain data: all their errors, each with its place."""
 
 import json
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from rollfleet_api.fields import child
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.wording import UNKNOWN, YAML, worded
+from rollfleet_api.wording import YAML, worded
 
 MAX_SPEC_BYTES: Final = 1 << 16
 """The most bytes of a job's spec as JSON. The operator copies and compares it at each look; files belong elsewhere."""
-
-_PART_OF_STATUS: Final = re.compile(r"status\.\w+(\[\d+\])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,47 +94,6 @@ def parse_job(data: object, *, origin: str = "") -> CollectorJob:
     raise JobErrors(replace(problem, where=origin) for problem in found)
 
 
-def parse_stored_job(data: object) -> tuple[CollectorJob, tuple[str, ...]]:
-    """Parse a job that the API server has accepted, perhaps with the CRD of a newer version.
-
-    Args:
-        data: The job, as the API server returns it.
-
-    Returns:
-        The job, and the paths of what this version does not know: fields, and values in the status. It is left out.
-
-    Raises:
-        JobErrors: With all other errors.
-
-    Example:
-        >>> parse_stored_job(manifest)[1]  # doctest: +SKIP
-        ('spec.collect.newOption',)
-    """
-    try:
-        return parse_job(data), ()
-    except JobErrors as errors:
-        unknown = [path for problem in errors.problems if (path := _left_out(problem))]
-        if not unknown:
-            raise
-    return parse_job(without(data, unknown)), tuple(unknown)
-
-
-def without(value: Any, paths: Collection[str], path: str = "") -> Any:
-    """Copy a document, or the part of it at `path`, without the fields and items at some paths.
-
-    Example:
-        >>> without({"workers": {"ready": 1, "desired": 2}}, ["workers.ready"])
-        {'workers': {'desired': 2}}
-    """
-    if isinstance(value, Mapping):
-        below = ((key, item, child(path, str(key))) for key, item in value.items())
-        return {key: without(item, paths, at) for key, item, at in below if at not in paths}
-    if isinstance(value, list):
-        items = ((item, child(path, index)) for index, item in enumerate(value))
-        return [without(item, paths, at) for item, at in items if at not in paths]
-    return value
-
-
 def _kind_problems(data: object) -> Iterator[Problem]:
     """Yield what shows that the data is not a job at all; errors of its fields would be noise."""
     if not isinstance(data, Mapping):
@@ -155,11 +110,3 @@ def _kind_problems(data: object) -> Iterator[Problem]:
             f"has {spec.nbytes:,} bytes as JSON, and at most {MAX_SPEC_BYTES:,} are allowed; put code and data into "
             "the ConfigMap of `source`, into the image, or into a volume",
         )
-
-
-def _left_out(problem: Problem) -> str:
-    """Return the path that a version leaves out because a later one has written it; empty: it is an error."""
-    if problem.message.startswith(UNKNOWN):
-        return problem.path
-    found = _PART_OF_STATUS.match(problem.path)
-    return found[0] if found else ""

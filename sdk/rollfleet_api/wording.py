@@ -16,8 +16,6 @@ from pydantic_core import ErrorDetails
 
 from rollfleet_api.fields import REFUSAL, Model, child, clipped
 
-UNKNOWN: Final = "unknown field"
-
 _EXPECTED: Final = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -82,7 +80,7 @@ def worded(error: ValidationError, model: type[Model], spelling: Spelling = YAML
             owner = _model_at(model, location[:-1])
             name = str(location[-1]) if location else ""
             if detail["type"] == "extra_forbidden":
-                yield spelling.path(path), f"{UNKNOWN} `{name}`; {_unknown(name, owner, model)}"
+                yield spelling.path(path), f"unknown field `{name}`; {_unknown(name, owner, model)}"
             else:
                 yield spelling.path(path), _message(detail, path, _field(owner, name), spelling)
 

@@ -1,13 +1,10 @@
 """Errors of invalid jobs: where, what is wrong, and what to write instead."""
 
-import copy
-from typing import Any
-
 import pytest
 from tests.api.job_data import ENV, RULES, job_data
 
 from rollfleet_api.documents import read_jobs
-from rollfleet_api.validation import JobErrors, Problem, parse_job, parse_stored_job
+from rollfleet_api.validation import JobErrors, Problem, parse_job
 
 
 def messages(data: object) -> list[str]:
@@ -80,36 +77,6 @@ def test_longest_name_and_long_namespace_are_accepted() -> None:
 )
 def test_other_kinds_are_refused_without_errors_of_fields(data: object, expected: list[str]) -> None:
     assert messages(data) == expected
-
-
-def test_fields_of_a_newer_definition_are_left_out_of_a_stored_job() -> None:
-    known = job_data(env=ENV | {"wrappers": [{"entrypoint": "gymnasium.wrappers:ClipReward"}]})
-    newer: Any = copy.deepcopy(known)
-    newer["metadata"]["newer"] = newer["newer"] = {"a": [1]}
-    newer["spec"] |= {"newer": 5}
-    newer["spec"]["env"]["wrappers"][0]["newer"] = None
-    job, ignored = parse_stored_job(newer)
-    assert job == parse_job(known)
-    assert set(ignored) == {"metadata.newer", "newer", "spec.newer", "spec.env.wrappers[0].newer"}
-    assert parse_stored_job(known) == (job, ())
-
-
-def test_values_of_a_newer_status_are_left_out_of_a_stored_job() -> None:
-    known = {"type": "Complete", "status": "True", "reason": "TotalFrames", "message": "", "lastTransitionTime": "-"}
-    newer: Any = job_data()
-    newer["status"] = {"phase": "Paused", "frames": 7, "workers": {"ready": "all"}, "restarts": -1}
-    newer["status"]["conditions"] = [known | {"type": "Checkpointed", "status": "Partly"}, known]
-    job, ignored = parse_stored_job(newer)
-    assert job.status is not None
-    assert [each.type for each in job.status.conditions] == ["Complete"]
-    assert (job.status.phase, job.status.frames, job.status.workers.ready) == (None, 7, 0)
-    assert set(ignored) == {"status.phase", "status.workers", "status.restarts", "status.conditions[0]"}
-
-
-def test_other_errors_of_a_stored_job_are_reported_without_its_newer_fields() -> None:
-    with pytest.raises(JobErrors) as caught:
-        parse_stored_job(job_data(workers=0, newer=5))
-    assert [problem.path for problem in caught.value.problems] == ["spec.workers"]
 
 
 def test_errors_are_value_errors_that_name_their_origin() -> None:
