@@ -3,7 +3,7 @@
 import asyncio
 import platform
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,8 @@ from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS, job_row, learner_row, worker_row
-from rollfleet_ui.run_folder import RunFolder
-from rollfleet_ui.source import Listener, Viewer
+from rollfleet_ui.saved_runs import SavedRun, write_log
+from rollfleet_ui.source import Viewer
 from rollfleet_ui.spec_text import defaulted, spec_text
 from rollfleet_ui.views import JobView, one_line
 
@@ -70,7 +70,7 @@ class LiveRun:
     def __init__(self, job: CollectorJob, runs: Path, warn: Callable[[str], None]) -> None:
         self._job, self._warn = job, warn
         self._started_s = time.time()
-        self.folder = RunFolder(_free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S")))
+        self.folder = _free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S"))
         self._history = JobHistory()
         self._historian = Historian(self._history)
         self._watch: JobWatch | None = None
@@ -78,7 +78,6 @@ class LiveRun:
         self._last_error = ""
         self._ended: Condition | None = None
         self._ended_s: float | None = None
-        self._listeners: list[Listener] = []
         self._spec = spec_text(job.spec)
         workers = job.spec.workers
         text = f"started on this machine with {workers} worker{'s' if workers != 1 else ''}"
@@ -106,10 +105,7 @@ class LiveRun:
             self._history.note(time.time(), Happened.NATS_AWAY, text)
         elif text:
             self._last_error = one_line(text)
-            if found.worker is not None:
-                self._historian.worker_ended(time.time(), found.worker, self._last_error, found.child.last_output())
-            else:
-                self._history.note(time.time(), Happened.WORKER_ENDED, self._last_error, found.child.last_output())
+            self._history.note(time.time(), Happened.WORKER_ENDED, self._last_error, found.child.last_output())
 
     def failed(self, reason: str, text: str) -> None:
         """Note why the run fails."""
@@ -138,21 +134,21 @@ class LiveRun:
 
     # --- what the page shows ---
 
-    def jobs(self) -> list[JobRow]:
-        """Return the run."""
+    def jobs(self) -> "Mapping[str, LiveRun]":
+        """Return the run by its key; see `Source`, and `ShownJob` for the methods below."""
+        return {self._job.key: self}
+
+    @property
+    def row(self) -> JobRow:
+        """Its row."""
         view = self._view()
-        sketch = self._history.series.sketch("meanReturn", SKETCH_POINTS)
-        return [job_row(view, diagnosis(view), sketch)]
+        return job_row(view, diagnosis(view), self._history.series.sketch("meanReturn", SKETCH_POINTS))
 
-    def row(self, key: str) -> JobRow | None:
-        """Return the run, if this is its key."""
-        return self.jobs()[0] if key == self._job.key else None
-
-    def job(self, key: str) -> JobPage | None:
+    def page(self) -> JobPage:
         """Return all of the run."""
         view = self._view()
         return JobPage(
-            row=self.jobs()[0],
+            row=self.row,
             diagnosis=diagnosis(view),
             bottleneck=self._historian.bottleneck(),
             status=view.status,
@@ -168,15 +164,15 @@ class LiveRun:
             ],
         )
 
-    def workers(self, key: str) -> list[WorkerRow]:
+    def workers(self) -> list[WorkerRow]:
         """Return the workers, and the learner."""
         return [*map(self._worker, range(self._job.spec.workers)), self._learner_row()]
 
-    def history(self, key: str) -> History:
+    def history(self) -> History:
         """Return the series."""
         return self._history.series.points()
 
-    def timeline(self, key: str) -> list[Moment]:
+    def timeline(self) -> list[Moment]:
         """Return what happened."""
         return list(self._history.moments)
 
@@ -188,11 +184,6 @@ class LiveRun:
             who = LEARNER if worker is None else f"worker {worker}"
             raise LookupError(f"there is no {'earlier ' if previous else ''}output of {who}")
         return child.last_output(tail)
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` whenever the run may have changed; see `Source`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
     # --- how it follows the run ---
 
@@ -238,8 +229,6 @@ class LiveRun:
                 frames_per_second=self._watch.frames_per_second(),
                 problems={} if self._ended else self._problems(),
             )
-        for listener in self._listeners:
-            listener(self._job.key)
 
     def _view(self) -> JobView:
         workers = [process for process in self._processes.values() if process.worker is not None]
@@ -312,17 +301,16 @@ class LiveRun:
             self._history.note(self._ended_s, happened.get(kind, Happened.SUSPENDED), one_line(text))
 
     def _save(self) -> None:
-        page = self.job(self._job.key)
-        assert page
+        run = SavedRun(page=self.page(), workers=self.workers(), history=self.history(), timeline=self.timeline())
         try:
-            self.folder.write(page, self.workers(self._job.key), self._history)
+            run.write(self.folder)
             for worker in (*range(self._job.spec.workers), None):
                 if process := self._process(worker):
-                    self.folder.write_log(worker, process.child.last_output(LAST_LINES))
+                    write_log(self.folder, worker, process.child.last_output(LAST_LINES))
                     if process.previous:
-                        self.folder.write_log(worker, process.previous.last_output(LAST_LINES), previous=True)
+                        write_log(self.folder, worker, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
-            self._warn(f"the run is not saved: {error.filename or self.folder.path}: {error.strerror}")
+            self._warn(f"the run is not saved: {error.filename or self.folder}: {error.strerror}")
 
 
 def _free(folder: Path) -> Path:
