@@ -3,8 +3,8 @@
 - `views` and `diagnosis` explain a job from its objects in a cluster; the command line uses them too.
 - `model` is what the API sends. `rows` and `spec_text` make it from a job.
 - `history` keeps what happened, in bounds. `historian` and `waits` read it from heartbeats.
-- `source` has the seams: who has jobs to show, and who may see them. `saved_runs` and `run_folder` show past runs.
-- `server` answers over HTTP, `changes` sends what changes, `token_guard` admits browsers of this machine.
+- `source` has the seams: who has jobs to show, and who may see them. `saved_runs` shows past runs.
+- `server` answers over HTTP; `token_guard` admits browsers of this machine.
 - `static` is the page itself: plain files, no build.
 
 It must import only `rollfleet_api`, pydantic and PyYAML, and aiohttp in the modules about HTTP.

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_api.worker_errors import last_line
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened
 from rollfleet_ui.views import one_line
@@ -37,7 +36,6 @@ class Historian:
         self._learner: LearnerStatus | None = None
         self._version = 0
         self._workers: Mapping[int, WorkerStatus] = {}
-        self._ended: dict[int, int] = {}  # the incarnation of each worker whose end was noted
         self._stuck: frozenset[int] = frozenset()
         self._versions: tuple[int, int] | None = None  # of the newest moment, if it is about versions
         self._waits = Waits()
@@ -78,14 +76,6 @@ class Historian:
         self._note_workers(now_s, workers, problems or {})
         self._learner, self._workers = learner, dict(workers)
 
-    def worker_ended(self, now_s: float, worker: int, text: str, detail: str = "") -> None:
-        """Note the end of a worker's present incarnation; once, even if its heartbeat says so too."""
-        beat = self._workers.get(worker)
-        incarnation = beat.incarnation if beat else 0
-        if self._ended.get(worker, -1) < incarnation:
-            self._ended[worker] = incarnation
-            self.history.note(now_s, Happened.WORKER_ENDED, text, detail)
-
     def bottleneck(self) -> str:
         """Return who waits for whom in one sentence; empty: unknown."""
         return self._waits.bottleneck()
@@ -116,24 +106,22 @@ class Historian:
         self.history.note(now_s, Happened.VERSION, text)
 
     def _note_workers(self, now_s: float, workers: Mapping[int, WorkerStatus], problems: Mapping[int, str]) -> None:
-        failed = {index: beat for index, beat in workers.items() if beat.state is WorkerState.FAILED}
-        new = [index for index, beat in failed.items() if self._ended.get(index, -1) < beat.incarnation]
-        self._ended |= {index: failed[index].incarnation for index in new}
-        errors = {index: (failed[index].error or "").strip() for index in new}
-        ended = [(f"worker {index} failed: {last_line(error)}", error) for index, error in errors.items()]
         back = [
             (f"worker {index} is back, incarnation {beat.incarnation}", "")
             for index, beat in workers.items()
             if (old := self._workers.get(index)) and beat.incarnation > old.incarnation
         ]
-        stuck = [(problems[index], "") for index in problems.keys() - self._stuck - failed.keys()]
-        self._note_all(now_s, Happened.WORKER_ENDED, ended, "workers failed")
-        self._note_all(now_s, Happened.WORKER_BACK, back, "workers are back")
-        self._note_all(now_s, Happened.STRAGGLER, stuck, "workers hang or are silent")
+        stuck = [
+            (problems[index], "")
+            for index in problems.keys() - self._stuck
+            if index not in workers or workers[index].state is not WorkerState.FAILED
+        ]
+        self.note_all(now_s, Happened.WORKER_BACK, back, "workers are back")
+        self.note_all(now_s, Happened.STRAGGLER, stuck, "workers hang or are silent")
         self._stuck = frozenset(problems)
 
-    def _note_all(self, now_s: float, kind: Happened, found: list[tuple[str, str]], summary: str) -> None:
-        """Note moments of one kind; as one if they are many."""
+    def note_all(self, now_s: float, kind: Happened, found: list[tuple[str, str]], summary: str) -> None:
+        """Note moments of one kind, each a text and a detail; as one if they are many."""
         if len(found) > MOST_AT_ONCE:
             found = [(f"{len(found)} {summary}", "\n".join(sorted(text for text, _ in found)))]
         for text, detail in sorted(found):

@@ -1,33 +1,20 @@
 """What happened to a job, in bounds: series of at most 720 points, and a timeline of at most 300 moments."""
 
-import gzip
 import math
-import zlib
 from array import array
 from collections.abc import Mapping
-from typing import Final, Self
-
-from pydantic import Field, ValidationError
+from typing import Final
 
 from rollfleet_ui.model import SERIES, Happened, History, Moment
-from rollfleet_ui.views import View
 
 MAX_POINTS: Final = 720
 MAX_MOMENTS: Final = 300
 MAX_TEXT, MAX_DETAIL, MAX_DETAILS = 300, 4_000, 20_000
 """The most characters of a moment's text, of its detail, and of all details; the newest ones stay."""
-MAX_BYTES: Final = 60_000
-"""The most bytes of `JobHistory.to_bytes`."""
-_MAX_UNPACKED_BYTES: Final = 8 << 20
-_FORMAT: Final = 1
 _LARGEST: Final = 3e38  # of an array of 32-bit floats
 _MEANS: Final = frozenset({"framesPerSecond", "learnerWait", "workersWaitLearner", "workersWaitWeights"})
 """Series whose points are means over their step. Points of the others are the newest values."""
 _FRACTIONS: Final = frozenset({"learnerWait", "workersWaitLearner", "workersWaitWeights"})
-
-
-class HistoryInvalid(ValueError):
-    """Bytes that are not a history, or have a later format."""
 
 
 class Series:
@@ -81,7 +68,7 @@ class Series:
     def points(self) -> History:
         """Return all points, with fractions limited to 0 to 1."""
         return History.model_construct(
-            time=[_tenths(time_s) for time_s in self._times],
+            time=[round(time_s, 1) for time_s in self._times],
             series={name: [_short(value, name) for value in kept] for name, kept in self._values.items()},
         )
 
@@ -90,13 +77,6 @@ class Series:
         known = [value for value in self._values[name] if not math.isnan(value)]
         stride = max(math.ceil(len(known) / points), 1)
         return [_short(value, name) or 0.0 for value in known[::-1][::stride][::-1]]
-
-    def extend(self, points: History) -> None:
-        """Add the points of a history that are newer than those here."""
-        newest_s = self._times[-1] if self._times else -math.inf
-        for index, time_s in enumerate(points.time):
-            if time_s > newest_s:
-                self.add(time_s, {name: points.series.get(name, [])[index] for name in points.series})
 
     def _double_step(self) -> None:
         wider = Series(2 * self.step_s)
@@ -112,7 +92,7 @@ class JobHistory:
     Example:
         >>> history = JobHistory()
         >>> history.note(1.0, Happened.CREATED, "created with 2 workers")
-        >>> JobHistory.from_bytes(history.to_bytes()).moments[0].text
+        >>> history.moments[0].text
         'created with 2 workers'
 
     Attributes:
@@ -135,71 +115,6 @@ class JobHistory:
             left -= len(self.moments[index].detail)
             if left < 0 and self.moments[index].detail:
                 self.moments[index] = self.moments[index].model_copy(update={"detail": ""})
-
-    def to_bytes(self) -> bytes:
-        """Return it compressed, at most `MAX_BYTES`: of a timeline with too much text, the oldest moments go."""
-        moments = self.moments
-        while True:
-            saved = _Saved.model_construct(
-                format=_FORMAT, step_s=self.series.step_s, points=self.series.points(), moments=moments
-            )
-            packed = gzip.compress(saved.model_dump_json(by_alias=True).encode(errors="replace"), mtime=0)
-            if len(packed) <= MAX_BYTES or not moments:
-                return packed
-            moments = moments[len(moments) // 2 + 1 :]
-
-    @classmethod
-    def from_bytes(cls, packed: bytes) -> Self:
-        """Read what `to_bytes` of this version or an earlier one returned.
-
-        Raises:
-            HistoryInvalid: It is something else. The text is one line.
-        """
-        saved = _read(packed)
-        history = cls()
-        history.series = Series(saved.step_s)
-        history.series.extend(saved.points)
-        for each in saved.moments[-MAX_MOMENTS:]:
-            history.note(each.time, each.kind, each.text, each.detail)
-        return history
-
-
-class _Saved(View):
-    """The JSON of a saved history."""
-
-    format: int = Field(ge=1, le=_FORMAT)
-    step_s: float = Field(ge=1, le=1e9)
-    points: History
-    moments: list[Moment]
-
-
-def _read(packed: bytes) -> _Saved:
-    try:
-        unpacker = zlib.decompressobj(wbits=31)
-        data = unpacker.decompress(packed, _MAX_UNPACKED_BYTES)
-        if unpacker.unconsumed_tail or not unpacker.eof:
-            raise HistoryInvalid(f"the history is cut, or larger than {_MAX_UNPACKED_BYTES} bytes")
-        saved = _Saved.model_validate_json(data, by_alias=True)
-    except zlib.error as error:
-        raise HistoryInvalid(f"the history is not compressed data: {error}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "JSON"
-        raise HistoryInvalid(f"the history has a wrong {where}: {first['msg']}") from None
-    points = saved.points
-    unknown = points.series.keys() - set(SERIES)
-    if (
-        unknown
-        or len(points.time) > MAX_POINTS
-        or {len(values) for values in points.series.values()} - {len(points.time)}
-    ):
-        raise HistoryInvalid("the history has series of unknown names, or of different lengths")
-    return saved
-
-
-def _tenths(time_s: float) -> float:
-    """Round a time to tenths, but never to the next second: its point would merge with that second's."""
-    return round(time_s - 0.1 if round(time_s, 1) // 1 > time_s // 1 else time_s, 1)
 
 
 def _short(value: float, name: str) -> float | None:

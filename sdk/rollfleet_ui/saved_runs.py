@@ -1,165 +1,170 @@
-"""Saved runs as a source of the page: all that lie in a folder, also while they are still written."""
+"""Saved runs: a file for each, logs beside it, and a source of the page of all that lie in a folder."""
 
-import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
-from rollfleet_ui.history import JobHistory
+from pydantic import ValidationError
+
 from rollfleet_ui.model import History, JobPage, JobRow, Moment, WorkerRow
-from rollfleet_ui.run_folder import PAGE, RunFolder, RunInvalid
-from rollfleet_ui.source import Listener, Viewer
+from rollfleet_ui.source import ShownJob, Viewer
+from rollfleet_ui.views import View
 
 log = logging.getLogger(__name__)
 
+FILE: Final = "run.json"
 DEPTH: Final = 3
 """How many folders deep a run may lie: `runs` has `runs/cartpole/20261122-180000`."""
-LOOK_S: Final = 2.0
 CUT_S: Final = 60.0
-"""A run that has not ended and whose folder is silent for this long was killed."""
-
+"""A run that has not ended and whose file is silent for this long was killed."""
 CUT: Final = "Cut"
 """The state of such a run."""
 
 
+class SavedRun(View):
+    """A run, as its file has it: what the page last showed."""
+
+    page: JobPage
+    workers: list[WorkerRow]
+    history: History
+    timeline: list[Moment]
+
+    def write(self, folder: Path) -> None:
+        """Write it into a folder, which is created. A reader sees the earlier file or this one.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        _replace(folder / FILE, self.model_dump_json(by_alias=True))
+
+
+def write_log(folder: Path, worker: int | None, text: str, *, previous: bool = False) -> None:
+    """Write the end of a log into the folder of a run; `worker` None: the learner's.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    _replace(_log_of(folder, worker, previous), text)
+
+
 class SavedRuns:
-    """The runs in a folder. Each is a job named `NAME@FOLDER`, as a job may have run many times.
+    """The runs in a folder, also while they are written. Each is a job `NAME@FOLDER`: a job may have run many times.
 
     Args:
-        folder: The folder.
+        folder: The folder. Links in it are not followed.
 
     Example:
-        >>> [row.key for row in SavedRuns(Path("runs")).jobs()]  # doctest: +SKIP
+        >>> list(SavedRuns(Path("runs")).jobs())  # doctest: +SKIP
         ['default/cartpole@20261122-180000']
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._runs: dict[str, RunFolder] = {}
-        self._rows: dict[str, JobRow] = {}
-        self._keys: dict[Path, str] = {}
-        self._stamps: dict[Path, tuple[float, bool]] = {}
-        self._listeners: list[Listener] = []
-        self.look()
+        self._known: dict[Path, tuple[int, JobRow | None]] = {}  # when the file was written, and its row
 
-    def look(self) -> None:
-        """Read what is new in the folder, and call the listeners."""
-        found = {Path(path) for path in _runs_in(str(self._folder), DEPTH)}
-        changed = [key for path in sorted(found) if (key := self._read(path))]
-        for path in self._keys.keys() - found:
-            key = self._keys.pop(path)
-            del self._runs[key], self._rows[key], self._stamps[path]
-            changed.append(key)
-        for key in changed:
-            for listener in self._listeners:
-                listener(key)
-
-    async def follow(self) -> None:
-        """Look again and again until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            self.look()
-
-    def jobs(self) -> list[JobRow]:
-        """Return all runs."""
-        return list(self._rows.values())
-
-    def row(self, key: str) -> JobRow | None:
-        """Return a run as in `jobs`. None: unknown."""
-        return self._rows.get(key)
-
-    def job(self, key: str) -> JobPage | None:
-        """Return all of a run. None: unknown, or it was deleted meanwhile."""
-        try:
-            folder = self._runs[key]
-            return _shown(folder.page(), key, is_cut=self._stamps[folder.path][1])
-        except (KeyError, OSError, RunInvalid):
-            return None
-
-    def workers(self, key: str) -> list[WorkerRow]:
-        """Return the workers of a run as they were last seen."""
-        try:
-            return self._runs[key].workers()
-        except (OSError, RunInvalid) as error:
-            log.warning("%s", error)
-            return []
-
-    def history(self, key: str) -> History:
-        """Return the series of a run."""
-        return self._history(key).series.points()
-
-    def timeline(self, key: str) -> list[Moment]:
-        """Return what happened to a run."""
-        return self._history(key).moments
+    def jobs(self) -> dict[str, ShownJob]:
+        """Return all runs; see `Source`."""
+        found: dict[str, ShownJob] = {}
+        for path, row in self._rows():
+            wanted = f"{row.key}@{path.name}"
+            key = next(key for key in chain([wanted], (f"{wanted}-{n}" for n in count(2))) if key not in found)
+            is_cut = row.ended is None and time.time() - self._known[path][0] / 1e9 > CUT_S
+            found[key] = _Run(path, key, row, is_cut=is_cut)
+        return found
 
     async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log; see `Source`."""
-        lines = self._runs[key].log(worker, previous=previous).splitlines()
-        return "\n".join(lines[-tail:])
+        run = self.jobs()[key]
+        assert isinstance(run, _Run)
+        file = _log_of(run.folder, worker, previous)
+        if file.resolve() != _log_of(run.folder.resolve(), worker, previous) or not file.is_file():
+            raise LookupError("this log was not saved")
+        return "\n".join(file.read_text(errors="replace").splitlines()[-tail:])
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with the key of each run that changes; see `Source`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+    def _rows(self) -> Iterator[tuple[Path, JobRow]]:
+        """Yield the runs that can be read. A file is read again when it was written again."""
+        for path in sorted(map(Path, _runs_in(str(self._folder), DEPTH))):
+            with suppress(OSError):  # deleted meanwhile
+                written_ns = (path / FILE).stat().st_mtime_ns
+                if self._known.get(path, (0, None))[0] != written_ns:
+                    self._known[path] = written_ns, _row_of(path)
+                if (row := self._known[path][1]) is not None:
+                    yield path, row
 
-    def _history(self, key: str) -> JobHistory:
-        try:
-            return self._runs[key].history()
-        except (OSError, RunInvalid) as error:
-            log.warning("%s", error)
-            return JobHistory()
 
-    def _read(self, path: Path) -> str | None:
-        """Read a run. Returns its key; None: it has not changed, or cannot be read."""
-        try:
-            written_s = (path / PAGE).stat().st_mtime
-            stamp = (written_s, time.time() - written_s > CUT_S)
-            if self._stamps.get(path) == stamp:
-                return None
-            self._stamps[path] = stamp
-            folder = RunFolder(path)
-            page = folder.page()
-        except FileNotFoundError:  # deleted meanwhile
-            return None
-        except (OSError, RunInvalid) as error:
-            log.warning("this run is left out: %s", error)
-            return None
-        key = self._keys.setdefault(path, self._free_key(f"{page.row.key}@{path.name}"))
-        self._runs[key], self._rows[key] = folder, _shown(page, key, is_cut=stamp[1]).row
-        return key
+class _Run:
+    """A saved run as the page shows it. Its row is in memory; all else is read from its file."""
 
-    def _free_key(self, wanted: str) -> str:
-        numbered = (f"{wanted}-{number}" for number in count(2))
-        return next(key for key in chain([wanted], numbered) if key not in self._runs)
+    def __init__(self, folder: Path, key: str, row: JobRow, *, is_cut: bool) -> None:
+        named: dict[str, object] = {"key": key, "name": key.partition("/")[2]}
+        message = "its history ends here: the run was killed, or its machine stopped"
+        self.folder = folder
+        self._cut = {"state": CUT, "reason": "RunKilled", "message": message, "is_problem": False} if is_cut else {}
+        self.row = row.model_copy(update=named | self._cut | ({"frames_per_second": 0.0} if is_cut else {}))
+
+    def page(self) -> JobPage:
+        page = _read(self.folder).page.model_copy(update={"row": self.row})
+        if not self._cut:
+            return page
+        diagnosis = page.diagnosis.model_copy(update=self._cut | {"advice": ""})
+        return page.model_copy(update={"diagnosis": diagnosis, "bottleneck": ""})
+
+    def workers(self) -> list[WorkerRow]:
+        return _read(self.folder).workers
+
+    def history(self) -> History:
+        return _read(self.folder).history
+
+    def timeline(self) -> list[Moment]:
+        return _read(self.folder).timeline
+
+
+def _read(folder: Path) -> SavedRun:
+    """Read a run.
+
+    Raises:
+        OSError: It cannot be read, or is not a run. The text is one line.
+    """
+    file = folder / FILE
+    try:
+        return SavedRun.model_validate_json(file.read_bytes(), by_alias=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "JSON"
+        raise OSError(f"{file}: {where}: {first['msg']}") from None
+
+
+def _row_of(folder: Path) -> JobRow | None:
+    try:
+        return _read(folder).page.row
+    except OSError as error:
+        log.warning("this run is left out: %s", error)
+        return None
 
 
 def _runs_in(folder: str, depth: int) -> Iterator[str]:
     """Yield the folders of runs. A run has no other runs inside."""
-    if os.path.exists(os.path.join(folder, PAGE)):
+    if os.path.exists(os.path.join(folder, FILE)):
         yield folder
     elif depth:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
-                if entry.is_dir():
+                if entry.is_dir(follow_symlinks=False):
                     yield from _runs_in(entry.path, depth - 1)
 
 
-def _shown(page: JobPage, key: str, *, is_cut: bool) -> JobPage:
-    """Return the page of a run under its key. One that was cut says so."""
-    named: dict[str, object] = {"key": key, "name": key.partition("/")[2]}
-    if page.row.ended is not None or not is_cut:
-        return page.model_copy(update={"row": page.row.model_copy(update=named)})
-    message = "its history ends here: the run was killed, or its machine stopped"
-    found: dict[str, object] = {"state": CUT, "reason": "RunKilled", "message": message, "is_problem": False}
-    return page.model_copy(
-        update={
-            "row": page.row.model_copy(update=named | found | {"frames_per_second": 0.0}),
-            "diagnosis": page.diagnosis.model_copy(update=found | {"advice": ""}),
-            "bottleneck": "",
-        }
-    )
+def _log_of(folder: Path, worker: int | None, previous: bool) -> Path:
+    name = "learner" if worker is None else f"worker-{worker}"
+    return folder / "logs" / f"{name}{'.previous' if previous else ''}.log"
+
+
+def _replace(file: Path, text: str) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(text, errors="replace")
+    os.replace(new, file)

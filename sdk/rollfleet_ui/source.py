@@ -1,15 +1,12 @@
 """The seams of the page: a source has jobs to show, a guard admits requests, a viewer is someone whom it admitted."""
 
-from collections.abc import Callable, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Protocol
 
 from rollfleet_ui.model import History, JobPage, JobRow, Moment, WorkerRow
 
 if TYPE_CHECKING:
     from aiohttp import web
-
-Listener = Callable[[str], None]
-"""Takes the key of a job that changed. It only notes the key."""
 
 
 class Viewer(Protocol):
@@ -39,43 +36,51 @@ class Guard(Protocol):
         ...
 
 
+class ShownJob(Protocol):
+    """What the page shows of one job."""
+
+    @property
+    def row(self) -> JobRow:
+        """Its row in the list of jobs."""
+        ...
+
+    def page(self) -> JobPage:
+        """Return all of it but what follows."""
+        ...
+
+    def workers(self) -> list[WorkerRow]:
+        """Return its workers by index, then its evaluation workers, then its learner."""
+        ...
+
+    def history(self) -> History:
+        """Return its series."""
+        ...
+
+    def timeline(self) -> Sequence[Moment]:
+        """Return what happened to it, the oldest first."""
+        ...
+
+
 class Source(Protocol):
-    """Jobs to show. All methods run on the server's event loop; all but `logs` answer at once, from memory.
+    """Jobs to show. The methods run on the server's event loop; all but `logs` answer at once.
+
+    Errors of a source and its jobs become answers: `LookupError` says that something is missing, `OSError` that it
+    cannot be read now.
 
     Example:
         >>> def newest(source: Source) -> JobRow:
-        ...     return max(source.jobs(), key=lambda row: row.created)
+        ...     return max((job.row for job in source.jobs().values()), key=lambda row: row.created)
     """
 
-    def jobs(self) -> list[JobRow]:
-        """Return all jobs."""
-        ...
-
-    def row(self, key: str) -> JobRow | None:
-        """Return a job as in `jobs`. None: unknown."""
-        ...
-
-    def job(self, key: str) -> JobPage | None:
-        """Return all of a job. None: unknown."""
-        ...
-
-    def workers(self, key: str) -> list[WorkerRow]:
-        """Return the workers of a job by index, then its learner."""
-        ...
-
-    def history(self, key: str) -> History:
-        """Return the series of a job."""
-        ...
-
-    def timeline(self, key: str) -> list[Moment]:
-        """Return what happened to a job, the oldest first."""
+    def jobs(self) -> Mapping[str, ShownJob]:
+        """Return all jobs by key: `namespace/name`."""
         ...
 
     async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log.
 
         Args:
-            key: The job.
+            key: The job, one of `jobs`.
             worker: The worker's index. None: the learner.
             previous: Of the incarnation before, rather than the present one.
             tail: The most lines.
@@ -86,8 +91,4 @@ class Source(Protocol):
             LookupError: The log is missing.
             OSError: It cannot be read now.
         """
-        ...
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with the key of each job that changes, appears or goes. Returns how to unsubscribe."""
         ...

@@ -6,15 +6,15 @@ from pathlib import Path
 from rollfleet_ui.diagnosis import Diagnosis
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
-from rollfleet_ui.run_folder import RunFolder
+from rollfleet_ui.saved_runs import SavedRun
 
 ENDED_S = 1_700_000_100.0
 
 
 def write_run(
     runs: Path, name: str, number: str = "1", *, namespace: str = "default", frames: int = 0, ended: bool = True
-) -> RunFolder:
-    """Write a run of two workers into `runs/NAME/NUMBER`, or write it again."""
+) -> Path:
+    """Write a run of two workers into `runs/NAME/NUMBER`, or write it again. Returns its folder."""
     history = JobHistory()
     history.note(1_700_000_000.0, Happened.CREATED, "created")
     history.series.add(1_700_000_000.0, {"frames": frames})
@@ -33,6 +33,6 @@ def write_run(
         row=row, diagnosis=Diagnosis(state=row.state), bottleneck="The learner is the bottleneck.", spec="workers: 2"
     )
     workers = [WorkerRow(index=index, state="Collecting", since=time.time()) for index in (0, 1, None)]
-    folder = RunFolder(runs / name / number)
-    folder.write(page, workers, history)
-    return folder
+    run = SavedRun(page=page, workers=workers, history=history.series.points(), timeline=history.moments)
+    run.write(runs / name / number)
+    return runs / name / number

@@ -48,10 +48,8 @@ def test_the_timeline_tells_the_life_of_a_job() -> None:
     for version in (1, 2, 3):
         fleet.learner = replace(LEARNER, version=version)
         fleet.look()
-    failed = replace(worker(1, state=WorkerState.FAILED), error="Traceback\n  line 7\nValueError: <b>no</b>")
-    fleet.workers[1] = failed
-    fleet.look({1: "worker 1 failed: ValueError: <b>no</b>"})
-    fleet.look({1: "worker 1 failed: ValueError: <b>no</b>"})
+    fleet.workers[1] = worker(1, state=WorkerState.FAILED)
+    fleet.look({1: "worker 1 failed"})
     fleet.workers[1] = worker(1, incarnation=1)
     fleet.look({0: "worker 0 has been in one environment step for 12 s"})
     fleet.look({0: "worker 0 has been in one environment step for 13 s"})
@@ -60,33 +58,18 @@ def test_the_timeline_tells_the_life_of_a_job() -> None:
     assert fleet.happened() == [
         ("LearnerConnected", "the learner is connected, session 1"),
         ("Version", "versions 1 to 3"),
-        ("WorkerEnded", "worker 1 failed: ValueError: <b>no</b>"),
         ("WorkerBack", "worker 1 is back, incarnation 1"),
         ("Straggler", "worker 0 has been in one environment step for 12 s"),
         ("LearnerReplaced", "another learner took over, session 2"),
         ("Version", "version 3"),
     ]
-    assert "line 7" in fleet.historian.history.moments[2].detail
-
-
-def test_the_end_of_a_worker_is_one_moment_however_it_is_known() -> None:
-    fleet = Fleet(JobHistory())
-    fleet.workers = {0: worker(0)}
-    fleet.look()
-    fleet.historian.worker_ended(1.5, 0, "worker 0 ended: killed by SIGKILL")
-    fleet.workers = {0: replace(worker(0, state=WorkerState.FAILED), error="late")}
-    fleet.look()
-    fleet.historian.worker_ended(2.5, 0, "worker 0 ended again")
-    assert fleet.happened() == [("WorkerEnded", "worker 0 ended: killed by SIGKILL")]
 
 
 def test_what_happens_to_many_workers_at_once_is_one_moment() -> None:
     fleet = Fleet(JobHistory())
     fleet.workers = {index: worker(index) for index in range(1000)}
     fleet.look()
-    fleet.workers = {index: replace(worker(index, state=WorkerState.FAILED), error=" \n") for index in range(1000)}
-    fleet.look()
     fleet.workers = {index: worker(index, incarnation=1) for index in range(1000)}
     fleet.look()
-    assert fleet.happened() == [("WorkerEnded", "1000 workers failed"), ("WorkerBack", "1000 workers are back")]
-    assert fleet.historian.history.moments[0].detail.startswith("worker 0 failed: no reason given\n")
+    assert fleet.happened() == [("WorkerBack", "1000 workers are back")]
+    assert fleet.historian.history.moments[0].detail.startswith("worker 0 is back, incarnation 1\n")

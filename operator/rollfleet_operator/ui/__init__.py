@@ -3,7 +3,6 @@
 - `fleet` has the page's data of all jobs; `job_record` that of one, from its reconciliations, by `workers` and
   `edits`.
 - `guard` asks the API server who a viewer is, and what the viewer may see. `logs` reads logs with the viewer's token.
-- `page` is the port, and reads heartbeats for it.
 
 It reads the operator's state and never changes a job. Without it nothing here is recorded.
 """

@@ -3,9 +3,8 @@
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Set
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
@@ -18,7 +17,7 @@ VALID_S: Final = 30.0
 """Seconds for which an answer of the API server holds: a withdrawn right ends after this long, on open pages too."""
 
 MOST: Final = 4096
-"""The most remembered answers of a kind."""
+"""The most remembered answers."""
 
 AT_ONCE: Final = 8
 """The most questions to the API server at a time."""
@@ -42,9 +41,8 @@ class ReviewGuard:
     """
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api, self._limit = api, asyncio.Semaphore(AT_ONCE)
-        self._users = Answers[Manifest | None](clock)
-        self._rights = Answers[bool](clock)
+        self._api, self._clock, self._limit = api, clock, asyncio.Semaphore(AT_ONCE)
+        self._answers: dict[object, tuple[float, Any]] = {}  # when each question was asked, the newest last
 
     async def admit(self, request: web.Request) -> "ReviewedViewer":
         """Return the viewer of a request.
@@ -68,7 +66,7 @@ class ReviewGuard:
             status = await self._review("authentication.k8s.io/v1", "TokenReview", {"token": token})
             return status["user"] if status.get("authenticated") else None
 
-        return await self._users.get(hashlib.sha256(token.encode()).digest(), ask)
+        return await self._kept(hashlib.sha256(token.encode()).digest(), ask)
 
     async def may_list(self, user: Manifest, namespace: str) -> bool:
         """Return whether a user may list the CollectorJobs of a namespace; empty: of all."""
@@ -81,7 +79,20 @@ class ReviewGuard:
             return bool((await self._review("authorization.k8s.io/v1", "SubjectAccessReview", spec)).get("allowed"))
 
         # repr: `groups` and `extra` belong to the user's identity, and are lists.
-        return await self._rights.get((repr(user), namespace), ask)
+        return await self._kept((repr(user), namespace), ask)
+
+    async def _kept(self, question: object, ask: Callable[[], Awaitable[V]]) -> V:
+        """Return the answer to a question, of the last `VALID_S`; `ask` gets a new one. Errors are not kept."""
+        now_s = self._clock()
+        if question in self._answers and now_s - self._answers[question][0] < VALID_S:
+            known: V = self._answers[question][1]
+            return known
+        answer = await ask()
+        self._answers.pop(question, None)
+        self._answers[question] = now_s, answer
+        while len(self._answers) > MOST:
+            del self._answers[next(iter(self._answers))]
+        return answer
 
     async def _review(self, api_version: str, kind: str, spec: Manifest) -> Manifest:
         review = {"apiVersion": api_version, "kind": kind, "metadata": {}, "spec": spec}
@@ -116,36 +127,3 @@ class ReviewedViewer:
             return set(asked)
         allowed = await asyncio.gather(*(self._guard.may_list(user, each) for each in asked))
         return {namespace for namespace, readable in zip(asked, allowed, strict=True) if readable}
-
-
-class _Asked(NamedTuple):
-    """A question, its answer to come, and when it was asked."""
-
-    answer: "asyncio.Future[Any]"
-    time_s: float
-
-
-class Answers(Generic[V]):
-    """The answers to the most recent questions. Each question is asked once at a time; errors are not kept.
-
-    Args:
-        clock: Returns seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._asked = clock, OrderedDict[object, _Asked]()
-
-    async def get(self, question: object, ask: Callable[[], Awaitable[V]]) -> V:
-        """Return the answer, of the last `VALID_S`; `ask` gets a new one."""
-        now_s, asked = self._clock(), self._asked.get(question)
-        if asked is None or now_s - asked.time_s >= VALID_S or _failed(asked.answer):
-            asked = self._asked[question] = _Asked(asyncio.ensure_future(ask()), now_s)
-            self._asked.move_to_end(question)
-            while len(self._asked) > MOST:
-                self._asked.popitem(last=False)
-        answer: V = await asyncio.shield(asked.answer)  # others may wait for it, too
-        return answer
-
-
-def _failed(answer: "asyncio.Future[Any]") -> bool:
-    return answer.done() and (answer.cancelled() or answer.exception() is not None)

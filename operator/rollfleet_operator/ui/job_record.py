@@ -17,7 +17,7 @@ from rollfleet_operator.verdict import current_run
 from rollfleet_ui.diagnosis import diagnose
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
-from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
+from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS, job_row
 from rollfleet_ui.spec_text import defaulted, spec_text
 from rollfleet_ui.views import JobView
@@ -36,20 +36,18 @@ class JobRecord:
 
     Attributes:
         row: Its row in the list of jobs.
-        history: What happened to it.
-        snapshot: The newest state; None: the operator cannot read the job, or has not yet.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._view = manifest, _viewed(manifest)
-        self.snapshot: Snapshot | None = None
-        self.history = JobHistory()
-        self.history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
+        self._snapshot: Snapshot | None = None
+        self._history = JobHistory()
+        self._history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
         self._workers: list[WorkerRow] = []
         self._spec, self._generation = "", -1
         self._stopped, self._away = True, ""
         self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
-        self._historian = Historian(self.history)
+        self._historian = Historian(self._history)
         self.row = self._new_row()
 
     @property
@@ -57,29 +55,26 @@ class JobRecord:
         """The job's UID."""
         return self._view.metadata.uid
 
-    def update(self, manifest: Manifest, snapshot: Snapshot | None, status: CollectorJobStatus | None) -> bool:
-        """Take in the newest state; return whether it differs.
+    def update(self, manifest: Manifest, snapshot: Snapshot | None, status: CollectorJobStatus | None) -> None:
+        """Take in the newest state.
 
         Args:
             manifest: The job, as the API server has it.
             snapshot: What the operator knows of it; None: the operator cannot read it, or does not while it is deleted.
             status: Its status now; None: that of the manifest.
         """
-        before = self.snapshot
-        self._manifest, self._view, self.snapshot = manifest, _viewed(manifest, status), snapshot or before
+        self._manifest, self._view, self._snapshot = manifest, _viewed(manifest, status), snapshot or self._snapshot
         if snapshot:
             self._note_edit(snapshot)
             self._note_nats(snapshot)
             self._note_pods(snapshot)
             self._look(snapshot)
         self._note_end()
-        old, self.row = self.row, self._new_row()
-        pods, pods_before = (each and each.observed.pods for each in (self.snapshot, before))
-        return self.row != old or pods != pods_before
+        self.row = self._new_row()
 
     def page(self) -> JobPage:
         """Return all of the job."""
-        snapshot, is_read = self.snapshot, self._generation == self._view.metadata.generation
+        snapshot, is_read = self._snapshot, self._generation == self._view.metadata.generation
         return JobPage(
             row=self.row,
             diagnosis=diagnose(self._view),
@@ -92,13 +87,21 @@ class JobRecord:
 
     def workers(self) -> list[WorkerRow]:
         """Return the workers and the learner; of an ended job as they were last seen."""
-        if self.snapshot is None:
+        if self._snapshot is None:
             return self._workers
-        gone = self.snapshot.verdict.ended and not self.snapshot.heartbeats.workers
-        return self._workers if gone and self._workers else worker_rows(self.snapshot)
+        gone = self._snapshot.verdict.ended and not self._snapshot.heartbeats.workers
+        return self._workers if gone and self._workers else worker_rows(self._snapshot)
+
+    def history(self) -> History:
+        """Return its series."""
+        return self._history.series.points()
+
+    def timeline(self) -> list[Moment]:
+        """Return what happened to it."""
+        return self._history.moments
 
     def _new_row(self) -> JobRow:
-        returns = self.history.series.sketch("meanReturn", SKETCH_POINTS)
+        returns = self._history.series.sketch("meanReturn", SKETCH_POINTS)
         return job_row(self._view, diagnose(self._view), returns)
 
     def _note_edit(self, snapshot: Snapshot) -> None:
@@ -107,41 +110,34 @@ class JobRecord:
             return
         before, self._spec = self._spec, spec_text(snapshot.job.spec)
         if before and before != self._spec:
-            self.history.note(snapshot.now_s, *edit(before, self._spec))
+            self._history.note(snapshot.now_s, *edit(before, self._spec))
         self._generation = generation
 
     def _note_nats(self, snapshot: Snapshot) -> None:
         problem = snapshot.problem
         away = problem.message if problem and problem.reason == "NatsUnavailable" else ""
         if away and not self._away:
-            self.history.note(snapshot.now_s, Happened.NATS_AWAY, "NATS is away", away)
+            self._history.note(snapshot.now_s, Happened.NATS_AWAY, "NATS is away", away)
         elif self._away and not away:
-            self.history.note(snapshot.now_s, Happened.NATS_BACK, "NATS is back")
+            self._history.note(snapshot.now_s, Happened.NATS_BACK, "NATS is back")
         self._away = away
 
     def _note_pods(self, snapshot: Snapshot) -> None:
         """Note pods that have failed since the last look, and those of a running job that were deleted."""
         pods = {pod.uid: pod for pod in snapshot.observed.pods}
-        for pod in pods.values():
-            if pod.crash and pod.uid not in self._ended:
-                self._note_ended(snapshot, pod, crashed(pod, pod.crash).message, pod.crash.message)
-        if left := [pod for uid, pod in self._ran.items() if uid not in pods or pods[uid].deleting]:
-            current = [current_run(snapshot.job, snapshot.observed, role) for role in (Role.WORKER, Role.LEARNER)]
-            runs = {run.uid for run in current if run}
-            for pod in left:
-                wanted = pod.run in runs and (pod.role is Role.LEARNER or pod.index < snapshot.wanted)
-                if wanted and pod.uid not in self._ended:
-                    self._note_ended(snapshot, pod, f"{title(pod)} ended: its pod was deleted", "")
+        new = [pod for pod in pods.values() if pod.crash and pod.uid not in self._ended]
+        ended = [(pod, crashed(pod, pod.crash).message, pod.crash.message) for pod in new if pod.crash]
+        current = [current_run(snapshot.job, snapshot.observed, role) for role in (Role.WORKER, Role.LEARNER)]
+        runs = {run.uid for run in current if run}
+        for uid, pod in self._ran.items():
+            left = (uid not in pods or pods[uid].deleting) and uid not in self._ended
+            if left and pod.run in runs and (pod.role is Role.LEARNER or pod.index < snapshot.wanted):
+                ended.append((pod, f"{title(pod)} ended: its pod was deleted", ""))
+        for kind, is_learner in ((Happened.LEARNER_ENDED, True), (Happened.WORKER_ENDED, False)):
+            found = [(text, detail) for pod, text, detail in ended if (pod.role is Role.LEARNER) == is_learner]
+            self._historian.note_all(snapshot.now_s, kind, found, "workers ended")
         self._ran = {pod.uid: pod for pod in pods.values() if pod.running and not pod.deleting}
-        self._ended &= pods.keys()
-
-    def _note_ended(self, snapshot: Snapshot, pod: Pod, text: str, detail: str) -> None:
-        self._ended.add(pod.uid)
-        if pod.role is Role.WORKER:
-            self._historian.worker_ended(snapshot.now_s, pod.index, text, detail)
-        else:
-            kind = Happened.LEARNER_ENDED if pod.role is Role.LEARNER else Happened.WORKER_ENDED
-            self.history.note(snapshot.now_s, kind, text, detail)
+        self._ended = (self._ended | {pod.uid for pod, _, _ in ended}) & pods.keys()
 
     def _look(self, snapshot: Snapshot) -> None:
         """Add a point to the series, of a job that has started, until it is suspended or has ended."""
@@ -168,9 +164,9 @@ class JobRecord:
             return
         kind, condition = _ENDS[status.phase]
         time_s, held = parse_time(status.completion_time), self._view.held(condition)
-        if not any((moment.kind, moment.time) == (kind, time_s) for moment in self.history.moments):
+        if not any((moment.kind, moment.time) == (kind, time_s) for moment in self._history.moments):
             text = (held.message or held.reason) if held else ""
-            self.history.note(time_s, kind, text or kind.lower())
+            self._history.note(time_s, kind, text or kind.lower())
 
 
 def _viewed(manifest: Manifest, status: CollectorJobStatus | None = None) -> JobView:

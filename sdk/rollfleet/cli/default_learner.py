@@ -37,4 +37,4 @@ if __name__ == "__main__":
     try:
         main()
     except RollfleetError as error:  # the user has written no learner: its traceback shows none of their code
-        sys.exit(f"CRITICAL rollfleet.cli.default_learner: {error}")
+        sys.exit(str(error))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rollfleet.cli.watch import JobWatch
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import LearnerStatus
+from rollfleet_api.messages import LearnerStatus, WorkerState
 
 REFRESH_S = 0.25
 PLAIN_EVERY_S = 5.0
@@ -26,11 +26,19 @@ class Display:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._summary = self._error = ""  # the newest that were shown
+        self._summary = ""  # the newest that was shown
+        self._has_output = False
 
     @contextmanager
-    def showing(self, job: CollectorJob, watch: JobWatch) -> Iterator[None]:
-        """Show the job's progress until the block ends, and once more at the end."""
+    def showing(self, job: CollectorJob, watch: JobWatch, *, has_output: bool = False) -> Iterator[None]:
+        """Show the job's progress until the block ends, and once more at the end.
+
+        Args:
+            job: The job.
+            watch: Its heartbeats.
+            has_output: Whether the workers' output is shown, too: the progress does not repeat their errors.
+        """
+        self._has_output = has_output
         if self._console.is_terminal:
             # A thread of rich renders the table, so that it is refreshed while this thread waits for child processes.
             with Live(
@@ -59,8 +67,7 @@ class Display:
         self._line(text, style="yellow")
 
     def error(self, text: str) -> None:
-        """Show an error. The progress does not repeat it."""
-        self._error = text
+        """Show an error."""
         self._line(text, style="red")
 
     def _print_lines(self, job: CollectorJob, watch: JobWatch, ended: threading.Event) -> None:
@@ -74,8 +81,12 @@ class Display:
         self._summary = summary
 
     def _problems(self, watch: JobWatch) -> list[str]:
-        """Return the problems of workers, but for a failure that `error` has shown."""
-        return [each for each in watch.problems().values() if each.rpartition(" failed: ")[2] not in self._error]
+        workers = watch.workers
+        return [
+            problem
+            for index, problem in watch.problems().items()
+            if not (self._has_output and workers[index].state is WorkerState.FAILED)
+        ]
 
     def _line(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)

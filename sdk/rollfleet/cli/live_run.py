@@ -3,15 +3,15 @@
 import asyncio
 import platform
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rollfleet.cli.local_status import STOPPED, Seen, condition, diagnosis, job_view, ready
-from rollfleet.cli.log_tail import LogTail
 from rollfleet.cli.watch import JobWatch
+from rollfleet.system.child_processes import LAST_LINES, Child
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import Condition, ConditionType
@@ -19,8 +19,8 @@ from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS, job_row, learner_row, worker_row
-from rollfleet_ui.run_folder import RunFolder
-from rollfleet_ui.source import Listener, Viewer
+from rollfleet_ui.saved_runs import SavedRun, write_log
+from rollfleet_ui.source import Viewer
 from rollfleet_ui.spec_text import defaulted, spec_text
 from rollfleet_ui.views import JobView, one_line
 
@@ -30,30 +30,25 @@ NATS: Final = "nats-server"
 LEARNER: Final = "learner"
 
 
-def worker_name(worker: int | None) -> str:
-    """Return the name of a worker's process; None: the learner's."""
-    return LEARNER if worker is None else f"worker {worker}"
-
-
 @dataclass(slots=True)
 class _Process:
     """A process of the run.
 
     Attributes:
-        pid: Its process id; that of its newest start.
+        child: Its newest start.
+        worker: The index of a worker that collects; None: another process.
         since_s: When it started.
         starts: How often it was started.
         ended: How it ended. None: it runs.
-        log: Its output.
-        previous: The output of the start before.
+        previous: The start before.
     """
 
-    pid: int
+    child: Child
+    worker: int | None
     since_s: float
     starts: int = 1
     ended: str | None = None
-    log: LogTail = field(default_factory=LogTail)
-    previous: LogTail | None = None
+    previous: Child | None = None
 
 
 class LiveRun:
@@ -75,7 +70,7 @@ class LiveRun:
     def __init__(self, job: CollectorJob, runs: Path, warn: Callable[[str], None]) -> None:
         self._job, self._warn = job, warn
         self._started_s = time.time()
-        self.folder = RunFolder(_free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S")))
+        self.folder = _free(runs / job.metadata.name / time.strftime("%Y%m%d-%H%M%S"))
         self._history = JobHistory()
         self._historian = Historian(self._history)
         self._watch: JobWatch | None = None
@@ -83,7 +78,6 @@ class LiveRun:
         self._last_error = ""
         self._ended: Condition | None = None
         self._ended_s: float | None = None
-        self._listeners: list[Listener] = []
         self._spec = spec_text(job.spec)
         workers = job.spec.workers
         text = f"started on this machine with {workers} worker{'s' if workers != 1 else ''}"
@@ -91,22 +85,15 @@ class LiveRun:
 
     # --- what the run reports ---
 
-    def started(self, process: str, pid: int) -> None:
-        """Note that a process was started."""
-        before = self._processes.get(process)
-        if before is None:
-            self._processes[process] = _Process(pid, time.time())
-            return
-        before.pid, before.since_s, before.starts, before.ended = pid, time.time(), before.starts + 1, None
-        before.log, before.previous = LogTail(), before.log
-        before.previous.is_saved = False
-        if process == NATS:
-            self._history.note(time.time(), Happened.NATS_BACK, "nats-server is back")
-
-    def output(self, process: str, line: str) -> None:
-        """Keep a line of a process's output."""
-        if found := self._processes.get(process):
-            found.log.add(line)
+    def started(self, child: Child, worker: int | None) -> None:
+        """Note that a process was started: a worker that collects, or another one."""
+        before = self._processes.get(child.name)
+        started = _Process(child, worker, time.time())
+        if before is not None:
+            started.starts, started.previous = before.starts + 1, before.child
+            if child.name == NATS:
+                self._history.note(time.time(), Happened.NATS_BACK, "nats-server is back")
+        self._processes[child.name] = started
 
     def ended(self, process: str, text: str) -> None:
         """Note how a process ended; an empty text: in order."""
@@ -118,11 +105,7 @@ class LiveRun:
             self._history.note(time.time(), Happened.NATS_AWAY, text)
         elif text:
             self._last_error = one_line(text)
-            if process.startswith("worker "):
-                worker = int(process.removeprefix("worker "))
-                self._historian.worker_ended(time.time(), worker, self._last_error, found.log.text(20))
-            else:
-                self._history.note(time.time(), Happened.WORKER_ENDED, self._last_error, found.log.text(20))
+            self._history.note(time.time(), Happened.WORKER_ENDED, self._last_error, found.child.last_output())
 
     def failed(self, reason: str, text: str) -> None:
         """Note why the run fails."""
@@ -151,21 +134,21 @@ class LiveRun:
 
     # --- what the page shows ---
 
-    def jobs(self) -> list[JobRow]:
-        """Return the run."""
+    def jobs(self) -> "Mapping[str, LiveRun]":
+        """Return the run by its key; see `Source`, and `ShownJob` for the methods below."""
+        return {self._job.key: self}
+
+    @property
+    def row(self) -> JobRow:
+        """Its row."""
         view = self._view()
-        sketch = self._history.series.sketch("meanReturn", SKETCH_POINTS)
-        return [job_row(view, diagnosis(view), sketch)]
+        return job_row(view, diagnosis(view), self._history.series.sketch("meanReturn", SKETCH_POINTS))
 
-    def row(self, key: str) -> JobRow | None:
-        """Return the run, if this is its key."""
-        return self.jobs()[0] if key == self._job.key else None
-
-    def job(self, key: str) -> JobPage | None:
+    def page(self) -> JobPage:
         """Return all of the run."""
         view = self._view()
         return JobPage(
-            row=self.jobs()[0],
+            row=self.row,
             diagnosis=diagnosis(view),
             bottleneck=self._historian.bottleneck(),
             status=view.status,
@@ -175,38 +158,38 @@ class LiveRun:
                 ObjectRow(
                     kind="Process",
                     name=name,
-                    state=f"pid {each.pid}" if each.ended is None and not self._ended else "ended",
+                    state=f"pid {each.child.pid}" if each.ended is None and not self._ended else "ended",
                 )
                 for name, each in self._processes.items()
             ],
         )
 
-    def workers(self, key: str) -> list[WorkerRow]:
+    def workers(self) -> list[WorkerRow]:
         """Return the workers, and the learner."""
         return [*map(self._worker, range(self._job.spec.workers)), self._learner_row()]
 
-    def history(self, key: str) -> History:
+    def history(self) -> History:
         """Return the series."""
         return self._history.series.points()
 
-    def timeline(self, key: str) -> list[Moment]:
+    def timeline(self) -> list[Moment]:
         """Return what happened."""
         return list(self._history.moments)
 
     async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a process; see `Source`."""
-        process = self._processes.get(worker_name(worker))
-        log = (process.previous if previous else process.log) if process else None
-        if log is None:
-            raise LookupError(f"there is no {'earlier ' if previous else ''}output of {worker_name(worker)}")
-        return log.text(tail)
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` whenever the run may have changed; see `Source`."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        process = self._process(worker)
+        child = (process.previous if previous else process.child) if process else None
+        if child is None:
+            who = LEARNER if worker is None else f"worker {worker}"
+            raise LookupError(f"there is no {'earlier ' if previous else ''}output of {who}")
+        return child.last_output(tail)
 
     # --- how it follows the run ---
+
+    def _process(self, worker: int | None) -> _Process | None:
+        """Return the process of a worker; None: the learner's."""
+        return self._processes.get(LEARNER if worker is None else f"worker {worker}")
 
     @property
     def _learner(self) -> LearnerStatus | None:
@@ -221,7 +204,7 @@ class LiveRun:
         """The newest heartbeats of worker processes that run."""
 
         def is_current(beat: WorkerStatus) -> bool:
-            process = self._processes.get(worker_name(beat.worker))
+            process = self._process(beat.worker)
             return process is None or (not process.ended and beat.time_s >= process.since_s)
 
         return {index: beat for index, beat in self._beats.items() if is_current(beat)}
@@ -246,17 +229,15 @@ class LiveRun:
                 frames_per_second=self._watch.frames_per_second(),
                 problems={} if self._ended else self._problems(),
             )
-        for listener in self._listeners:
-            listener(self._job.key)
 
     def _view(self) -> JobView:
-        workers = [self._processes.get(worker_name(index)) for index in range(self._job.spec.workers)]
+        workers = [process for process in self._processes.values() if process.worker is not None]
         seen = Seen(
             learner=self._learner,
             workers=self._current,
             problem=self._problem(),
             frames_per_second=self._watch.frames_per_second() if self._watch else 0.0,
-            restarts=sum(process.starts - 1 for process in workers if process),
+            restarts=sum(process.starts - 1 for process in workers),
             last_error=self._last_error,
             started_s=self._started_s,
             ended=self._ended,
@@ -269,9 +250,9 @@ class LiveRun:
         nats = self._processes.get(NATS)
         if nats and nats.ended is not None:
             return "NatsUnavailable", nats.ended
-        for name, process in self._processes.items():
+        for process in self._processes.values():
             if process.ended:
-                return "WorkerCrashed" if name.startswith("worker ") else "EvaluationCrashed", process.ended
+                return "EvaluationCrashed" if process.worker is None else "WorkerCrashed", process.ended
         for index, text in self._problems().items():
             return "WorkerCrashed" if self._beats[index].state is WorkerState.FAILED else "WorkerStuck", text
         return None
@@ -283,7 +264,7 @@ class LiveRun:
         return {index: text for index, text in found.items() if index in heard}
 
     def _worker(self, index: int) -> WorkerRow:
-        learner, process, beat = self._learner, self._processes.get(worker_name(index)), self._beats.get(index)
+        learner, process, beat = self._learner, self._process(index), self._beats.get(index)
         row = WorkerRow(index=index, state="Pending")
         if beat:
             row = worker_row(beat, learner.version if learner else None)
@@ -307,7 +288,7 @@ class LiveRun:
         return row.model_copy(update=found)
 
     def _learner_row(self) -> WorkerRow:
-        process = self._processes.get(LEARNER)
+        process = self._process(None)
         state = "Ended" if self._ended else "Running" if process else "Pending"
         row = learner_row(self._learner, state, self._watch.frames_per_second() if self._watch else 0.0)
         return row.model_copy(update={"node": platform.node(), "since": process.since_s if process else None})
@@ -320,18 +301,16 @@ class LiveRun:
             self._history.note(self._ended_s, happened.get(kind, Happened.SUSPENDED), one_line(text))
 
     def _save(self) -> None:
-        page = self.job(self._job.key)
-        assert page
+        run = SavedRun(page=self.page(), workers=self.workers(), history=self.history(), timeline=self.timeline())
         try:
-            self.folder.write(page, self.workers(self._job.key), self._history)
+            run.write(self.folder)
             for worker in (*range(self._job.spec.workers), None):
-                if process := self._processes.get(worker_name(worker)):
-                    for log, previous in ((process.log, False), (process.previous, True)):
-                        if log and not log.is_saved:
-                            self.folder.write_log(worker, log.text(), previous=previous)
-                            log.is_saved = True
+                if process := self._process(worker):
+                    write_log(self.folder, worker, process.child.last_output(LAST_LINES))
+                    if process.previous:
+                        write_log(self.folder, worker, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
-            self._warn(f"the run is not saved: {error.filename or self.folder.path}: {error.strerror}")
+            self._warn(f"the run is not saved: {error.filename or self.folder}: {error.strerror}")
 
 
 def _free(folder: Path) -> Path:

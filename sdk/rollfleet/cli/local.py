@@ -23,7 +23,7 @@ from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
 from rollfleet_api.address import THREADS, WORKER, Address
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_PERMANENT, NO_FAILURE
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
 
 EXIT_SUCCESS = 0
-
-# How a line begins, of a worker or of the stand-in for a learner, with an error that a restart would repeat.
-PERMANENT = ("CRITICAL rollfleet.cli.worker_program: ", "CRITICAL rollfleet.cli.default_learner: ")
 
 STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
@@ -92,22 +89,22 @@ async def run(local: LocalRun) -> int:
 async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
     address = Address(url=_url(local, server, None), job=local.job.key)
     async with published(local.job, address, delete=server is None) as link:
-        children = _Children(local, server)
         watch = JobWatch(link, local.job)
-        with local.display.showing(local.job, watch):
+        children = _Children(local, server, watch)
+        with local.display.showing(local.job, watch, has_output=True):
             running = children.run()
             return await (local.live.until_end(watch, running) if local.live else running)
 
 
-class _GaveUp(Exception):
-    """A process that the run needs is not restarted any more.
+class _Ended(Exception):
+    """The end of the run.
 
     Args:
-        reason: The reason in one word.
-        text: The reason in a sentence.
+        reason: Why it failed, in one word; empty: its learner succeeded.
+        text: The same in a sentence.
     """
 
-    def __init__(self, reason: str, text: str) -> None:
+    def __init__(self, reason: str = "", text: str = "") -> None:
         super().__init__(text)
         self.reason = reason
 
@@ -115,37 +112,29 @@ class _GaveUp(Exception):
 class _Children:
     """The processes of one run."""
 
-    def __init__(self, local: LocalRun, server: NatsServer | None) -> None:
-        self._local, self._server = local, server
+    def __init__(self, local: LocalRun, server: NatsServer | None, watch: JobWatch) -> None:
+        self._local, self._server, self._watch = local, server, watch
         self._alive: set[Child] = set()
-        self._permanent: str | None = None  # the process that has reported an error that a restart would repeat
 
     async def run(self) -> int:
-        job = self._local.job
-        if self._server:
-            self._report_start(self._server.child)
-        learner = asyncio.create_task(self._run_learner())
-        workers = [asyncio.create_task(self._keep_worker(index)) for index in range(job.spec.workers)]
-        count = job.spec.evaluation.workers if job.spec.evaluation else 0
+        spec = self._local.job.spec
+        workers = [asyncio.create_task(self._keep_worker(index)) for index in range(spec.workers)]
+        count = spec.evaluation.workers if spec.evaluation else 0
         evaluating = [asyncio.create_task(self._keep_evaluating(index)) for index in range(count)]
-        needed = [asyncio.create_task(self._watch_nats()), *workers]
-        failed = asyncio.create_task(_first_failure(needed))
+        learner = asyncio.create_task(self._run_learner(workers, evaluating))
+        tasks = [learner, *workers, *evaluating, asyncio.create_task(self._keep_nats())]
         try:
-            await asyncio.wait({learner, failed}, return_when=asyncio.FIRST_COMPLETED)
-            if learner.done() and not learner.result():
-                await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            error = next(error for task in done if (error := task.exception()))
+            if isinstance(error, _Ended) and not error.reason:
                 return EXIT_SUCCESS
-            if self._permanent:  # a worker's last heartbeat may end the learner before its own process has ended
-                await asyncio.wait({failed}, timeout=STOP_GRACE_S)
-            if failed.done():
-                error = failed.result()
-                self._fail(error.reason if isinstance(error, _GaveUp) else "Error", str(error))
-                await asyncio.wait({learner}, timeout=STOP_GRACE_S)  # it may save what it has
-            else:
-                self._fail("LearnerFailed", f"the learner ended: {describe_exit(learner.result())}")
+            self._local.display.error(str(error))
+            if self._local.live:
+                self._local.live.failed(error.reason if isinstance(error, _Ended) else "Error", str(error))
+            await asyncio.wait({learner}, timeout=STOP_GRACE_S)  # it may save what it has
             return EXIT_FAILURE
         finally:
-            await finish(self._stop([learner, failed, *needed, *evaluating]))
+            await finish(self._stop(tasks))
 
     async def _stop(self, tasks: "list[asyncio.Task[Any]]") -> None:
         for task in tasks:
@@ -153,9 +142,10 @@ class _Children:
         await asyncio.gather(*tasks, return_exceptions=True)  # from here on, no task starts a process
         await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._alive))
 
-    async def _watch_nats(self) -> None:
+    async def _keep_nats(self) -> None:
         if self._server is None:
             return
+        self._report_start(self._server.child)
         restarts = 0
         while True:
             began_s = time.monotonic()
@@ -164,82 +154,75 @@ class _Children:
             self._report_end("nats-server", f"nats-server ended: {describe_exit(code)}; its last line: {last_line}")
             restarts = 1 if time.monotonic() - began_s > NATS_STABLE_S else restarts + 1
             if restarts > NATS_RESTARTS:
-                raise _GaveUp("NatsUnavailable", f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
+                raise _Ended("NatsUnavailable", f"gave up on nats-server after {NATS_RESTARTS} restarts in a row")
             self._local.display.event("nats-server restarts")
             await self._server.start_again()
             self._report_start(self._server.child)
 
-    async def _run_learner(self) -> int:
+    async def _run_learner(self, workers: "list[asyncio.Task[None]]", evaluating: "list[asyncio.Task[None]]") -> None:
         command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
-        return await self._wait(await self._start("learner", command, self._environ(Role.LEARNER)))
+        code, end = await self._run("learner", command, self._environ(Role.LEARNER))
+        if code == EXIT_SUCCESS:
+            await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
+            raise _Ended
+        if any(beat.fatal for beat in self._watch.workers.values()):  # it ended the learner; its process ends now
+            await asyncio.wait(workers, timeout=STOP_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
+        raise _Ended("LearnerFailed", end)
 
     async def _keep_evaluating(self, index: int) -> None:
         """Keep an evaluation worker; the run goes on without one that gave up."""
         try:
             await self._keep_worker(index, evaluation=True)
-        except _GaveUp as error:
+        except _Ended as error:
             self._report_end(f"evaluation worker {index}", str(error))
 
     async def _keep_worker(self, index: int, *, evaluation: bool = False) -> None:
-        spec, display = self._local.job.spec, self._local.display
-        environ = self._environ(Role.WORKER) | {WORKER: str(index)}
         name = f"{'evaluation ' * evaluation}worker {index}"
-        command = [sys.executable, "-m", "rollfleet", "worker", *(("--evaluation",) * evaluation)]
-        wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, spec.failure.max_restarts_per_worker, 0
+        command = [sys.executable, "-m", "rollfleet", "worker", *(["--evaluation"] * evaluation)]
+        environ = self._environ(Role.WORKER) | {WORKER: str(index)}
+        wait_s, allowed, restarts = FIRST_RESTART_WAIT_S, self._local.job.spec.failure.max_restarts_per_worker, 0
         while True:
-            child = await self._start(name, command, environ)
-            code = await self._wait(child)
+            code, end = await self._run(name, command, environ, None if evaluation else index)
             if code == EXIT_COMPLETE:
                 self._report_end(name)
                 return
-            cause = f"{name} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
             if code == EXIT_PERMANENT:
-                raise _GaveUp("WorkerHopeless", cause)
-            self._report_end(name, cause)
+                raise _Ended("WorkerHopeless", end)
+            self._report_end(name, end)
             restarts += code not in NO_FAILURE
             if restarts > allowed:
                 text = f"gave up on {name} after {allowed} restart{'s' if allowed != 1 else ''}"
-                raise _GaveUp("TooManyRestarts", text)
+                raise _Ended("TooManyRestarts", text)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RESTART_WAIT_S)
-            display.event(f"{name} restarts ({restarts} of {allowed})")
+            self._local.display.event(f"{name} restarts ({restarts} of {allowed})")
 
-    async def _start(self, name: str, command: list[str], environ: dict[str, str]) -> Child:
-        child = await spawn(name, command, environ=environ, on_line=lambda line: self._show(name, line))
+    async def _run(
+        self, name: str, command: list[str], environ: dict[str, str], worker: int | None = None
+    ) -> tuple[int, str]:
+        """Run a process to its end. Returns its exit code, and its end in a sentence. A failed start is a crash."""
+        try:
+            child = await spawn(
+                name, command, environ=environ, on_line=lambda line: self._local.display.output(name, line)
+            )
+        except OSError as error:
+            return EXIT_CRASHED, f"{name} did not start: {error.strerror}"
         self._alive.add(child)
-        self._report_start(child)
-        return child
+        self._report_start(child, worker)
+        code = await child.wait()
+        self._alive.discard(child)
+        child.kill(signal.SIGKILL)  # its own child processes
+        return code, f"{name} ended: {describe_exit(code)}; its last line: {child.last_line() or 'none'}"
 
-    def _show(self, name: str, line: str) -> None:
-        if self._permanent is None and name.startswith(("learner", "worker ")) and line.startswith(PERMANENT):
-            self._permanent = name
-            self._local.display.error(line.partition(": ")[2])
-        elif self._permanent in (None, name):  # the other processes repeat the error, each in its own words
-            self._local.display.output(name, line)
+    def _report_start(self, child: Child, worker: int | None = None) -> None:
         if self._local.live:
-            self._local.live.output(name, line)
-
-    def _report_start(self, child: Child) -> None:
-        if self._local.live:
-            self._local.live.started(child.name, child.pid)
+            self._local.live.started(child, worker)
 
     def _report_end(self, name: str, error: str = "") -> None:
         if error:
             self._local.display.error(error)
         if self._local.live:
             self._local.live.ended(name, error)
-
-    def _fail(self, reason: str, text: str) -> None:
-        if not self._permanent:
-            self._local.display.error(text)
-        if self._local.live:
-            self._local.live.failed(reason, text)
-
-    async def _wait(self, child: Child) -> int:
-        code = await child.wait()
-        self._alive.discard(child)
-        child.kill(signal.SIGKILL)  # its own child processes
-        return code
 
     def _environ(self, role: Role) -> dict[str, str]:
         job = self._local.job
@@ -262,15 +245,3 @@ def _url(local: LocalRun, server: NatsServer | None, role: Role | None) -> str:
         return server.url(role)
     assert local.nats_url is not None
     return local.nats_url
-
-
-async def _first_failure(tasks: "list[asyncio.Task[None]]") -> BaseException:
-    """Wait for the first task that fails; forever if none does."""
-    pending = set(tasks)
-    while pending:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if not task.cancelled() and (error := task.exception()):
-                return error
-    never: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-    return await never

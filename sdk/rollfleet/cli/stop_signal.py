@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
@@ -15,7 +15,6 @@ class StopSignal:
     Args:
         on_first: Called once, at the first signal: begin to stop.
         on_later: Called at each later signal. Default: ignore it.
-        numbers: The signals to handle.
 
     Attributes:
         number: The signal that came first. None: no signal has come.
@@ -27,16 +26,10 @@ class StopSignal:
         143
     """
 
-    def __init__(
-        self,
-        on_first: Callable[[], None],
-        on_later: Callable[[], None] = lambda: None,
-        *,
-        numbers: Iterable[signal.Signals] = (signal.SIGINT, signal.SIGTERM),
-    ) -> None:
+    def __init__(self, on_first: Callable[[], None], on_later: Callable[[], None] = lambda: None) -> None:
         self.number: int | None = None
         self._on_first, self._on_later = on_first, on_later
-        for number in numbers:
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
 
     @property

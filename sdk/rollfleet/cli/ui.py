@@ -36,8 +36,8 @@ async def run_with_page(local: LocalRun, *, port: int) -> int:
         try:
             return await run(replace(local, live=live))
         finally:
-            if live.folder.path.exists():
-                local.display.event(f"saved to {live.folder.path}; to see it: rollfleet ui {RUNS}")
+            if live.folder.exists():
+                local.display.event(f"saved to {live.folder}; to see it: rollfleet ui {RUNS}")
 
 
 async def show_saved(folder: Path, *, port: int, show: Callable[[str], None]) -> int:
@@ -53,8 +53,9 @@ async def show_saved(folder: Path, *, port: int, show: Callable[[str], None]) ->
     """
     runs, guard = SavedRuns(folder), TokenGuard()
     count = len(runs.jobs())
+    hint = "" if count else " (`rollfleet run --ui` saves a run)"
     async with served(page(runs, guard), port=port) as chosen:
-        show(f"page of {count} saved run{'s' if count != 1 else ''}: {guard.url(chosen)}")
+        show(f"page of {count} saved run{'s' if count != 1 else ''}{hint}: {guard.url(chosen)}")
         with suppress(asyncio.CancelledError):
-            await runs.follow()
+            await asyncio.Event().wait()
     return 0

@@ -14,20 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from types import FrameType
 
 import torch
 
-from rollfleet.cli.stop_signal import StopSignal
 from rollfleet.errors import (
     ConnectionFailed,
     JobEnded,
-    JobInvalid,
     JobNotFound,
     Timeout,
-    WeightMismatch,
     WorkerReplaced,
 )
 from rollfleet.nats.evaluation_transport import NatsEvaluationTransport
@@ -38,7 +34,8 @@ from rollfleet.system.cpus import available_cpus
 from rollfleet.system.process_setup import silence_warnings
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
-from rollfleet.worker.worker import Worker, failure
+from rollfleet.worker.program import Terminated, work
+from rollfleet.worker.worker import Worker
 from rollfleet_api.address import THREADS, WORKER, Address
 from rollfleet_api.exit_codes import (
     EXIT_COMPLETE,
@@ -49,7 +46,6 @@ from rollfleet_api.exit_codes import (
     EXIT_TERMINATED,
 )
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 
 log = logging.getLogger(__name__)
@@ -59,38 +55,25 @@ JOB_CHECK_S = 0.5
 DRAIN_S = 10.0  # leaves time to report and close within the 30 s grace period of Kubernetes
 
 
-class Terminated(BaseException):
-    """SIGTERM ends this process. A BaseException, so that handlers of ordinary errors do not catch it."""
-
-
-class _Termination:
-    """The reaction to SIGTERM: drain the worker; end at once while no worker exists yet."""
+class _Sigterm:
+    """The reaction to SIGTERM: the worker drains. A process without a worker ends at once, as at a second SIGTERM."""
 
     def __init__(self) -> None:
         self.worker: Worker | EvaluationWorker | None = None
-        os.register_at_fork(after_in_child=self._restore_default)
-        self._signal = StopSignal(self._drain, self._end, numbers=[signal.SIGTERM])
+        self.came = False
+        signal.signal(signal.SIGTERM, self._handle)
+        # It ends the process of an environment, which is forked from this one.
+        os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
 
-    @property
-    def requested(self) -> bool:
-        """Whether SIGTERM has come."""
-        return self._signal.number is not None
-
-    def _drain(self) -> None:
-        if self.worker is None:
-            self._end()
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self.worker is None or self.came:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # no further signal interrupts the clean-up
+            raise Terminated
+        self.came = True
         self.worker.leave()
         end = threading.Timer(DRAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
         end.daemon = True
         end.start()
-
-    def _end(self) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # no further signal interrupts the clean-up
-        raise Terminated
-
-    def _restore_default(self) -> None:
-        """Let SIGTERM end an environment's process, which is forked from this one."""
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: float = JOB_TIMEOUT_S) -> int:
@@ -109,7 +92,7 @@ def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: f
     os.environ[WORKER] = str(index)  # environments and policies read it, however this program got its index
     if not sys.warnoptions:
         silence_warnings()
-    termination = _Termination()
+    sigterm = _Sigterm()
     link: Link | None = None
     try:
         link = Link(address, role=Role.WORKER, timeout_s=timeout_s)
@@ -121,7 +104,7 @@ def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: f
                 log.error("%s %d: job %s has %s", kind, index, job.key, known)
                 return EXIT_PERMANENT
             time.sleep(JOB_CHECK_S)
-        return _work(link, job, index, job.spec.evaluation if evaluation else None, termination)
+        return _work(link, job, index, job.spec.evaluation if evaluation else None, sigterm)
     except WorkerReplaced as error:
         log.error("%s", error)
         return EXIT_REPLACED
@@ -141,7 +124,7 @@ def _workers(job: CollectorJob, evaluation: bool) -> int:
     return job.spec.evaluation.workers if job.spec.evaluation else 0
 
 
-def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec | None, end: _Termination) -> int:
+def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec | None, sigterm: _Sigterm) -> int:
     transport: NatsWorkerTransport | NatsEvaluationTransport
     make: Callable[[Workload, int], Worker | EvaluationWorker]
     if evaluation:
@@ -150,29 +133,14 @@ def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec 
     else:
         transport = NatsWorkerTransport(link, index)
         make = partial(Worker, transport)
-    worker: Worker | EvaluationWorker | None = None
-    try:
-        torch.set_num_threads(int(os.environ.get(THREADS, 0)) or available_cpus())
-        worker = end.worker = make(Workload.of(job), index)
-        worker.run()
-        return EXIT_TERMINATED if end.requested else EXIT_COMPLETE
-    except Terminated:
-        transport.report(
-            replace(transport.status or WorkerStatus.starting(index, transport.incarnation), state=WorkerState.LEFT)
-        )
-        raise
-    except (ConnectionFailed, JobEnded, Timeout):  # passing faults: the worker itself has not failed
-        raise
-    except Exception as error:
-        # A restart repeats errors in the job or the weights; a broken environment may work next time.
-        fatal = isinstance(error, JobInvalid | WeightMismatch)
-        status = transport.status or WorkerStatus.starting(index, transport.incarnation)
-        failed = replace(worker.failed(error) if worker else failure(status, error), fatal=fatal)
-        level = logging.CRITICAL if fatal else logging.ERROR
-        log.log(level, "%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, failed.error)
-        transport.report(failed)
-        return EXIT_PERMANENT if fatal else EXIT_CRASHED
-    finally:
-        transport.close()
-        if worker:
-            worker.close()
+    torch.set_num_threads(int(os.environ.get(THREADS, 0)) or available_cpus())
+
+    def made() -> Worker | EvaluationWorker:
+        sigterm.worker = make(Workload.of(job), index)
+        return sigterm.worker
+
+    code = work(transport, made, index)
+    if code in (EXIT_CRASHED, EXIT_PERMANENT) and transport.status:
+        kind = "evaluation worker" if evaluation else "worker"
+        log.error("%s %d of %s: %s", kind, index, job.key, transport.status.error)
+    return EXIT_TERMINATED if sigterm.came and code == EXIT_COMPLETE else code

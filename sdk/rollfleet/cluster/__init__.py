@@ -5,7 +5,6 @@
 - `settings` is `rollfleet.Cluster`. `sources` and `definitions` collect the code that a job needs; `submission` is the
   job of a collector.
 - `reach` and `tunnel` are the way to a job's NATS from outside of the cluster.
-- `page_proxy` is the operator's page on a port of this machine.
 
 This package must not import the collector or the command line. `kubernetes` is imported at the first request, not with
 this package.

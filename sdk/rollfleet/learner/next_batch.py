@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rollfleet.data.batch import join
-from rollfleet.data.splitting import frames_of, rows_for, split_trajectories
+from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
@@ -38,7 +38,6 @@ class NextBatch:
         self._postproc = options.postproc
         self._buffer = options.replay_buffer
         steps = {
-            split_trajectories: bool(options.split_trajs),
             frames_of: collect.traj_format is TrajFormat.CAT,
             self._process: self._postproc is not None,
             self._store: self._buffer is not None,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import gymnasium
 import torch
+from pydantic.alias_generators import to_camel
 from torch import nn
 
 from rollfleet.arguments import plain, shown
@@ -18,7 +19,6 @@ from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.keywords import Keywords
-from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.nats.opening import open_through
 from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
@@ -69,12 +69,12 @@ def on_cluster(
             named = sources.name(hook, name)
             if named.kwargs:
                 raise JobInvalid(f"`{name}`: a job names a function; write one without arguments of its own")
-            spec["collect"][SPEC_FIELDS[name].path[-1]] = named.entrypoint
+            spec["collect"][to_camel(name)] = named.entrypoint
     scheme = keywords["weight_scheme"]
     if scheme is not None:
         spec["weights"] = spec.get("weights", {}) | _scheme(scheme, sources)
     failure: dict[str, Any] = {"learnerTimeoutSeconds": place.learner_timeout_s} if place.learner_timeout_s else {}
-    if "max_restarts_per_worker" in keywords.given:
+    if keywords["max_restarts_per_worker"] is not None:
         failure["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
     spec["failure"] = spec.get("failure", {}) | failure
     if not place.keep:

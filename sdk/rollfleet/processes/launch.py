@@ -31,26 +31,24 @@ os._exit(code)  # as forks of multiprocessing do: an orderly end of torch takes 
 """
 
 
-def start(method: StartMethod, arguments: WorkerArguments, stderr: int, workload: "Workload | None") -> ChildProcess:
+def start(method: StartMethod, arguments: WorkerArguments, workload: "Workload | None") -> ChildProcess:
     """Start a worker process. It inherits the descriptors that `arguments` names.
 
     Args:
         method: `spawn`: a new interpreter with this one's flags, paths and arguments. `fork`: a copy of this process.
         arguments: The worker's arguments.
-        stderr: Descriptor that becomes its standard error.
         workload: The workload of a fork. A spawned process reads it from `pickled_workload`.
     """
-    return _Spawned(arguments, stderr) if method == "spawn" else _Forked(arguments, stderr, workload)
+    return _Spawned(arguments) if method == "spawn" else _Forked(arguments, workload)
 
 
 class _Spawned:
-    def __init__(self, arguments: WorkerArguments, stderr: int) -> None:
+    def __init__(self, arguments: WorkerArguments) -> None:
         given = {"path": sys.path, "argv": sys.argv, "arguments": asdict(arguments)}
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         self._process = subprocess.Popen(
             [sys.executable, *flags, "-c", _SPAWNED, json.dumps(given)],
             stdin=subprocess.DEVNULL,
-            stderr=stderr,
             pass_fds=arguments.descriptors(),
             env={"OMP_NUM_THREADS": str(arguments.threads), **os.environ},
             process_group=0,
@@ -67,9 +65,9 @@ class _Spawned:
 
 
 class _Forked:
-    def __init__(self, arguments: WorkerArguments, stderr: int, workload: "Workload | None") -> None:
+    def __init__(self, arguments: WorkerArguments, workload: "Workload | None") -> None:
         context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=_forked, args=(arguments, stderr, workload), name="rollfleet-worker")
+        self._process = context.Process(target=_forked, args=(arguments, workload), name="rollfleet-worker")
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -84,8 +82,6 @@ class _Forked:
         return self._code
 
 
-def _forked(arguments: WorkerArguments, stderr: int, workload: "Workload | None") -> None:
+def _forked(arguments: WorkerArguments, workload: "Workload | None") -> None:
     os.setpgid(0, 0)
-    os.dup2(stderr, 2)
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115  # the parent's may write to another descriptor
     sys.exit(run(arguments, workload))

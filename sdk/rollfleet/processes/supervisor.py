@@ -200,7 +200,6 @@ class Supervisor:
         handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)
         self.handles[index] = handle
         self._selector.register(handle.connection, selectors.EVENT_READ, partial(self._receive, handle))
-        self._selector.register(handle.stderr, selectors.EVENT_READ, partial(self._forward_stderr, handle))
 
     def _receive(self, handle: WorkerHandle) -> None:
         try:
@@ -217,10 +216,6 @@ class Supervisor:
         except MessageCorrupt as error:
             self._fail(error)
 
-    def _forward_stderr(self, handle: WorkerHandle) -> None:
-        if not handle.forward_stderr():
-            self._selector.unregister(handle.stderr)
-
     def _on_hang_up(self, handle: WorkerHandle) -> None:
         """Clean up after a worker that left or died: its connection is closed. Restart it if it failed."""
         if not handle.ended_well:
@@ -228,10 +223,8 @@ class Supervisor:
         code = handle.process.wait(0 if handle.ended_well else EXIT_S)
         if code is None:
             self._ending.append(handle.process)
-        handle.forward_stderr()
-        for file in (handle.connection, handle.stderr):
-            if file in self._selector.get_map():
-                self._selector.unregister(file)
+        crash = handle.crash()
+        self._selector.unregister(handle.connection)
         handle.close()
         del self.handles[handle.index]
         failed = not handle.ended_well or (handle.status is not None and handle.status.state is WorkerState.FAILED)
@@ -243,9 +236,8 @@ class Supervisor:
             weights = handle.instructions.weights
             self._start(handle.index, handle.incarnation + 1, Instructions(control=self._control, weights=weights))
         elif not handle.ended_well:
-            output = handle.last_output()
             ended = describe_exit(code) if code is not None else "it closed its connection"
-            self._fail(WorkerFailed(handle.index, f"{ended}; its last output:\n{output}" if output else ended))
+            self._fail(WorkerFailed(handle.index, f"{ended}\n{crash}" if crash else ended))
 
     def _check_failure(self, handle: WorkerHandle, status: WorkerStatus) -> None:
         if status.state is WorkerState.FAILED and not handle.leaving and not self._may_restart(handle):
@@ -267,7 +259,6 @@ class Supervisor:
             running = [process for process in running if process.wait(max(0.0, until - time.monotonic())) is None]
         terminate(running, grace_s=TERMINATE_GRACE_S, kill_s=EXIT_S)
         for handle in list(self.handles.values()):
-            handle.forward_stderr()
             handle.close()
         self.handles.clear()
         self._ending.clear()

@@ -1,10 +1,7 @@
 """One incarnation of a worker process, as the learner sees it."""
 
 import os
-import re
 import socket
-import sys
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +21,7 @@ from rollfleet_api.messages import WorkerState, WorkerStatus
 if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
 
-LAST_CHARACTERS = 8000  # of standard error, kept for an error's text
+LONGEST_STACK_BYTES = 8000
 _LAST_STATES = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
 
 
@@ -43,7 +40,6 @@ class WorkerHandle:
         index: The worker's index.
         incarnation: The worker's incarnation, from 0.
         connection: Non-blocking socket to the worker.
-        stderr: Non-blocking descriptor of the worker's standard error; -1: closed.
         status: The last status that it reported; None: none yet.
         instructions: Its newest instructions.
         leaving: Whether it was asked to leave.
@@ -67,12 +63,10 @@ class WorkerHandle:
         self._control_block = ControlBlock.create()
         self._control_block.write(instructions)
         self._regions: dict[int, NDArray[np.uint8]] = {}
-        self._last: deque[str] = deque()
+        self._crash = SharedMemory.create()
         self.connection, theirs = socket.socketpair()
         self.connection.setblocking(False)
         close_in_children(self.connection)
-        self.stderr, their_stderr = os.pipe()
-        os.set_blocking(self.stderr, False)
         try:
             arguments = WorkerArguments(
                 index=index,
@@ -81,15 +75,15 @@ class WorkerHandle:
                 connection=theirs.fileno(),
                 control_block=self._control_block.fileno(),
                 batches=self._batches.fileno(),
+                crash=self._crash.fileno(),
                 **settings,
             )
-            self.process: ChildProcess = start(method, arguments, their_stderr, workload)
+            self.process: ChildProcess = start(method, arguments, workload)
         except BaseException:
             self.close()
             raise
         finally:
             theirs.close()
-            os.close(their_stderr)
 
     @property
     def ended_well(self) -> bool:
@@ -128,25 +122,10 @@ class WorkerHandle:
                 self.status = message
             yield message
 
-    def forward_stderr(self) -> bool:
-        """Copy its new standard error to ours. Returns False at the end."""
-        while True:
-            try:
-                data = os.read(self.stderr, 1 << 16)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            text = data.decode(errors="replace")
-            self._last.append(text)
-            while sum(map(len, self._last)) - len(self._last[0]) > 8 * LAST_CHARACTERS:
-                self._last.popleft()
-            with suppress(OSError, ValueError, AttributeError):  # ours may be closed or None
-                sys.stderr.write(text)
-
-    def last_output(self) -> str:
-        """Return the end of its standard error, without faulthandler's list of modules: it would hide the stack."""
-        return re.sub("\nExtension modules: .*", "", "".join(self._last))[-LAST_CHARACTERS:].strip()
+    def crash(self) -> str:
+        """Return the stack of a worker that a fault of the machine's code ended; empty: it ended otherwise."""
+        found = os.pread(self._crash.fileno(), LONGEST_STACK_BYTES, 0).decode(errors="replace")
+        return found.partition("\nExtension modules: ")[0].strip()
 
     def region(self, ready: BatchReady) -> NDArray[np.uint8]:
         """Return the bytes of a batch, in the memory that the worker writes: uint8 `[nbytes]`.
@@ -168,6 +147,4 @@ class WorkerHandle:
         """Release everything but the process and the batches that are not yet read."""
         self.connection.close()
         self._control_block.close()
-        if self.stderr >= 0:
-            os.close(self.stderr)
-            self.stderr = -1
+        self._crash.close()

@@ -7,12 +7,12 @@ import faulthandler
 import os
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollfleet.system.child_processes import close_in_children, die_with
 from rollfleet.system.process_setup import silence_warnings
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_GONE
+from rollfleet_api.exit_codes import EXIT_GONE
 
 if TYPE_CHECKING:
     from rollfleet.transports.workload import Workload
@@ -33,6 +33,7 @@ class WorkerArguments:
         connection: Socket to the learner.
         control_block: SharedMemory of the learner's instructions.
         batches: SharedMemory of batches.
+        crash: SharedMemory that gets the stack if a signal such as SIGSEGV ends the process.
         weights: SharedMemory of weights.
         pickled_workload: SharedMemory of the workload; -1: `run` gets the workload itself.
         ring: SharedMemory of the learner's replay buffer, into which the worker writes; -1: batches go to the learner.
@@ -50,6 +51,7 @@ class WorkerArguments:
     connection: int
     control_block: int
     batches: int
+    crash: int
     weights: int
     pickled_workload: int
     ring: int = -1
@@ -58,8 +60,8 @@ class WorkerArguments:
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process inherits."""
-        shared = (self.control_block, self.batches, self.weights, self.pickled_workload, self.ring, self.ring_locks)
-        return [descriptor for descriptor in (self.connection, *shared) if descriptor >= 0]
+        given = (self.connection, self.control_block, self.batches, self.crash, self.weights, self.pickled_workload)
+        return [descriptor for descriptor in (*given, self.ring, self.ring_locks) if descriptor >= 0]
 
 
 def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
@@ -74,7 +76,7 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
     if arguments.parent:
         die_with(arguments.parent)
         os.register_at_fork(after_in_child=_die_with_parent)
-    faulthandler.enable()
+    faulthandler.enable(arguments.crash)
     if arguments.quiet:
         silence_warnings()
     connection = socket.socket(fileno=arguments.connection)
@@ -84,15 +86,15 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
 
     from rollfleet.data.ring import Ring
     from rollfleet.data.write_quota import WriteQuota
-    from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
+    from rollfleet.errors import JobEnded
     from rollfleet.processes.control_block import ControlBlock
     from rollfleet.processes.pickled_workload import unpickle_workload
     from rollfleet.processes.worker_transport import ProcessWorkerTransport
     from rollfleet.system.file_locks import FileLocks
     from rollfleet.system.shared_memory import SharedMemory
     from rollfleet.worker.evaluation import EvaluationWorker
-    from rollfleet.worker.worker import Worker, failure
-    from rollfleet_api.messages import WorkerStatus
+    from rollfleet.worker.program import work
+    from rollfleet.worker.worker import Worker
 
     torch.set_num_threads(arguments.threads)
     quota = None
@@ -108,29 +110,21 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         max_batches_ahead=arguments.max_batches_ahead,
         quota=quota,
     )
-    worker: Worker | EvaluationWorker | None = None
-    try:
-        if workload is None:
+
+    def make() -> Worker | EvaluationWorker:
+        given = workload
+        if given is None:
             pickled_workload = SharedMemory(arguments.pickled_workload)
-            workload = unpickle_workload(pickled_workload.map(0, os.fstat(arguments.pickled_workload).st_size).data)
+            given = unpickle_workload(pickled_workload.map(0, os.fstat(arguments.pickled_workload).st_size).data)
             pickled_workload.close()
-        kind = EvaluationWorker if arguments.evaluation else Worker
-        worker = kind(transport, workload, arguments.index)
+        worker = (EvaluationWorker if arguments.evaluation else Worker)(transport, given, arguments.index)
         transport.on_leave = worker.leave
-        worker.run()
+        return worker
+
+    try:
+        return work(transport, make, arguments.index)
     except JobEnded:  # the learner is gone
         return EXIT_GONE
-    except Exception as error:
-        # Bad input and misfits would fail again in the same way; an environment that broke may work next time.
-        fatal = isinstance(error, JobInvalid | WeightMismatch)
-        status = transport.status or WorkerStatus.starting(arguments.index, arguments.incarnation)
-        transport.report(replace(worker.failed(error) if worker else failure(status, error), fatal=fatal))
-        return EXIT_CRASHED
-    finally:
-        transport.close()
-        if worker:
-            worker.close()
-    return EXIT_COMPLETE
 
 
 def _die_with_parent() -> None:

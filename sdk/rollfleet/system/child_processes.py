@@ -19,7 +19,7 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakSet
 
-LAST_LINES = 20
+LAST_LINES, LONGEST_LINE = 2000, 4000  # lines, characters
 LONGEST_LINE_BYTES = 1 << 20
 DRAIN_S = 1.0  # to read the output that was written before the exit
 _PR_SET_PDEATHSIG = 1
@@ -134,9 +134,9 @@ class Child:
         """Whether it has ended."""
         return self.process.returncode is not None
 
-    def last_output(self) -> str:
-        """Return the last lines that it wrote."""
-        return "\n".join(self._last)
+    def last_output(self, lines: int = 20) -> str:
+        """Return the last lines that it wrote, at most 2,000. Long ones are cut."""
+        return "\n".join(list(self._last)[-lines:])
 
     def last_line(self) -> str:
         """Return the last line that it wrote that is not blank; empty: none."""
@@ -168,7 +168,7 @@ class Child:
     async def _read(self, stream: asyncio.StreamReader, on_line: Callable[[str], None] | None) -> None:
         while line := await _next_line(stream):
             text = line.decode(errors="replace").rstrip("\r\n")
-            self._last.append(text)
+            self._last.append(text[:LONGEST_LINE])
             if on_line:
                 on_line(text)
 

@@ -12,7 +12,7 @@ from torchrl.envs import EnvBase
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
-from rollfleet.torchrl.arguments import native
+from rollfleet.torchrl.arguments import grouped, native
 from rollfleet.torchrl.batches import BatchShape
 from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector
 from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of, env_kwargs, form_of
@@ -98,7 +98,7 @@ class WorkersCollector(FleetCollector):
             workers=count,
             mode="sync" if self.sync else "async",
             cluster=self._cluster(arguments),
-            **keywords,
+            **grouped(keywords),
         )
         if self._sends and self._has_weights:
             collector.update_policy_weights_()  # a worker answers no call before it has weights

@@ -1,6 +1,6 @@
 /** The curves of several jobs over each other. */
 
-import { jobPath, Resource } from "./api.js";
+import { jobPath, repeated, Resource } from "./api.js";
 import { Chart } from "./chart.js";
 import { Choice } from "./controls.js";
 import { count, elapsed, number, percent } from "./format.js";
@@ -22,7 +22,7 @@ const METRICS = {
 const AXES = { age: "Since start", frames: "Over frames", time: "Over time" };
 const DASHES = [undefined, [10, 4], [4, 3], [12, 3, 3, 3]];
 
-/** Props: `keys` of the jobs. `shown(this)` is called once; `changed()` reads their curves again. */
+/** Props: `keys` of the jobs. */
 export class Compare extends Component {
   state = { histories: {}, errors: {} };
 
@@ -35,16 +35,12 @@ export class Compare extends Component {
         }));
       return new Resource(`${jobPath(key)}/history`, take);
     });
-    this.props.shown(this);
-    this.changed();
+    this.stop = repeated(() => this.resources.forEach((each) => each.read()));
   }
 
   componentWillUnmount() {
+    this.stop();
     this.resources.forEach((each) => each.close());
-  }
-
-  changed() {
-    this.resources.forEach((each) => each.read());
   }
 
   render({ keys }, { histories, errors }) {

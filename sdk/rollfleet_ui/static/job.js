@@ -1,6 +1,6 @@
 /** One job: its diagnosis and its numbers on top, and below them one of its views. */
 
-import { jobPath, Resource } from "./api.js";
+import { jobPath, repeated, Resource } from "./api.js";
 import { Track } from "./controls.js";
 import { count, moment, number, since, span } from "./format.js";
 import { Component, html } from "./html.js";
@@ -16,7 +16,6 @@ export const VIEWS = { "": "Overview", workers: "Workers", timeline: "Timeline",
 
 /**
  * Props: `job`, its key; `view`, one of `VIEWS`; `worker`, the name of the one whose log is open.
- * `shown(this)` is called once; `changed()` reads again what is on screen.
  */
 export class Job extends Component {
   state = { page: null, workers: null, history: null, timeline: null, error: null };
@@ -30,34 +29,31 @@ export class Job extends Component {
       history: new Resource(`${path}/history`, into("history")),
       timeline: new Resource(`${path}/timeline`, into("timeline")),
     };
-    this.props.shown(this);
-    this.changed();
+    this.stop = repeated(() => this.read());
   }
 
   componentWillUnmount() {
-    clearTimeout(this.due);
+    this.stop();
     Object.values(this.resources).forEach((each) => each.close());
   }
 
   /** Read what is on screen. */
-  changed() {
+  read() {
     const shown = { "": ["history", "timeline"], workers: ["workers"], timeline: ["timeline"], spec: [] }[this.props.view];
-    for (const name of ["page", ...shown]) name === "history" ? this.readCurves() : this.resources[name].read();
+    for (const name of ["page", ...shown]) if (name !== "history" || this.isPointDue()) this.resources[name].read();
   }
 
-  /** Read the curves as soon as their next point is due. */
-  readCurves() {
+  /** Return whether the curves have a new point by now. */
+  isPointDue() {
     const time = this.state.history?.time ?? [];
     const step_s = time.length > 1 ? (time.at(-1) - time[0]) / (time.length - 1) : 0;
-    this.due ??= setTimeout(() => {
-      this.due = null;
-      this.readAt = Date.now();
-      this.resources.history.read();
-    }, (this.readAt ?? 0) + 1000 * Math.min(step_s, LONGEST_STEP_S) - Date.now());
+    const isDue = Date.now() - (this.readAt ?? 0) >= 1000 * Math.min(step_s, LONGEST_STEP_S);
+    if (isDue) this.readAt = Date.now();
+    return isDue;
   }
 
   componentDidUpdate(before) {
-    if (before.view !== this.props.view) this.changed();
+    if (before.view !== this.props.view) this.read();
   }
 
   render({ job, view, worker }, { page, workers, history, timeline, error }) {

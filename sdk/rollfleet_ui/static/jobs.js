@@ -11,7 +11,7 @@ export const MOST_COMPARED = 8;
 
 const newestFirst = (one, other) => other.created - one.created || one.key.localeCompare(other.key);
 
-/** Props: `jobs`, a map of rows by key, or null before the first answer; `error`. */
+/** Props: `jobs`, their rows, or null before the first answer; `error`. */
 export class Jobs extends Component {
   state = { chosen: new Set() };
 
@@ -27,16 +27,15 @@ export class Jobs extends Component {
     if (!jobs) return html`<h1>Jobs</h1><p class="empty" role="status">${error ? error.message : "Loading…"}</p>`;
     const { options } = route();
     const [namespace, phase] = ["namespace", "phase"].map((name) => options.get(name) ?? "");
-    const all = [...jobs.values()];
-    const namespaces = [...new Set(all.map((row) => row.namespace))].sort();
+    const namespaces = [...new Set(jobs.map((row) => row.namespace))].sort();
     const words = wordsOfFilter();
-    const near = all.filter((row) => {
+    const near = jobs.filter((row) => {
       const searched = `${row.key} ${row.state} ${row.reason} ${row.message}`.toLowerCase();
       return (!namespace || row.namespace === namespace) && words.every((word) => searched.includes(word));
     });
     const isIn = (name) => (row) => !name || (name === "Trouble" ? row.isProblem : row.state === name);
     const rows = troubleFirst(near.filter(isIn(phase)), kindOfJob, newestFirst);
-    const phases = new Set(["", "Trouble", "Running", ...all.map((row) => row.state).sort()]);
+    const phases = new Set(["", "Trouble", "Running", ...jobs.map((row) => row.state).sort()]);
     return html`
       <div class="bar">
         <h1>Jobs</h1>
@@ -55,7 +54,7 @@ export class Jobs extends Component {
         </div>
       </div>
       <${Table} label="Jobs" rows=${rows} rowKey=${(row) => row.key} rowClass=${(row) => `jobs-row ${row.isProblem ? "problem" : ""}`}
-        columns=${this.columns(chosen, namespaces.length > 1)} empty=${all.length ? "No job matches the filter." : "No jobs yet."} />`;
+        columns=${this.columns(chosen, namespaces.length > 1)} empty=${jobs.length ? "No job matches the filter." : "No jobs yet."} />`;
   }
 
   columns(chosen, withNamespace) {

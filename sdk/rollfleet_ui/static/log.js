@@ -1,12 +1,11 @@
 /** The end of one process's log, of the present incarnation or the one before. */
 
-import { jobPath, Resource } from "./api.js";
+import { jobPath, repeated, Resource } from "./api.js";
 import { Choice } from "./controls.js";
 import { since } from "./format.js";
 import { Component, html } from "./html.js";
 import { jobLink } from "./route.js";
 
-const EVERY_MS = 2000;
 const TAILS = [200, 1000, 10_000];
 
 /** Props: `job`, its key; `worker`, its row; `name`, its index or `learner`; `ended`, whether its log grows no more. */
@@ -16,11 +15,11 @@ export class Log extends Component {
   componentDidMount() {
     this.heading.focus();
     this.open();
-    this.timer = setInterval(() => !this.props.ended && !this.state.previous && !document.hidden && this.resource.read(), EVERY_MS);
+    this.stop = repeated(() => !this.props.ended && !this.state.previous && this.resource.read());
   }
 
   componentWillUnmount() {
-    clearInterval(this.timer);
+    this.stop();
     this.resource.close();
   }
 

@@ -1,6 +1,6 @@
-/** The page: its address decides what it shows, the server's changes keep it new. */
+/** The page: its address decides what it shows. While it is on screen, it reads that again each second. */
 
-import { Changes, get } from "./api.js";
+import { link, repeated, Resource } from "./api.js";
 import { Compare } from "./compare.js";
 import { clock } from "./format.js";
 import { Component, html, render } from "./html.js";
@@ -8,29 +8,25 @@ import { Job, VIEWS } from "./job.js";
 import { Jobs } from "./jobs.js";
 import { route } from "./route.js";
 
-const SECOND_MS = 1000;
-
 class Page extends Component {
   state = { jobs: null, error: null, link: "connecting", heard: null };
   scrolls = new Map();
-  keep = (view) => (this.view = view); // a job or a comparison, which reads what it shows
 
   componentDidMount() {
-    this.changes = new Changes({
-      began: () => this.read(),
-      jobs: (rows) => this.take(rows),
-      link: (link) => this.setState({ link }),
-    });
+    link.heard = (state) => this.setState(({ heard }) => ({ link: state, heard: state === "live" ? Date.now() : heard }));
+    this.jobs = new Resource("jobs", (rows, error) => this.setState(error ? { error } : { jobs: rows, error: null }));
     addEventListener("hashchange", () => this.go());
-    setInterval(() => !document.hidden && this.forceUpdate(), SECOND_MS); // ages
     this.go();
+    repeated(() => {
+      if (!this.place) this.jobs.read();
+      this.forceUpdate(); // ages
+    });
   }
 
   /** Show what the address names. */
   go() {
     const { parts } = route();
     const job = parts[0] === "jobs" && parts.length > 2 ? `${parts[1]}/${parts[2]}` : "";
-    this.changes.follow(job);
     const place = parts.slice(0, 4).join("/");
     if (this.place !== undefined && this.place !== place) {
       this.scrolls.set(this.place, scrollY);
@@ -38,6 +34,7 @@ class Page extends Component {
     }
     this.place = place;
     document.title = [job || (parts[0] === "compare" ? "Compare" : "Jobs"), "Rollfleet"].join(" · ");
+    if (!this.place) this.jobs.read();
     this.setState({ job });
   }
 
@@ -48,26 +45,6 @@ class Page extends Component {
     if (this.main.contains(document.activeElement)) return;
     scrollTo(0, this.place ? 0 : this.scrolls.get("") ?? 0);
     this.main.querySelector("h1").focus({ preventScroll: true });
-  }
-
-  async read() {
-    this.view?.changed();
-    if (this.state.job) return this.setState({ heard: Date.now() });
-    try {
-      const rows = await get("jobs");
-      this.setState({ jobs: new Map(rows.map((row) => [row.key, row])), error: null, heard: Date.now() });
-    } catch (error) {
-      this.setState({ error });
-    }
-  }
-
-  take(rows) {
-    this.setState(({ jobs }) => {
-      const next = new Map(jobs);
-      for (const row of rows) row.gone ? next.delete(row.key) : next.set(row.key, row);
-      return { jobs: jobs && next, heard: Date.now() };
-    });
-    this.view?.changed();
   }
 
   render(_, { jobs, error, link, heard, job }) {
@@ -82,9 +59,9 @@ class Page extends Component {
       </header>
       <main id="main" tabindex="-1" ref=${(main) => (this.main = main)}>
         ${job
-          ? html`<${Job} key=${job} shown=${this.keep} job=${job} view=${parts[3] in VIEWS ? parts[3] : ""} worker=${parts[4]} />`
+          ? html`<${Job} key=${job} job=${job} view=${parts[3] in VIEWS ? parts[3] : ""} worker=${parts[4]} />`
           : parts[0] === "compare"
-            ? html`<${Compare} key=${keys.join(" ")} shown=${this.keep} keys=${keys} />`
+            ? html`<${Compare} key=${keys.join(" ")} keys=${keys} />`
             : html`<${Jobs} jobs=${jobs} error=${error} />`}
       </main>`;
   }

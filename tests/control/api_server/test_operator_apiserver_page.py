@@ -19,7 +19,6 @@ from tests.sdk.cluster.log_server import serving
 from tests.sdk.cluster.namespace import Namespace
 
 from rollfleet_api.job import KIND
-from rollfleet_api.messages import LearnerPhase
 from rollfleet_operator.settings import LEASE, UI_PORT
 from rollfleet_operator.ui.guard import VALID_S, ReviewGuard
 
@@ -70,7 +69,7 @@ def key(lab: Lab) -> str:
 
 def test_without_a_token_of_the_cluster_nothing_is_shown(operator: RunningOperator) -> None:
     for token in ("", "guessed", OTHER_TOKEN + "x"):
-        for path in (JOBS, "/api/v1/changes", "/api/v1/jobs/a/b"):
+        for path in (JOBS, "/api/v1/jobs/a/b"):
             status, answer = viewer_of(operator, token).get(path)
             assert status == 401
             assert "token" in answer["error"]
@@ -89,31 +88,18 @@ def test_a_viewer_sees_the_jobs_that_the_viewer_may_list(
     assert "id: CartPole-v1" in page["spec"]
     for part in ("", "/workers", "/history", "/timeline", "/logs?worker=0"):
         assert reader.get(f"{JOBS}/{key(theirs)}{part}")[0] == 403
-    assert reader.get(f"/api/v1/changes?job={key(theirs)}")[0] == 403
     assert reader.get(f"{JOBS}/{ours.namespace}/missing")[0] == 404
 
 
-def test_changes_reach_those_who_may_see_them(labs: tuple[Lab, Lab], reader: Viewer) -> None:
-    ours, theirs = labs
-    with reader.changes() as events:
-        assert next(events)[0] == "hello"
-        theirs.learner_says(LearnerPhase.RUN, frames=64)
-        ours.workers_say(0)
-        ours.apply(workers=3)
-        kind, rows = next(events)
-        assert kind == "jobs"
-        assert {row["key"] for row in rows} == {key(ours)}
-        while not any(row["workersDesired"] == 3 for row in rows):
-            _, rows = next(events)
-    wait_for(lambda: "Scaled" in [each["kind"] for each in reader.get(f"{JOBS}/{key(ours)}/timeline")[1]])
-
-
-def test_a_job_that_is_deleted_is_gone_from_the_page(labs: tuple[Lab, Lab], reader: Viewer) -> None:
+def test_an_edit_and_a_deletion_reach_the_page(labs: tuple[Lab, Lab], reader: Viewer) -> None:
     ours, _ = labs
-    with reader.changes(f"?job={key(ours)}") as events:
-        ours.delete(KIND, "cartpole")
-        assert any(row.get("gone") for kind, rows in events if kind == "jobs" for row in rows)
-    assert reader.get(f"{JOBS}/{key(ours)}")[0] == 404
+    ours.apply(workers=3)
+    path = f"{JOBS}/{key(ours)}"
+    wait_for(lambda: reader.get(path)[1]["row"]["workersDesired"] == 3)
+    wait_for(lambda: "Scaled" in [each["kind"] for each in reader.get(f"{path}/timeline")[1]])
+    ours.delete(KIND, "cartpole")
+    wait_for(lambda: reader.keys() == set())
+    assert reader.get(path)[0] == 404
 
 
 def test_logs_are_read_with_the_viewers_rights(labs: tuple[Lab, Lab], reader: Viewer, api_server: "ApiServer") -> None:

@@ -3,8 +3,6 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.control.api_server.lab import Lab, RunningOperator
@@ -47,22 +45,6 @@ class Viewer:
         status, rows = self.get("/api/v1/jobs")
         assert status == 200, rows
         return {row["key"] for row in rows}
-
-    @contextmanager
-    def changes(self, query: str = "") -> Iterator[Iterator[tuple[str, Any]]]:
-        """The stream of changes: the kind and the JSON of each event."""
-        with self._open(f"/api/v1/changes{query}") as answer:
-
-            def events() -> Iterator[tuple[str, Any]]:
-                kind = ""
-                for line in answer:
-                    name, _, value = line.decode().rstrip("\n").partition(": ")
-                    if name == "event":
-                        kind = value
-                    elif name == "data":
-                        yield kind, json.loads(value)
-
-            yield events()
 
     def _open(self, path: str) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}

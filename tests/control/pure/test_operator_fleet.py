@@ -6,7 +6,6 @@ from typing import Any
 
 import kopf
 import pytest
-from tests.control.pure.nats_in_memory import NatsInMemory
 from tests.control.pure.scene import NOW_S, Scene
 
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
@@ -14,17 +13,17 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.clock import format_time
-from rollfleet_operator.nats_port import Heartbeats, JobKey
+from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import status
-from rollfleet_operator.ui.fleet import LOOKED_AT_S, Fleet
+from rollfleet_operator.ui.fleet import Fleet
+from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
 from rollfleet_ui.diagnosis import diagnose
 from rollfleet_ui.model import Happened
 from rollfleet_ui.views import JobView
 
 KEY = JobKey("lab", "cartpole")
-PATH = "lab/cartpole"
 LEARNER = LearnerStatus(
     session=1,
     version=5,
@@ -43,9 +42,14 @@ class Stage:
     """A fleet, and the operator's cache beside it."""
 
     def __init__(self) -> None:
-        self.cache, self.now_s, self._version = Cache(), NOW_S, 0
+        self.cache, self._version = Cache(), 0
         logs = PodLogs(self.cache, lambda: kopf.ConnectionInfo(server="https://nowhere"))
-        self.fleet = Fleet(self.cache, logs, lambda: self.now_s)
+        self.fleet = Fleet(self.cache, logs)
+
+    @property
+    def job(self) -> JobRecord:
+        """The job as the page shows it."""
+        return self.fleet.jobs()["/".join(KEY)]
 
     def see(self, scene: Scene, **changes: Any) -> None:
         """The operator reconciles a job in this state."""
@@ -53,7 +57,6 @@ class Stage:
         self._version += 1
         manifest["metadata"] |= {"resourceVersion": str(self._version)}
         self.cache.put(manifest)
-        self.now_s = scene.now_s
         snapshot = replace(scene.snapshot, **changes)
         self.fleet.update(KEY, snapshot, status(snapshot))
 
@@ -66,7 +69,7 @@ class Stage:
 
     def moments(self) -> list[tuple[str, str]]:
         """Kind and text of the job's moments."""
-        return [(each.kind, each.text) for each in self.fleet.timeline(PATH)]
+        return [(each.kind, each.text) for each in self.job.timeline()]
 
 
 @pytest.fixture
@@ -84,11 +87,11 @@ def running(scene: Callable[..., Scene]) -> Scene:
 
 def test_the_row_and_the_diagnosis_are_those_of_top_and_describe(stage: Stage, running: Scene) -> None:
     stage.see(running, frames_per_second=20.0)
-    (row,) = stage.fleet.jobs()
-    assert (row.key, row.phase, row.workers_ready, row.workers_desired) == (PATH, "Running", 2, 2)
+    row = stage.job.row
+    assert (row.key, row.phase, row.workers_ready, row.workers_desired) == ("lab/cartpole", "Running", 2, 2)
     assert (row.frames, row.total_frames, row.frames_per_second, row.mean_return, row.lag) == (640, 1000, 20.0, 21.5, 1)
     assert row.created == NOW_S - 100
-    page: Any = stage.fleet.job(PATH)
+    page: Any = stage.job.page()
     manifest: Any = running.later(0).job.dump()
     assert page.diagnosis == diagnose(JobView.model_validate(manifest, by_alias=True, by_name=False))
     assert page.row == row
@@ -102,7 +105,7 @@ def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: C
     begun = begun.running(0, 1).unplaced(2, why="0/3 nodes: Insufficient nvidia.com/gpu")
     beat = begun.beat(0, WorkerState.COLLECTING, version=3, incarnation=1, frames=64, frames_per_second=8.0)
     stage.see(begun.with_heartbeats(beat, learner=LEARNER))
-    first, second, third, fourth, learner = stage.fleet.workers(PATH)
+    first, second, third, fourth, learner = stage.job.workers()
     assert (first.index, first.state, first.incarnation, first.version, first.lag) == (0, "Collecting", 1, 3, 2)
     assert (first.restarts, first.has_previous, first.gpus) == (1, True, 1)
     assert first.last_error == "ValueError: <b>boom</b>"
@@ -115,7 +118,7 @@ def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: C
 
 def test_a_worker_without_heartbeats_is_silent(stage: Stage, running: Scene) -> None:
     stage.see(running.later(60))
-    first, _, learner = stage.fleet.workers(PATH)
+    first, _, learner = stage.job.workers()
     assert (first.state, first.frames_per_second, first.frames) == ("Silent", 0.0, 100)
     assert learner.state == "Silent"
 
@@ -140,7 +143,7 @@ def test_edits_are_moments_with_their_difference(stage: Stage, running: Scene) -
     for spec in ({"workers": 3}, {"suspend": True}, {"suspend": False}, {"collect": {"framesPerBatch": 32}}):
         running = running.edited(**spec)
         stage.see(running)
-    edits = [each for each in stage.fleet.timeline(PATH) if each.kind in ("Scaled", "Suspended", "Resumed", "Edited")]
+    edits = [each for each in stage.job.timeline() if each.kind in ("Scaled", "Suspended", "Resumed", "Edited")]
     assert [each.text for each in edits] == ["scaled from 2 to 3 workers", "suspended", "resumed", "edited collect"]
     assert "-  framesPerBatch: 64\n+  framesPerBatch: 32" in edits[-1].detail
 
@@ -158,20 +161,16 @@ def test_the_end_is_a_moment_and_the_curve_ends_with_it(stage: Stage, running: S
     ended = running.with_heartbeats(*running.heartbeats.workers.values(), learner=LEARNER, phase=LearnerPhase.COMPLETE)
     for scene in (ended.later(5), ended.later(5).later(3600)):
         stage.see(scene)
-    times = stage.fleet.history(PATH).time
+    times = stage.job.history().time
     assert times[-1] - times[0] < 60
     assert [kind for kind, _ in stage.moments()].count(Happened.COMPLETE) == 1
-    assert [row.frames for row in stage.fleet.workers(PATH)] == [100, 100, 640]
+    assert [row.frames for row in stage.job.workers()] == [100, 100, 640]
 
 
 def test_a_deleted_job_is_gone(stage: Stage, running: Scene) -> None:
-    changed: list[str] = []
-    stage.fleet.subscribe(changed.append)
     stage.see(running)
     stage.delete(running)
-    assert changed[-1] == PATH
-    assert stage.fleet.jobs() == []
-    assert (stage.fleet.row(PATH), stage.fleet.job(PATH), stage.fleet.workers(PATH)) == (None, None, [])
+    assert stage.fleet.jobs() == {}
 
 
 def test_a_new_job_of_the_name_has_its_own_history(stage: Stage, running: Scene) -> None:
@@ -179,9 +178,9 @@ def test_a_new_job_of_the_name_has_its_own_history(stage: Stage, running: Scene)
     other: Any = running.job.dump()
     other["metadata"] |= {"uid": "another", "creationTimestamp": format_time(NOW_S + 100)}
     stage.see(replace(running, job=parse_job(other)).later(200))
-    (row,) = stage.fleet.jobs()
+    row = stage.job.row
     assert row.uid == "another"
-    assert min(stage.fleet.history(PATH).time) > NOW_S + 100
+    assert min(stage.job.history().time) > NOW_S + 100
 
 
 def test_an_invalid_job_is_shown_with_its_reason(stage: Stage, running: Scene) -> None:
@@ -191,31 +190,10 @@ def test_an_invalid_job_is_shown_with_its_reason(stage: Stage, running: Scene) -
     manifest |= {"spec": {**manifest["spec"], "workers": 0}, "status": {"conditions": [condition]}}
     stage.cache.put(manifest)
     stage.fleet.update(KEY)
-    (row,) = stage.fleet.jobs()
+    row = stage.job.row
     assert (row.is_problem, row.reason) == (True, "Invalid")
-    page: Any = stage.fleet.job(PATH)
+    page: Any = stage.job.page()
     assert "workers: 0" in page.spec
-
-
-async def test_a_job_that_is_looked_at_shows_new_heartbeats_before_its_next_reconciliation(
-    stage: Stage, running: Scene
-) -> None:
-    nats = NatsInMemory()
-    stage.see(running)
-    nats.beats[KEY] = Heartbeats(learner=replace(LEARNER, frames=704, time_s=running.now_s))
-    row = stage.fleet.row(PATH)
-    await stage.fleet.refresh(nats)
-    assert stage.fleet.row(PATH) == row, "it is in a list at most"
-    stage.fleet.job(PATH)
-    stage.now_s += 1
-    await stage.fleet.refresh(nats)
-    (row,) = stage.fleet.jobs()
-    assert row.frames == 704
-    assert stage.fleet.history(PATH).time[-1] == stage.now_s
-    stage.now_s += LOOKED_AT_S + 1
-    nats.beats[KEY] = Heartbeats(learner=replace(LEARNER, frames=768, time_s=stage.now_s))
-    await stage.fleet.refresh(nats)
-    assert stage.fleet.jobs() == [row], "the page was closed"
 
 
 def test_a_job_that_is_being_deleted_is_shown_so_with_its_workers(stage: Stage, running: Scene) -> None:
@@ -224,5 +202,5 @@ def test_a_job_that_is_being_deleted_is_shown_so_with_its_workers(stage: Stage, 
     manifest["metadata"] |= {"resourceVersion": "9", "deletionTimestamp": format_time(NOW_S)}
     stage.cache.put(manifest)
     stage.fleet.update(KEY)
-    assert stage.fleet.jobs()[0].state == "Deleting"
-    assert len(stage.fleet.workers(PATH)) == 3
+    assert stage.job.row.state == "Deleting"
+    assert len(stage.job.workers()) == 3

@@ -65,7 +65,7 @@ def test_a_learner_that_raises_fails_the_run_and_its_traceback_is_shown(workplac
     assert program.wait() == 1
     assert "Traceback (most recent call last):" in program.output
     assert "LookupError: no idea" in program.output
-    assert "the learner ended: exit code 1" in program.output
+    assert "learner ended: exit code 1; its last line: LookupError: no idea" in program.output
     workplace.assert_nothing_is_left()
 
 
@@ -74,7 +74,7 @@ def test_a_learner_that_is_killed_fails_the_run_and_the_signal_is_named(workplac
     workplace.write("learner.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
     program = workplace.run("--learner", "learner.py")
     assert program.wait() == 1
-    assert "the learner ended: killed by SIGKILL" in program.output
+    assert "learner ended: killed by SIGKILL" in program.output
     workplace.assert_nothing_is_left()
 
 

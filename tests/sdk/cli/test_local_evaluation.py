@@ -13,7 +13,7 @@ import torch
 
 from rollfleet import ActorCritic, Collector
 from rollfleet_ui.model import Happened
-from rollfleet_ui.run_folder import RunFolder
+from rollfleet_ui.saved_runs import SavedRuns
 
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Program, Workplace
@@ -104,8 +104,8 @@ def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: "Wor
     program.wait_for(r"evaluation worker 0 ended: .*no such level")
     assert program.wait() == 0, program.output
     assert "test: 640 frames (" in program.output
-    (folder,) = workplace.folder.glob("runs/test/*")
-    texts = [each.text for each in RunFolder(folder).history().moments if each.kind == Happened.WORKER_ENDED]
+    (run,) = SavedRuns(workplace.folder / "runs").jobs().values()
+    texts = [each.text for each in run.timeline() if each.kind == Happened.WORKER_ENDED]
     assert len(texts) == 1
     assert re.search(r"evaluation worker 0 ended: .*no such level", texts[0])
     workplace.assert_nothing_is_left()

@@ -17,16 +17,3 @@ def test_the_exit_code_is_that_of_the_first_signal(number: signal.Signals, code:
     signal.raise_signal(signal.SIGTERM)
     assert calls == ["first", "later", "later"]
     assert (stop.number, stop.exit_code) == (number, code)
-
-
-def test_later_signals_are_ignored_by_default() -> None:
-    stop = StopSignal(lambda: None)
-    signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGINT)
-    assert stop.exit_code == 130
-
-
-def test_other_signals_keep_their_handlers() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    StopSignal(lambda: None, numbers=[signal.SIGTERM])
-    assert signal.getsignal(signal.SIGINT) is before

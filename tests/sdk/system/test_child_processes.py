@@ -13,7 +13,7 @@ import pytest
 from tests.held import descriptors
 from tests.running import running
 
-from rollfleet.system.child_processes import LAST_LINES, Child, describe_exit, spawn
+from rollfleet.system.child_processes import Child, describe_exit, spawn
 
 ENVIRON = dict(os.environ)
 
@@ -51,7 +51,7 @@ async def test_last_lines_of_both_outputs_are_kept() -> None:
     child = await python(program)
     assert await child.wait() == 0
     lines = child.last_output().splitlines()
-    assert lines == [*map(str, range(101 - LAST_LINES, 100)), "the end"]
+    assert lines == [*map(str, range(81, 100)), "the end"]
 
 
 async def test_last_line_that_is_not_blank_is_the_cause() -> None:

@@ -3,7 +3,6 @@
 import math
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rollfleet_api.job import CollectorJobSpec
@@ -11,7 +10,7 @@ from rollfleet_ui.diagnosis import ADVICE, Diagnosis
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS
-from rollfleet_ui.source import Listener, Viewer
+from rollfleet_ui.source import Viewer
 from rollfleet_ui.spec_text import defaulted, spec_text
 
 SPEC = CollectorJobSpec.model_validate(
@@ -28,7 +27,7 @@ EDIT = "--- before\n+++ after\n@@ -1,2 +1,2 @@\n-workers: 2\n+workers: 4\n mode:
 
 @dataclass(kw_only=True)
 class MadeJob:
-    """A job: what each method of a source returns of it, and its logs by worker and `previous`."""
+    """What the page shows of a job, and its logs by worker and `previous`."""
 
     page: JobPage
     workers: list[WorkerRow]
@@ -103,40 +102,24 @@ def made_job(
 
 
 class MadeJobs:
-    """Jobs in memory, as a `rollfleet_ui.source.Source`. `change` and `remove` call its listeners."""
+    """Jobs in memory, as a `rollfleet_ui.source.Source`."""
 
     def __init__(self, *jobs: MadeJob) -> None:
         self.made = {job.page.row.key: job for job in jobs}
-        self._listeners: list[Listener] = []
+        self.asked = 0
 
     def change(self, key: str, **changes: object) -> None:
         """Change fields of a job's row."""
         made = self.made[key]
         made.page = made.page.model_copy(update={"row": made.page.row.model_copy(update=changes)})
-        self._call(key)
 
     def remove(self, key: str) -> None:
         """Delete a job."""
         del self.made[key]
-        self._call(key)
 
-    def jobs(self) -> list[JobRow]:
-        return [made.page.row for made in self.made.values()]
-
-    def row(self, key: str) -> JobRow | None:
-        return self.made[key].page.row if key in self.made else None
-
-    def job(self, key: str) -> JobPage | None:
-        return self.made[key].page if key in self.made else None
-
-    def workers(self, key: str) -> list[WorkerRow]:
-        return self.made[key].workers
-
-    def history(self, key: str) -> History:
-        return self.made[key].history.series.points()
-
-    def timeline(self, key: str) -> list[Moment]:
-        return self.made[key].history.moments
+    def jobs(self) -> dict[str, "Shown"]:
+        self.asked += 1
+        return {key: Shown(made) for key, made in self.made.items()}
 
     async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
         try:
@@ -144,13 +127,28 @@ class MadeJobs:
         except KeyError:
             raise LookupError("there is no such log") from None
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
 
-    def _call(self, key: str) -> None:
-        for listener in self._listeners:
-            listener(key)
+class Shown:
+    """A made job as a `rollfleet_ui.source.ShownJob`."""
+
+    def __init__(self, made: MadeJob) -> None:
+        self._made = made
+
+    @property
+    def row(self) -> JobRow:
+        return self._made.page.row
+
+    def page(self) -> JobPage:
+        return self._made.page
+
+    def workers(self) -> list[WorkerRow]:
+        return self._made.workers
+
+    def history(self) -> History:
+        return self._made.history.series.points()
+
+    def timeline(self) -> list[Moment]:
+        return self._made.history.moments
 
 
 def _history(chance: random.Random, began_s: float, points: int, workers: int) -> JobHistory:

@@ -1,0 +1,77 @@
+"""A worker in a process of its own, from its start to its exit code."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid, Timeout, WeightMismatch
+from rollfleet.worker.evaluation import EvaluationWorker
+from rollfleet.worker.worker import Worker, failure
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, EXIT_TERMINATED
+from rollfleet_api.messages import WorkerState, WorkerStatus
+
+
+class Terminated(BaseException):
+    """SIGTERM ends this process. A BaseException, so that handlers of ordinary errors do not catch it."""
+
+
+class Connection(Protocol):
+    """What the transports of a worker and of an evaluation worker share."""
+
+    @property
+    def incarnation(self) -> int:
+        """See `WorkerTransport`."""
+        ...
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        """See `WorkerTransport`."""
+        ...
+
+    def report(self, status: WorkerStatus) -> None:
+        """See `WorkerTransport`."""
+        ...
+
+    def close(self) -> None:
+        """See `WorkerTransport`."""
+        ...
+
+
+def work(transport: Connection, make: Callable[[], Worker | EvaluationWorker], index: int) -> int:
+    """Make a worker, let it work to its end, and close both it and its transport. Its error goes into its last report.
+
+    Args:
+        transport: The worker's transport.
+        make: Makes the worker.
+        index: The worker's index.
+
+    Returns:
+        The exit code. See `rollfleet_api.exit_codes`.
+
+    Raises:
+        ConnectionFailed, JobEnded, Timeout: The learner, or the way to it, is gone. The worker has not failed.
+    """
+    worker: Worker | EvaluationWorker | None = None
+    try:
+        worker = make()
+        worker.run()
+        return EXIT_COMPLETE
+    except Terminated:
+        transport.report(replace(_last(transport, index), state=WorkerState.LEFT))
+        return EXIT_TERMINATED
+    except (ConnectionFailed, JobEnded, Timeout):
+        raise
+    except Exception as error:
+        # A restart repeats errors in the job or the weights; an environment that broke may work next time.
+        fatal = isinstance(error, JobInvalid | WeightMismatch)
+        status = worker.failed(error) if worker else failure(_last(transport, index), error)
+        transport.report(replace(status, fatal=fatal))
+        return EXIT_PERMANENT if fatal else EXIT_CRASHED
+    finally:
+        transport.close()
+        if worker:
+            worker.close()
+
+
+def _last(transport: Connection, index: int) -> WorkerStatus:
+    return transport.status or WorkerStatus.starting(index, transport.incarnation)
