@@ -1,23 +1,16 @@
-"""Environments that draw from the global generators of Python, NumPy and torch, in processes."""
+"""Seeds of environments: those of global generators in processes, and one seed for all of them."""
 
+import random
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
-
-
-import random
-from itertools import islice
-from typing import TYPE_CHECKING
-
-import pytest
-from gymnasium.spaces import Box, Discrete
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect

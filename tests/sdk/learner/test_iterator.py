@@ -1,13 +1,5 @@
 """What the learner does with batches and with the collector during a run."""
 
-from typing import TYPE_CHECKING
-
-from tests.waiting import wait_until
-
-if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
-
-
 import multiprocessing
 import time
 from collections.abc import Callable
@@ -17,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.waiting import wait_until
 from torch import Tensor
 
 from rollfleet import Collector
@@ -26,7 +20,6 @@ from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
 
 
 class Frames:

@@ -20,6 +20,7 @@ from rollfleet_api.messages import WorkerState
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
 
+
 STEPS = 1000  # of each worker in a round
 
 
