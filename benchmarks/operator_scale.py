@@ -80,9 +80,7 @@ def measure(cluster: Cluster, size: Size, seconds: float, within_s: float) -> No
         operator.measured()
         began = time.monotonic()
         create_jobs(cluster, size)
-        wait_for(
-            lambda: len(cluster.server.call(cluster.server.api.list("Job"), 60).items) >= len(size.workers), within_s
-        )
+        wait_for(lambda: len(cluster.server.call(cluster.server.api.list("Job"), 60)) >= len(size.workers), within_s)
         beats = multiprocessing.get_context("spawn").Process(
             target=send_heartbeats, args=(cluster.nats.settings, size.workers), daemon=True
         )
@@ -159,7 +157,7 @@ def job(name: str, workers: int) -> dict[str, Any]:
 
 def ready(cluster: Cluster) -> int:
     """Return the number of ready workers in the status of all jobs."""
-    jobs = cluster.server.call(cluster.server.api.list(KIND), 60).items
+    jobs = cluster.server.call(cluster.server.api.list(KIND), 60)
     return sum((each.get("status") or {}).get("workers", {}).get("ready", 0) for each in jobs)
 
 
@@ -169,7 +167,7 @@ def scaled_s(cluster: Cluster, name: str, workers: int) -> float:
     cluster.server.call(cluster.server.api.patch(KIND, NAMESPACE, name, {"spec": {"replicas": workers}}, "scale"))
     labels = f"rollfleet.dev/job={name},batch.kubernetes.io/job-completion-index={workers - 1}"
     wait_for(
-        lambda: cluster.server.call(cluster.server.api.list("Pod", NAMESPACE, labels=labels), 60).items,
+        lambda: cluster.server.call(cluster.server.api.list("Pod", NAMESPACE, labels=labels), 60),
         300,
         every_s=0.2,
     )

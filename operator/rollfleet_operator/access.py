@@ -12,6 +12,9 @@ from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint
 from rollfleet_operator.settings import Settings
 
+ROLES = (Role.WORKER, Role.LEARNER)
+"""The roles with a Secret and a NetworkPolicy. Evaluation workers have those of the workers."""
+
 _NATS_PORT = 4222
 _DNS_PORT = 53
 
@@ -25,11 +28,6 @@ def account(job: CollectorJob) -> Manifest:
         "metadata": {"name": names.account(name), "labels": names.labels(name)},
         "automountServiceAccountToken": False,
     }
-
-
-def roles(job: CollectorJob) -> tuple[Role, ...]:
-    """Return the roles that a job's processes have."""
-    return (Role.WORKER, Role.LEARNER, *([Role.EVALUATION] if job.spec.evaluation else []))
 
 
 def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes | None) -> Manifest:
@@ -64,6 +62,8 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: 
     whose environments need more traffic add their own.
     """
     name = job.metadata.name
+    pods = [Role.LEARNER] if role is Role.LEARNER else [Role.WORKER, Role.EVALUATION]
+    selector = {"key": names.ROLE, "operator": "In", "values": [each.value for each in pods]}
     ports = sorted({int(port) for port in re.findall(r":(\d+)(?:,|/|$)", endpoint.url)} or {_NATS_PORT})
     dns = [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]
     nats = [{"port": port, "protocol": "TCP"} for port in ports]
@@ -75,7 +75,7 @@ def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: 
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": names.network_policy(name, role), "labels": names.labels(name, role)},
-        "spec": {"podSelector": {"matchLabels": names.labels(name, role)}, **rules},
+        "spec": {"podSelector": {"matchLabels": names.labels(name), "matchExpressions": [selector]}, **rules},
     }
 
 

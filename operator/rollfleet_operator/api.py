@@ -1,6 +1,5 @@
 """The operator's requests to the API server. It does not retry: callers decide when to try again."""
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -8,6 +7,7 @@ from typing import Any, Final, Self
 import aiohttp
 import kopf
 
+from rollfleet_operator import deep_json
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest
@@ -31,7 +31,7 @@ _JSON: Final = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list of objects, and its version."""
+    """A part of a list of objects, and the list's version."""
 
     items: list[Manifest]
     resource_version: str
@@ -82,30 +82,23 @@ class Api:
             raise
 
     async def list(
-        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = "", cached: bool = False
-    ) -> Listing:
-        """List the objects that match the selectors.
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> list[Manifest]:
+        """List the objects that match the selectors; see `pages`."""
+        return [item async for page in self.pages(kind, namespace, labels=labels, fields=fields) for item in page.items]
+
+    async def pages(
+        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Listing]:
+        """List objects in parts, so that not all of them are in memory at a time.
 
         Args:
             kind: The kind.
             namespace: The namespace; None: all namespaces.
             labels: A selector of labels.
             fields: A selector of fields.
-            cached: Whether the API server may answer from its cache, which may be a little behind, without etcd.
         """
-        items, version = list[Manifest](), ""
-        async for page in self.pages(kind, namespace, labels=labels, fields=fields, cached=cached):
-            items += page.items
-            version = page.resource_version
-        return Listing(items, version)
-
-    async def pages(
-        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = "", cached: bool = False
-    ) -> AsyncIterator[Listing]:
-        """List objects in parts, so that not all of them are in memory at a time; see `list`."""
         query = {"limit": str(_PAGE), "labelSelector": labels, "fieldSelector": fields}
-        if cached:
-            query |= {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}
         while True:
             page = await self._request("GET", KINDS[kind].path(namespace), query=query)
             metadata = page["metadata"]
@@ -114,9 +107,7 @@ class Api:
             del items
             if not metadata.get("continue"):
                 return
-            # The version is part of the token for the next page.
-            query = {"limit": query["limit"], "labelSelector": labels, "fieldSelector": fields}
-            query |= {"continue": metadata["continue"]}
+            query["continue"] = metadata["continue"]
 
     async def watch(
         self, kind: str, namespace: str | None, resource_version: str, *, labels: str = ""
@@ -143,7 +134,7 @@ class Api:
                 async for data in response.content.iter_any():
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
-                        yield json.loads(line)
+                        yield deep_json.loads(line)
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise _unreachable(error) from error
 
@@ -207,7 +198,7 @@ class Api:
             self._verify()
         try:
             async with self._session.request(method, url, params=parameters, json=body, headers=headers) as response:
-                answer: Any = await response.json(content_type=None)
+                answer: Any = await response.json(content_type=None, loads=deep_json.loads)
         except (TimeoutError, aiohttp.ClientError, ValueError) as error:
             raise _unreachable(error) from error
         if response.status == 401 and not fresh:

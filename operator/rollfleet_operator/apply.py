@@ -1,34 +1,15 @@
 """Execution of plans, and translation of errors into problems."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache, job_key, owned_by
-from rollfleet_operator.errors import (
-    ApiError,
-    LabelsRefused,
-    LimitExceeded,
-    NameTaken,
-    NatsFull,
-    NatsUnavailable,
-    OperatorError,
-    OwnedElsewhere,
-    SourceMissing,
-    TemplateInvalid,
-)
+from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, why_no_pods
-
-REFUSALS: Final = (400, 403, 422)
-"""HTTP status codes of a webhook's refusal; others say that it, or the API server, does not work."""
-
-
-class PlanOutdated(OperatorError):
-    """The plan was made without knowing an existing object: plan again."""
 
 
 class Applier:
@@ -46,29 +27,10 @@ class Applier:
         """Execute actions in order, up to the first that fails; return the created and changed objects.
 
         Raises:
-            ApiError: The API server refused an action.
+            ApiError: The API server refused an action, or has an object that is not known here (409).
             NameTaken: A name that the job needs belongs to an object of someone else.
-            PlanOutdated: The plan was made without knowing an existing object.
         """
         return [written for action in actions if (written := await self._do(job, action)) is not None]
-
-    async def label(self, job: CollectorJob, changes: Sequence[Change]) -> None:
-        """Change the labels of runs.
-
-        Raises:
-            ApiError: The API server did not answer, or another client was faster.
-            LabelsRefused: A webhook refused some of them; all others are changed.
-        """
-        refused: ApiError | None = None
-        for change in changes:  # one run may wait while another one runs
-            try:
-                await self.execute(job, [change])
-            except ApiError as error:
-                if error.status not in REFUSALS:
-                    raise
-                refused = refused or error
-        if refused:
-            raise LabelsRefused(f"new labels are refused; if it runs, suspend it for a moment: {refused}") from refused
 
     async def _do(self, job: CollectorJob, action: Action) -> Manifest | None:
         namespace = job.metadata.namespace
@@ -97,24 +59,16 @@ class Applier:
             ):
                 raise ApiError(409, "Conflict", f"{which} of an earlier job of this name still exists")
             raise NameTaken(f"{which} already exists and belongs to someone else; delete it, or rename the job")
-        if which.kind == "Job":  # its template cannot be applied again: plan with it
-            self._cache.put({"apiVersion": manifest["apiVersion"], "kind": which.kind, **found})
-            raise PlanOutdated(f"{which} already exists")
+        if which.kind == "Job":  # its template cannot be applied again, and its labels may be why no watch has it
+            labels = {"metadata": {"labels": manifest["metadata"]["labels"]}}
+            self._cache.put(await self._api.patch(which.kind, job.metadata.namespace, which.name, labels))
+            raise ApiError(409, "Conflict", f"{which} already exists")
 
 
 def problem_of(error: OperatorError) -> Problem:
     """Return an error as a problem for the conditions."""
-    match error:
-        case ApiError():
-            refused = why_no_pods(str(error))
-            if error.status == 403 and refused:
-                return Problem(refused.reason, f"the API server refused: {error}")
-            return Problem("Invalid" if error.status == 422 else "ApiError", f"the API server refused: {error}")
-        case NatsFull() | OwnedElsewhere():
-            return Problem(type(error).__name__, str(error))
-        case NatsUnavailable():
-            return Problem("NatsUnavailable", str(error))
-        case LabelsRefused() | LimitExceeded() | NameTaken() | SourceMissing() | TemplateInvalid():
-            return Problem(type(error).__name__, str(error))
-        case _:
-            return Problem("Error", str(error))
+    if not isinstance(error, ApiError):
+        return Problem("Error" if type(error) is OperatorError else type(error).__name__, str(error))
+    refused = why_no_pods(str(error)) if error.status == 403 else None
+    reason = refused.reason if refused else "Invalid" if error.status == 422 else "ApiError"
+    return Problem(reason, f"the API server refused: {error}")

@@ -34,9 +34,6 @@ SCALE_DOWN_DELAY_S: Final = 300.0
 RETRY_LOWER_S: Final = 1800.0
 """A number of workers that proved too low is not tried again for this long."""
 
-PATIENCE_S: Final = 300.0
-"""Missing workers are given up after this time, and not requested again for twice this time."""
-
 _LONGEST: Final = 1000  # samples, of one in five seconds
 _AT_WORK: Final = frozenset({WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, WorkerState.COLLECTING})
 
@@ -65,28 +62,23 @@ class History:
 
     Attributes:
         of: The number of workers and the learner's session to which samples and advice belong.
-        since_s: The time at which these began.
         samples: The samples in the window, newest last.
         advice: Times of the last minutes, and the right number of workers at each.
         went_down_s: The time of the last removal.
         floor: The least number of workers, until `floor_until_s`.
-        ceiling: The greatest number of workers, until `ceiling_until_s`.
     """
 
     of: tuple[int, int] = (0, 0)
-    since_s: float = 0.0
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_LONGEST))
     advice: deque[tuple[float, int]] = field(default_factory=deque)
     went_down_s: float = -inf
     floor: int = 0
     floor_until_s: float = -inf
-    ceiling: int = 0
-    ceiling_until_s: float = -inf
 
-    def begin(self, workers: int, session: int, now_s: float) -> None:
+    def begin(self, workers: int, session: int) -> None:
         """Start over if the workers or the learner are others: earlier samples say nothing about these."""
         if self.of != (workers, session):
-            self.of, self.since_s = (workers, session), now_s
+            self.of = (workers, session)
             self.forget()
 
     def forget(self) -> None:
@@ -121,12 +113,12 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     if learner is None or learner.waited_s is None or not running or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers
-    history.begin(workers, learner.session, now_s)
-    at_work = _at_work(heartbeats.workers, workers, now_s)
-    if len(at_work) < workers:
+    history.begin(workers, learner.session)
+    speeds = _speeds(heartbeats.workers, workers, now_s)
+    if len(speeds) < workers:
         history.forget()
-        return _without_missing(job, at_work, history, now_s)
-    _sample(history.samples, learner, learner.waited_s, sum(at_work.values()) / workers)
+        return workers
+    _sample(history.samples, learner, learner.waited_s, sum(speeds) / workers)
     advice = _advice(job, scale.target_wait, history.samples)
     if advice is None:
         return workers
@@ -139,27 +131,13 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     return _fewer(workers, history, now_s) if calm else workers
 
 
-def _at_work(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> dict[int, float]:
-    """Return the index and the frames per second of each worker that works."""
-    return {
-        index: status.frames_per_second
+def _speeds(beats: Mapping[int, WorkerStatus], workers: int, now_s: float) -> list[float]:
+    """Return the frames per second of each worker that works."""
+    return [
+        status.frames_per_second
         for index, status in beats.items()
         if index < workers and status.state in _AT_WORK and abs(now_s - status.time_s) < FRESH_S
-    }
-
-
-def _without_missing(job: CollectorJob, at_work: Mapping[int, float], history: History, now_s: float) -> int:
-    """Return a number without the missing workers: the cluster may have no capacity for them.
-
-    A worker that waits too long for a node fails its job. Only the last workers can be removed: a missing worker among
-    the others has another problem.
-    """
-    deadline_s = job.spec.failure.pending_deadline_seconds or inf
-    present = max(at_work, default=-1) + 1
-    if not present or present == job.spec.workers or now_s - history.since_s < min(PATIENCE_S, deadline_s / 2):
-        return job.spec.workers
-    history.ceiling, history.ceiling_until_s = present, now_s + 2 * PATIENCE_S
-    return present
+    ]
 
 
 def _sample(samples: deque[Sample], learner: LearnerStatus, waited_s: float, speed: float) -> None:
@@ -212,8 +190,6 @@ def _odds(share: float) -> float:
 
 
 def _more(workers: int, advice: int, history: History, now_s: float) -> int:
-    if now_s < history.ceiling_until_s:
-        advice = max(workers, min(advice, history.ceiling))
     if advice > workers and now_s - history.went_down_s < RETRY_LOWER_S:
         history.floor, history.floor_until_s = workers + 1, now_s + RETRY_LOWER_S
     return advice

@@ -1,8 +1,4 @@
-"""The newest known state of each object in the cluster, from watches and lists.
-
-Watches miss changes: they are cut, and deletions in between are lost. Therefore a list replaces all objects of a kind
-now and then.
-"""
+"""The newest known state of each object in the cluster: from watches, and from the answers to the operator's writes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,7 +13,7 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import parsed_pod
 
 _GONE: Final = 4096
-"""Number of remembered deletions: a list that began before a deletion must not restore the object."""
+"""Number of remembered deletions: the answer to an earlier write must not restore a deleted object."""
 
 
 class _Known(NamedTuple):
@@ -41,9 +37,9 @@ class Cache:
         self._jobs: dict[JobKey, _Known] = {}
         self._children: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
         self._pods: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
-        # The version at which an object was seen to be deleted, by its UID, and the key of a job. One that has only
-        # lost the label of its watch looks deleted, too, and has this version.
-        self._gone: dict[str, tuple[int, JobKey | None]] = {}
+        # The version at which an object was seen to be deleted, by its UID. One that has only lost the label of its
+        # watch looks deleted, too, and has this version.
+        self._gone: dict[str, int] = {}
 
     def put(self, manifest: Manifest) -> JobKey | None:
         """Store an object, unless this state or a newer one is known, or it was deleted; return its job, if stored."""
@@ -56,28 +52,13 @@ class Cache:
         if key is None:
             return None
         uid = manifest["metadata"]["uid"]
-        self._gone[uid] = _version(manifest), (key if manifest["kind"] == KIND else None)
+        self._gone[uid] = _version(manifest)
         while len(self._gone) > _GONE:
             del self._gone[next(iter(self._gone))]
         known = self._find(key, ref(manifest))
         if known and known.uid == uid:
             self._drop(key, ref(manifest))
         return key
-
-    def replace(
-        self, kind: str, manifests: Iterable[Manifest], resource_version: str, namespace: str | None = None
-    ) -> set[JobKey]:
-        """Replace the objects of a kind by a list; return the jobs with changes.
-
-        Args:
-            kind: The kind.
-            manifests: All objects of the kind.
-            resource_version: The version of the list.
-            namespace: The listed namespace; None: all namespaces.
-        """
-        listed: set[str] = set()
-        changed = self.add(manifests, listed)
-        return changed | self.keep_only(kind, listed, resource_version, namespace)
 
     def add(self, manifests: Iterable[Manifest], listed: set[str]) -> set[JobKey]:
         """Store a part of a list; return the jobs with changes.
@@ -120,10 +101,6 @@ class Cache:
         """Return all CollectorJobs."""
         return dict(zip(self._jobs, _manifests(self._jobs.values()), strict=True))
 
-    def was_deleted(self, key: JobKey) -> bool:
-        """Return whether a job was seen to be deleted, lately. One that is only missing in a list was not."""
-        return any(key == job for _, job in self._gone.values())
-
     def children(self, key: JobKey, uid: str) -> list[Manifest]:
         """Return the objects that the job with this UID owns."""
         found = self._children.get(key, {})
@@ -137,7 +114,7 @@ class Cache:
         """Store an object; return whether it is new or newer."""
         which, uid, version = ref(manifest), manifest["metadata"]["uid"], _version(manifest)
         known = self._find(key, which)
-        if version < self._gone.get(uid, (0, None))[0] or (known is not None and known.version >= version):
+        if version < self._gone.get(uid, 0) or (known is not None and known.version >= version):
             return False
         manifest["metadata"].pop("managedFields", None)
         if which.kind == KIND:

@@ -35,7 +35,7 @@ class ClusterReader:
         children = self._cache.children(key, str(job.metadata.uid))
         children += memory.secrets.values()
         pods = self._cache.pods(key)
-        return observe(children, pods, refused_pods=memory.refused, source_digest=memory.source_digest)
+        return observe(children, pods, refused_pods=memory.refusal.message, source_digest=memory.source_digest)
 
     async def remember_secrets(self, job: CollectorJob, memory: JobMemory, now_s: float, oldest_s: float) -> None:
         """Read the job's Secrets into `memory`, unless they are there.
@@ -57,7 +57,7 @@ class ClusterReader:
             memory.secrets.clear()
         if not memory.secrets:
             memory.secrets_s = now_s
-        for role in access.roles(job):
+        for role in access.ROLES:
             which = Ref("Secret", names.secret(job.metadata.name, role))
             if which not in memory.secrets:
                 found = await self._api.get(which.kind, job.metadata.namespace, which.name)
@@ -96,7 +96,7 @@ class ClusterReader:
         Raises:
             ApiError: The API server did not list events.
         """
-        observed = self.observe(job, memory)
+        observed, known = self.observe(job, memory), memory.refusal
         lacking = [
             run
             for run in observed.runs
@@ -104,23 +104,23 @@ class ClusterReader:
             and sum(not pod.finished for pod in observed.pods_of(run)) < run.pods
         ]
         if not lacking:
-            memory.lacking_s, memory.refused = 0.0, ""
+            known.lacking_s, known.message = 0.0, ""
             return
         newest_s = max(run.created_s for run in lacking)
         newest_s = max((pod.created_s for run in lacking for pod in observed.pods_of(run)), default=newest_s)
-        if newest_s > memory.refused_s:  # a later pod shows that the refusal is over
-            memory.refused = ""
-        memory.lacking_s = max(memory.lacking_s or now_s, newest_s)
-        waits_s = now_s - memory.lacking_s
-        if waits_s >= least_s and now_s - memory.refused_s >= max(least_s, min(waits_s / 4, LONGEST_S)):
-            memory.refused_s, memory.refused = now_s, ""
+        if newest_s > known.asked_s:  # a later pod shows that the refusal is over
+            known.message = ""
+        known.lacking_s = max(known.lacking_s or now_s, newest_s)
+        waits_s = now_s - known.lacking_s
+        if waits_s >= least_s and now_s - known.asked_s >= max(least_s, min(waits_s / 4, LONGEST_S)):
+            known.asked_s, known.message = now_s, ""
             for run in lacking:
-                memory.refused = memory.refused or await self._refusal(job, run, observed.pods_of(run))
+                known.message = known.message or await self._refusal(job, run, observed.pods_of(run))
 
     async def _refusal(self, job: CollectorJob, run: Run, pods: list[Pod]) -> str:
         fields = f"involvedObject.uid={run.uid},reason=FailedCreate"
         listed = await self._api.list("Event", job.metadata.namespace, fields=fields)
-        newest = max(listed.items, key=_reported_s, default=None)
+        newest = max(listed, key=_reported_s, default=None)
         if newest is None or any(pod.created_s > _reported_s(newest) for pod in pods):
             return ""
         return str(newest.get("message", "")).removeprefix("Error creating: ")

@@ -6,7 +6,6 @@ from rollfleet_api.status import Condition, ConditionStatus, ConditionType
 from rollfleet_operator.problems import Problem, clip, problems
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.verdict import Stage, current_run, left_early
-from rollfleet_operator.workloads import queued
 
 _STOPPED = {Stage.COMPLETE: "Complete", Stage.FAILED: "Failed", Stage.RETRY: "TryingAgain", Stage.LIVE: "Suspended"}
 """The reason why no worker should run, by stage."""
@@ -67,8 +66,7 @@ def _degraded(snapshot: Snapshot) -> Condition:
 def _workers_left(snapshot: Snapshot) -> Problem | None:
     if left_early(snapshot.job, snapshot.observed, snapshot.heartbeats) is None:
         return None
-    message = "all workers exited with code 0, but the learner has not completed the job: they are started again"
-    return Problem("WorkersLeft", message)
+    return Problem("WorkersLeft", "all workers exited with code 0, but the learner has not completed the job")
 
 
 def _end(snapshot: Snapshot, kind: ConditionType, stage: Stage) -> Condition:
@@ -95,7 +93,7 @@ def _suspended(snapshot: Snapshot) -> Condition:
 
 def _is_queued(snapshot: Snapshot) -> bool:
     run = current_run(snapshot.job, snapshot.observed, Role.WORKER)
-    return run is not None and run.suspended and (run.queued or queued(snapshot.job))
+    return snapshot.verdict.stage is Stage.LIVE and run is not None and run.suspended
 
 
 def condition(kind: ConditionType, holds: bool, reason: str, message: str) -> Condition:

@@ -2,8 +2,6 @@
 
 The API server stores values that are nested 10,000 levels deep, and one such job would end each list and each watch of
 all jobs with a RecursionError. What is nested too deeply to be valid is cut off: validation refuses the rest.
-
-Private name of `json`: `_default_decoder`, which `json.loads` uses, and so do aiohttp and kopf.
 """
 
 import json
@@ -16,15 +14,16 @@ DEEPEST: Final = 100
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{\]}]', re.DOTALL)
 
 
-class Decoder(json.JSONDecoder):
-    """The decoder of `json.loads`."""
+def loads(text: str | bytes) -> Any:
+    """Decode a text; values below `DEEPEST` levels become null if it is too deep to be decoded.
 
-    def decode(self, s: str, *arguments: Any) -> Any:
-        """Decode a text; values below `DEEPEST` levels become null if it is too deep to be decoded."""
-        try:
-            return super().decode(s, *arguments)
-        except RecursionError:
-            return super().decode(shallow(s), *arguments)
+    Raises:
+        ValueError: It is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return json.loads(shallow(text if isinstance(text, str) else text.decode()))
 
 
 def shallow(text: str) -> str:
@@ -41,8 +40,3 @@ def shallow(text: str) -> str:
                 if depth == DEEPEST:
                     copied = token.end()
     return "".join([*kept, text[copied:]])
-
-
-def install() -> None:
-    """Have `json.loads` use it."""
-    json._default_decoder = Decoder()  # type: ignore[attr-defined]

@@ -6,7 +6,6 @@ OperatorError
 │   ├── NatsFull        NATS has too little space for a job's streams
 │   └── OwnedElsewhere  another installation runs a job of this name on the same NATS
 ├── ApiError            the API server refused a request (has its status code, reason and message)
-├── LabelsRefused       a webhook, such as Kueue's, refused new labels of a running job
 ├── NameTaken           an object that a job needs exists already and belongs to someone else
 ├── LimitExceeded       a job asks for more storage on NATS than it may have
 ├── TemplateInvalid     a user's pod template does not have the form of one
@@ -43,10 +42,6 @@ class ApiError(OperatorError):
         super().__init__(message)
         self.status = status
         self.reason = reason
-
-
-class LabelsRefused(OperatorError):
-    """A webhook, such as Kueue's, refused new labels of a running job."""
 
 
 class NameTaken(OperatorError):

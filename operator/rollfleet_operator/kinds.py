@@ -41,6 +41,5 @@ KINDS: Final = {
     "TokenReview": Kind(api_version="authentication.k8s.io/v1", plural="tokenreviews"),
 }
 
-WATCHED: Final = ("Job", "ServiceAccount", "NetworkPolicy")
-"""Children that kopf watches, besides the pods (see `pod_watch`). Not Secrets: a watch would need the right to read all
-Secrets of a namespace."""
+WATCHED: Final = (KIND, "Job", "ServiceAccount", "NetworkPolicy", "Pod")
+"""The watched kinds. Not Secrets: a watch would need the right to read all Secrets of a namespace."""

@@ -2,16 +2,17 @@
 
 import time
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.nats_port import JobKey, NatsPort
+from rollfleet_operator.watch import Watch
 from rollfleet_operator.work_queue import WorkQueue
 
 _OF_JOBS: Final = (
@@ -64,9 +65,10 @@ class Metrics:
     Args:
         cache: The known jobs.
         queue: The jobs that wait for a reconciliation.
+        watches: The watches of all namespaces.
     """
 
-    def __init__(self, cache: Cache, queue: WorkQueue[JobKey]) -> None:
+    def __init__(self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch] = ()) -> None:
         self._registry = CollectorRegistry()
         self._reconciliations = Counter(
             "rollfleet_reconciliations", "Reconciliations of jobs", ["result"], registry=self._registry
@@ -74,21 +76,11 @@ class Metrics:
         self._seconds = Histogram(
             "rollfleet_reconciliation_seconds", "Seconds for the reconciliation of a job", registry=self._registry
         )
-        self._refused = Gauge(
-            "rollfleet_namespace_refused",
-            "Whether the API server refuses the operator the list of a namespace; no label: of the cluster",
-            ["namespace"],
-            registry=self._registry,
-        )
-        self._registry.register(_Jobs(cache, queue))
+        self._registry.register(_Jobs(cache, queue, watches))
 
     def watch(self, nats: NatsPort) -> None:
         """Show the metrics of NATS, too."""
         self._registry.register(_Messages(nats))
-
-    def refused(self, namespace: str, refused: bool) -> None:
-        """Note whether the API server refuses the list of a namespace; empty: of the cluster."""
-        self._refused.labels(namespace).set(refused)
 
     @contextmanager
     def timed(self) -> Iterator[Outcome]:
@@ -108,13 +100,23 @@ class Metrics:
 class _Jobs(Collector):
     """Metrics of jobs, read from their statuses at each scrape: a deleted job leaves nothing behind."""
 
-    def __init__(self, cache: Cache, queue: WorkQueue[JobKey]) -> None:
-        self._cache, self._queue = cache, queue
+    def __init__(self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch]) -> None:
+        self._cache, self._queue, self._watches = cache, queue, watches
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
         statuses = {key: manifest.get("status") or {} for key, manifest in self._cache.jobs().items()}
         yield GaugeMetricFamily("rollfleet_queue_length", "Jobs that wait for a reconciliation", value=len(self._queue))
+        refused = GaugeMetricFamily(
+            "rollfleet_namespace_refused",
+            "Whether the API server refuses the operator the list of a namespace; no label: of the cluster",
+            labels=["namespace"],
+        )
+        for namespace in {watch.namespace for watch in self._watches}:
+            refused.add_metric(
+                [namespace or ""], any(each.refused for each in self._watches if each.namespace == namespace)
+            )
+        yield refused
         phases = GaugeMetricFamily("rollfleet_jobs", "CollectorJobs", labels=["phase"])
         for phase, count in Tally(status.get("phase", "Unknown") for status in statuses.values()).items():
             phases.add_metric([phase], count)

@@ -20,14 +20,6 @@ APPLIED: Final = "rollfleet.dev/applied"
 ROTATE: Final = "rollfleet.dev/rotate"
 """Annotation of a CollectorJob: the time from before which its credentials are renewed."""
 
-KUEUE_PREFIX: Final = "kueue.x-k8s.io/"
-QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
-QUEUE: Final = "rollfleet.dev/queue"
-"""Annotation: the queue that the operator has set in a Kubernetes Job. Another one is Kueue's, or a user's."""
-
-SUSPEND: Final = "rollfleet.dev/suspend"
-"""Annotation: `spec.suspend` of a Kubernetes Job as the operator wrote it. Another value is Kueue's, or a user's."""
-
 SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 """The label selector of all objects of Rollfleet's operators."""
 
@@ -67,8 +59,8 @@ def account(job: str) -> str:
 
 
 def secret(job: str, role: Role) -> str:
-    """Return the name of the Secret with a role's NATS address and credentials."""
-    return credentials_secret(job, role)
+    """Return the name of the Secret with a role's NATS address and credentials: all workers' or the learner's."""
+    return credentials_secret(job, Role.WORKER if role is Role.EVALUATION else role)
 
 
 def network_policy(job: str, role: Role) -> str:

@@ -42,11 +42,13 @@ class Heartbeats:
         workers: The newest heartbeat of each worker, by index. It may contain workers that have left.
         learner: The learner's newest heartbeat; None: the job never had a learner.
         control: The learner's orders; None: the job never had a learner.
+        heard: Whether NATS has answered. If not, all of these are unknown.
     """
 
     workers: Mapping[int, WorkerStatus] = field(default_factory=dict)
     learner: LearnerStatus | None = None
     control: Control | None = None
+    heard: bool = True
 
 
 class NatsPort(Protocol):

@@ -9,6 +9,7 @@ from rollfleet_api.pods import Pod
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
+from rollfleet_operator.scheduler import is_held
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ class Run:
         name: Its name: job, role and revision.
         uid: Its UID.
         pods: Number of pods that should run.
-        suspended: Whether the operator or Kueue has suspended it.
-        queued: Whether another client, such as Kueue, has suspended it or has put it into a queue of Kueue.
+        suspended: Whether it is suspended: by the operator after the job's end, else by another client, such as Kueue.
+        held: Whether a scheduler decides when its pods start.
         complete: Whether all pods exited with 0.
         failed: Its failure; None: it has not failed.
         deleting: Whether it is being deleted.
@@ -44,7 +45,7 @@ class Run:
     uid: str
     pods: int
     suspended: bool
-    queued: bool
+    held: bool
     complete: bool
     failed: Ending | None
     deleting: bool
@@ -65,16 +66,13 @@ class Run:
         """
         metadata, spec, status = manifest["metadata"], manifest["spec"], manifest.get("status") or {}
         held = {each["type"]: each for each in status.get("conditions") or [] if each["status"] == "True"}
-        failed, annotations = held.get("Failed"), metadata.get("annotations") or {}
-        queue, ours = (metadata.get("labels") or {}).get(names.QUEUE_NAME), annotations.get(names.QUEUE)
-        suspended = spec.get("suspend", False)
-        suspended_by_others = suspended and ours is None and annotations.get(names.SUSPEND) == "false"
+        failed = held.get("Failed")
         return cls(
             name=names.Workload.parse(metadata["name"]),
             uid=metadata["uid"],
             pods=spec.get("parallelism", 1),
-            suspended=suspended,
-            queued=suspended_by_others or queue not in (None, ours),
+            suspended=spec.get("suspend", False),
+            held=is_held(metadata.get("labels") or {}),
             complete="Complete" in held,
             failed=Ending(reason=failed.get("reason", ""), message=failed.get("message", "")) if failed else None,
             deleting="deletionTimestamp" in metadata,

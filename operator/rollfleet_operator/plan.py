@@ -1,15 +1,13 @@
-"""The actions that turn the observed children into the desired ones: a pure function of both."""
+"""The actions that turn the observed children into the desired ones: pure functions of both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
-from rollfleet_operator import names
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.permissions import Role
 from rollfleet_operator.manifest import Manifest, Ref, covers, ref
 from rollfleet_operator.observed import Observed, Run
-
-_CHANGEABLE = ("suspend", "completions", "parallelism", "backoffLimit")
-"""The changeable fields of a Kubernetes Job; a change of another field makes a new Job, by its revision."""
+from rollfleet_operator.verdict import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,166 +47,82 @@ class Delete:
 Action = Apply | Change | Delete
 
 
-def plan(
-    wanted: Sequence[Manifest],
-    observed: Observed,
-    *,
-    retry: bool = False,
-    again: Run | None = None,
-    ended: bool = False,
-) -> list[Action]:
-    """Plan the actions, in their order.
-
-    Existing runs are suspended and scaled first, also those of an earlier revision: that must work even if the API
-    server refuses all else. Creations come before deletions: if the API server refuses a new revision, the workers of
-    the old one keep running.
+def plan_access(wanted: Sequence[Manifest], observed: Observed) -> list[Action]:
+    """Plan the objects that give pods their rights.
 
     Args:
-        wanted: The desired children.
+        wanted: The desired objects.
         observed: The observed children.
-        retry: Whether to delete failed runs, because the job is tried again.
-        again: A finished run to delete, so that it is created again.
-        ended: Whether the job has ended: no run is created, and finished ones stay for their logs.
+    """
+    actions: list[Action] = []
+    for manifest in wanted:
+        found = observed.children.get(ref(manifest))
+        if found is None or not covers(manifest, found):
+            actions.append(Apply(manifest, new=found is None))
+    unwanted = observed.children.keys() - {ref(manifest) for manifest in wanted}
+    return actions + [
+        Delete(which, observed.children[which]["metadata"]["uid"])
+        for which in sorted(unwanted)
+        if which.kind != "Job" and "deletionTimestamp" not in observed.children[which]["metadata"]
+    ]
+
+
+def plan_runs(
+    job: CollectorJob, wanted: Sequence[Manifest] | None, observed: Observed, stage: Stage, *, lingering: bool = False
+) -> list[Action]:
+    """Plan the Kubernetes Jobs, in the order of the actions.
+
+    Existing runs are scaled and stopped first: that must work even if the API server refuses all else. Creations come
+    before deletions: if the API server refuses a new revision, the workers of the old one keep running.
+
+    Args:
+        job: The job.
+        wanted: The desired runs of a live job; None: they cannot be built now, and the existing ones stay.
+        observed: The observed children.
+        stage: The job's stage.
+        lingering: Whether the workers of a complete job may still leave by themselves.
 
     Example:
-        >>> plan(desired(job, inputs), Observed())[0].new
+        >>> plan_runs(job, runs(job, inputs), Observed(), Stage.LIVE)[0].new
         True
     """
-    runs = {Ref("Job", str(run.name)): run for run in observed.runs}
-    deleted = list(_deletions(wanted, observed, runs, retry=retry, again=again, ended=ended))
-    removed = {each.ref for each in deleted}
-    written = [
-        action
-        for manifest in wanted
-        if ref(manifest) not in removed
-        for action in _writes(manifest, observed, runs)
-        if not (ended and isinstance(action, Apply) and manifest["kind"] == "Job")
+    names = None if wanted is None else {manifest["metadata"]["name"] for manifest in wanted}
+    runs = [run for run in observed.runs if not run.deleting]
+    leaving = [run for run in runs if _must_go(job, run, names, stage, lingering)]
+    starting = stage is Stage.LIVE and not job.spec.suspend
+    changed = [
+        Change(Ref("Job", str(run.name)), {"spec": spec})
+        for run in runs
+        if not run.finished and (starting or run not in leaving)  # one that leaves may have to stay
+        if (spec := _changed(job, run, stopped=stage in ENDED and not lingering))
     ]
-    created = {each.manifest["metadata"]["labels"][names.ROLE]: each.manifest for each in written if _is_run(each)}
-    earlier = (
-        _resized(runs[each.ref], created[runs[each.ref].name.role], observed)
-        for each in deleted
-        if each.ref in runs and runs[each.ref].name.role in created
-    )
-    changed = [*(each for each in written if isinstance(each, Change)), *(each for each in earlier if each)]
-    return [*changed, *(each for each in written if not isinstance(each, Change)), *deleted]
+    there = {str(run.name) for run in observed.runs}  # one that is being deleted must vanish first
+    created = [
+        Apply(manifest, new=True)
+        for manifest in (wanted or ())
+        if starting and manifest["metadata"]["name"] not in there
+    ]
+    return [*changed, *created, *(Delete(Ref("Job", str(run.name)), run.uid) for run in leaving)]
 
 
-def label_changes(wanted: Sequence[Manifest], observed: Observed) -> list[Change]:
-    """Return the changes of the labels of runs. They come after all else: of a run that runs, Kueue refuses them."""
-    runs, changes = {Ref("Job", str(run.name)): run for run in observed.runs}, []
-    for manifest in wanted:
-        which = ref(manifest)
-        if which in runs and _is_open(runs[which]):
-            patch = _labelled(manifest["metadata"], observed.children[which]["metadata"])
-            changes += [Change(which, {"metadata": patch})] if patch else []
-    return changes
+ENDED = (Stage.COMPLETE, Stage.FAILED)
 
 
-def shrinks(actions: Sequence[Action], observed: Observed) -> bool:
-    """Return whether there will be fewer workers: their pods must go before NATS shows them that they are too many."""
-    pods = {Ref("Job", str(run.name)): run.pods for run in observed.runs}
-    wanted = {action.ref: action.patch.get("spec", {}) for action in actions if isinstance(action, Change)}
-    return any(spec.get("parallelism", pods[which]) < pods[which] for which, spec in wanted.items())
+def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
+    """Return whether a run is to be deleted."""
+    if stage in ENDED and run.finished:  # it stays for its logs
+        return False
+    if job.spec.suspend or (wanted is not None and str(run.name) not in wanted):
+        return True
+    if stage is Stage.RETRY:
+        return run.failed is not None or run.suspended
+    return stage in ENDED and not lingering and run.held  # its scheduler would resume it
 
 
-def starts(actions: Sequence[Action], observed: Observed) -> bool:
-    """Return whether pods will start: they need their job on NATS."""
-    runs = {Ref("Job", str(run.name)): run for run in observed.runs}
-    for action in actions:
-        match action:
-            case Apply(manifest) if manifest["kind"] == "Job" and not manifest["spec"].get("suspend"):
-                return True
-            case Change(which, {"spec": spec}):
-                run = runs[which]
-                resumed, more = run.suspended and spec.get("suspend") is False, spec.get("parallelism", 0) > run.pods
-                if resumed or (more and not spec.get("suspend")):
-                    return True
-    return False
-
-
-def _writes(manifest: Manifest, observed: Observed, runs: dict[Ref, Run]) -> Iterator[Action]:
-    which = ref(manifest)
-    found = observed.children.get(which)
-    if found is None:
-        yield Apply(manifest, new=True)
-    elif which in runs:
-        if _is_open(runs[which]):
-            yield from _sized_or_resumed(which, manifest, found)
-    elif not covers(manifest, found):
-        yield Apply(manifest, new=False)
-
-
-def _is_run(action: Action) -> TypeGuard[Apply]:
-    return isinstance(action, Apply) and action.manifest["kind"] == "Job"
-
-
-def _is_open(run: Run) -> bool:
-    """Return whether a run may change: one that is being deleted must vanish first, a finished one stays as it is."""
-    return not run.deleting and not run.finished
-
-
-def _sized_or_resumed(which: Ref, manifest: Manifest, found: Manifest) -> Iterator[Action]:
-    patch, relabelled = _sized(manifest, found), bool(_labelled(manifest["metadata"], found["metadata"]))
-    resumes = patch.get("spec", {}).get("suspend") is False
-    if relabelled and "suspend" not in manifest["spec"]:
-        patch.pop("metadata", None)  # keep our annotation until Kueue adopts the labels
-    # Of a run that is resumed, Kueue refuses new labels: they come first, and the next plan resumes it.
-    if patch and not (resumes and relabelled):
-        yield Change(which, patch)
-
-
-def _resized(run: Run, manifest: Manifest, observed: Observed) -> Change | None:
-    """Return the change of an earlier run to the size of its successor; None: it has it, or has ended."""
-    which = Ref("Job", str(run.name))
-    patch = _sized(manifest, observed.children[which])
-    return Change(which, patch) if patch and not (run.finished or run.deleting) else None
-
-
-def _sized(manifest: Manifest, found: Manifest) -> Manifest:
-    """Return the patch of the changeable fields of a run, and of the note about them; empty: it has them."""
-    spec = {key: manifest["spec"][key] for key in _CHANGEABLE if key in manifest["spec"]}
-    patch: Manifest = {} if covers(spec, found["spec"]) else {"spec": spec}
-    note = {names.SUSPEND: manifest["metadata"]["annotations"][names.SUSPEND]}
-    if not covers(note, found["metadata"].get("annotations") or {}):
-        patch["metadata"] = {"annotations": note}
-    return patch
-
-
-def _labelled(wanted: Manifest, found: Manifest) -> Manifest:
-    """Return the patch of the metadata of a run for its labels; empty: it has them.
-
-    With an old queue label Kueue would suspend the run again. The operator removes only a queue that it has set itself:
-    Kueue may have put the run into the queue of its namespace.
-    """
-    labels, present = wanted["labels"], found.get("labels") or {}
-    queue, ours = wanted.get("annotations", {}).get(names.QUEUE), (found.get("annotations") or {}).get(names.QUEUE)
-    patch: Manifest = {}
-    if ours is not None and queue is None and present.get(names.QUEUE_NAME) == ours:
-        patch["labels"] = labels | {names.QUEUE_NAME: None}
-        patch["annotations"] = {names.QUEUE: None, names.SUSPEND: "true"}  # until the next plan resumes it
-    elif not covers(labels, present):
-        patch["labels"] = labels
-    if queue is not None and queue != ours:
-        patch["annotations"] = {names.QUEUE: queue}
-    return patch
-
-
-def _deletions(
-    wanted: Sequence[Manifest],
-    observed: Observed,
-    runs: dict[Ref, Run],
-    *,
-    retry: bool,
-    again: Run | None,
-    ended: bool,
-) -> Iterator[Delete]:
-    names_wanted = {ref(manifest) for manifest in wanted}
-    for which, found in observed.children.items():
-        metadata = found["metadata"]
-        run = runs.get(which)
-        unwanted = which not in names_wanted and not (ended and run is not None and run.finished)
-        if "deletionTimestamp" in metadata or metadata.get("labels", {}).get(names.MANAGED_BY) != names.FIELD_MANAGER:
-            continue
-        if unwanted or (run is not None and (run == again or (retry and run.failed))):
-            yield Delete(which, metadata["uid"])
+def _changed(job: CollectorJob, run: Run, *, stopped: bool) -> Manifest:
+    """Return the changed fields of a run; empty: none."""
+    if stopped:
+        return {} if run.suspended else {"suspend": True}  # its pods that have failed stay for their logs
+    evaluation = job.spec.evaluation.workers if job.spec.evaluation else run.pods
+    size = {Role.WORKER: job.spec.workers, Role.EVALUATION: evaluation}.get(run.name.role, run.pods)
+    return {} if size == run.pods else {"completions": size, "parallelism": size}

@@ -1,4 +1,4 @@
-"""The running operator: tasks that reconcile jobs from a queue, and loops that fill it. kopf adds watched changes."""
+"""The running operator: tasks that reconcile jobs from a queue, and watches that fill it. kopf starts and stops it."""
 
 import asyncio
 import logging
@@ -6,28 +6,25 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from http import HTTPStatus
-from typing import Final, Self
+from typing import Final
 
 import kopf
 
 from rollfleet_api.job import KIND
-from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError, OperatorError
 from rollfleet_operator.kinds import WATCHED
 from rollfleet_operator.leadership import Leadership
-from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.metrics import Metrics
 from rollfleet_operator.nats_port import JobKey, NatsPort
-from rollfleet_operator.pod_watch import PodWatch
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.ui.guard import ReviewGuard
 from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.watch import Watch
 from rollfleet_operator.work_queue import WorkQueue
 from rollfleet_ui.server import page, served
 
@@ -40,6 +37,7 @@ PODS_S: Final = 0.2
 """Seconds between a pod's change and its job's reconciliation: a job that starts has thousands of changes."""
 
 CANCEL_AGAIN_S: Final = 1.0
+LIST_AGAIN_S: Final = 5.0
 CANARY_INTERVAL_S: Final = 5.0
 STUCK_S: Final = 60.0
 
@@ -61,26 +59,15 @@ class Operator:
         self, settings: Settings, connect: Callable[[], kopf.ConnectionInfo], open_nats: Callable[[], NatsPort]
     ) -> None:
         self.settings, self.connect, self._open_nats = settings, connect, open_nats
-        self.cache: Cache = Cache()
-        self.queue: WorkQueue[JobKey] = WorkQueue()
-        self.metrics = Metrics(self.cache, self.queue)
+        self.cache, self.queue, self.watches = Cache(), WorkQueue[JobKey](), list[Watch]()
+        self.metrics = Metrics(self.cache, self.queue, self.watches)
         self.server = Server(self.settings.port, self.metrics, self.alive, self.ready)
         self._tasks: list[asyncio.Task[None]] = []
-        self._namespaces = self.settings.namespaces or (None,)
-        self._listed: set[str | None] = set()
-        self._refused: set[str | None] = set()
         self._progress_s = time.monotonic()
         self._leadership: Leadership | None = None
         self._api: Api | None = None
         self._nats: NatsPort | None = None
         self._page = AsyncExitStack()
-
-    def __copy__(self) -> Self:
-        """Return itself: kopf gives each object's handlers a copy of the memo, made when it first saw the object.
-
-        A copy would never see that the first list is complete, and would never pass on changes of that object.
-        """
-        return self
 
     async def start(self) -> None:
         """Start the tasks, which wait for servers that cannot be reached yet. An operator of several waits to lead."""
@@ -101,9 +88,13 @@ class Operator:
             await self._page.enter_async_context(shown)
         reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)
         self._progress_s = time.monotonic()
-        self._tasks = [asyncio.create_task(self._keep_listing(self._api, reconciler))]
-        self._tasks += [asyncio.create_task(self._keep_sending_canaries())]
-        self._tasks += [asyncio.create_task(self._keep_reconciling(reconciler)) for _ in range(self.settings.workers)]
+        loops = [self._keep_resyncing(reconciler), self._keep_sending_canaries()]
+        loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
+        for namespace in self.settings.namespaces or (None,):
+            watches = [Watch(self._api, self.cache, kind, namespace, self._changed) for kind in WATCHED]
+            self.watches += watches
+            loops.append(self._keep_watching(watches))
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
 
     async def stop(self) -> None:
         """Stop. Reconciliations in progress are cancelled: the next operator's first ones repeat them."""
@@ -123,13 +114,6 @@ class Operator:
         if self._leadership:  # when nothing writes any more
             await self._leadership.release()
 
-    def seen(self, kind: str, manifest: Manifest, *, deleted: bool) -> None:
-        """Take in a change of a watched object."""
-        manifest = {**manifest, "kind": kind, "metadata": {**manifest["metadata"]}}
-        key = self.cache.remove(manifest) if deleted else self.cache.put(manifest)
-        if key is not None and self._has_listed(key):
-            self.queue.add(key, edited=kind == KIND)
-
     def alive(self) -> bool:
         """Return whether the queue makes progress; without it, another operator leads."""
         return self._standby() or time.monotonic() - self._progress_s < STUCK_S
@@ -138,7 +122,9 @@ class Operator:
         """Return whether all jobs are listed, except those of namespaces that refuse it, or another operator leads."""
         if self._leadership and self._standby():
             return self._leadership.answered
-        return bool(self._listed) and self._listed | self._refused >= set(self._namespaces)
+        refused = {watch.namespace for watch in self.watches if watch.refused}
+        listed = [watch.listed for watch in self.watches if watch.namespace not in refused]
+        return bool(listed) and all(listed)
 
     def _standby(self) -> bool:
         return self._leadership is not None and not self._tasks
@@ -177,57 +163,48 @@ class Operator:
             self.queue.add(CANARY)
             await asyncio.sleep(CANARY_INTERVAL_S)
 
-    async def _keep_listing(self, api: Api, reconciler: Reconciler) -> None:
+    async def _keep_watching(self, watches: list[Watch]) -> None:
+        """Watch a namespace. One that fails holds up no other: its team may have deleted it, or taken the rights."""
+        problem = ""
+        while not all(watch.listed for watch in watches):
+            try:
+                for watch in watches:
+                    await watch.list()
+            except ApiError as error:
+                if str(error) != problem:
+                    log.warning("listing the jobs of namespace %s failed: %s", watches[0].namespace or "(all)", error)
+                problem = str(error)
+                await asyncio.sleep(LIST_AGAIN_S)
+            except Exception:
+                log.exception("listing all jobs failed: error in the operator")
+                await asyncio.sleep(LIST_AGAIN_S)
+        for key in filter(self._is_listed, self.cache.jobs()):
+            self.queue.add(key)
+        await asyncio.gather(*(watch.follow() for watch in watches))
+
+    async def _keep_resyncing(self, reconciler: Reconciler) -> None:
         checked_s = -math.inf
         while True:
             try:
-                for namespace in self._namespaces:
-                    await self._list(api, namespace, reconciler)
                 if time.monotonic() - checked_s >= self.settings.doubt_s:
                     reconciler.doubt()
                     checked_s = time.monotonic()
-                for key in self.cache.jobs():
-                    if self._has_listed(key):
-                        self.queue.add(key)
-                for key in await reconciler.orphans():
-                    if self._has_listed(key):  # elsewhere jobs are unknown, not deleted
-                        self.queue.add(key)
+                for key in filter(self._is_listed, {*self.cache.jobs(), *await reconciler.on_nats()}):
+                    self.queue.add(key)
             except OperatorError as error:
-                log.warning("listing all jobs failed: %s", error)
+                log.warning("looking at all jobs failed: %s", error)
             except Exception:
-                log.exception("listing all jobs failed: error in the operator")
+                log.exception("looking at all jobs failed: error in the operator")
             await asyncio.sleep(self.settings.resync_s if self.ready() else CANARY_INTERVAL_S)
 
-    async def _list(self, api: Api, namespace: str | None, reconciler: Reconciler) -> None:
-        """List a namespace. One that fails holds up no other: its team may have deleted it, or taken the rights."""
-        again = namespace in self._listed  # the first list is the newest state, later ones spare etcd
-        try:
-            for kind in (KIND, *WATCHED):
-                labels = "" if kind == KIND else names.SELECTOR
-                listing = await api.list(kind, namespace, labels=labels, cached=again)
-                for key in self.cache.replace(kind, listing.items, listing.resource_version, namespace):
-                    if again:  # before, objects that are not listed yet would seem to be missing
-                        self.queue.add(key)
-            if not again:
-                pods = PodWatch(api, self.cache, namespace, self._pod_changed)
-                await pods.list()
-                self._tasks.append(asyncio.create_task(pods.follow()))
-        except ApiError as error:
-            forbidden = error.status == HTTPStatus.FORBIDDEN
-            if not (forbidden and namespace in self._refused):  # else it has been reported
-                log.warning("listing the jobs of namespace %s failed: %s", namespace or "(all)", error)
-            if forbidden:
-                self._refused.add(namespace)
-                self.metrics.refused(namespace or "", True)
-                await reconciler.report_refused(namespace, error)
-            return
-        self._listed.add(namespace)
-        self._refused.discard(namespace)
-        self.metrics.refused(namespace or "", False)
+    def _changed(self, kind: str, key: JobKey) -> None:
+        if self._is_listed(key):
+            if kind == "Pod":
+                self.queue.add_later(key, PODS_S)
+            else:
+                self.queue.add(key, edited=kind == KIND)
 
-    def _pod_changed(self, key: JobKey) -> None:
-        if self._has_listed(key):
-            self.queue.add_later(key, PODS_S)
-
-    def _has_listed(self, key: JobKey) -> bool:
-        return None in self._listed or key.namespace in self._listed
+    def _is_listed(self, key: JobKey) -> bool:
+        """Return whether the job's namespace is listed: elsewhere, jobs are unknown and not deleted."""
+        listed = [watch.listed for watch in self.watches if watch.namespace in (None, key.namespace)]
+        return bool(listed) and all(listed)

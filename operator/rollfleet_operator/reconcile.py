@@ -8,23 +8,20 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.permissions import Role
-from rollfleet_api.validation import JobErrors, parse_stored_job
+from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator import access, names
 from rollfleet_operator.api import Api
-from rollfleet_operator.apply import Applier, PlanOutdated, problem_of
+from rollfleet_operator.apply import Applier, problem_of
 from rollfleet_operator.autoscale import decide
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
-from rollfleet_operator.desired import Inputs, access_objects, desired, kept_runs
+from rollfleet_operator.desired import Inputs, access_objects, runs
 from rollfleet_operator.errors import (
     ApiError,
-    LabelsRefused,
     LimitExceeded,
     NatsFull,
     NatsUnavailable,
@@ -32,35 +29,25 @@ from rollfleet_operator.errors import (
     TemplateInvalid,
 )
 from rollfleet_operator.job_memory import JobMemory
+from rollfleet_operator.jobs_on_nats import JobsOnNats
 from rollfleet_operator.limits import refusal
-from rollfleet_operator.manifest import Ref
+from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
-from rollfleet_operator.observed import Observed
-from rollfleet_operator.orphans import Orphans
-from rollfleet_operator.plan import Delete, label_changes, plan, shrinks, starts
+from rollfleet_operator.plan import Apply, plan_access, plan_runs
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
-from rollfleet_operator.rotation import rotation_s, unreadable
+from rollfleet_operator.rotation import unreadable
+from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
-from rollfleet_operator.status import invalid, not_reconciled, status
+from rollfleet_operator.status import INVALID, status
 from rollfleet_operator.status_writer import StatusWriter
 from rollfleet_operator.ui.fleet import Fleet
-from rollfleet_operator.verdict import Stage, Verdict, ended, left_early, verdict
-from rollfleet_operator.workloads import queued
+from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
 
 log = logging.getLogger(__name__)
 
 AWAY_S: Final = 15.0
 """The longest time between attempts to reach NATS for a running job: its learner and workers wait for their streams."""
-
-GROW_STALLED_S: Final = 10.0
-"""The time between checks whether a job without new frames lacks space on NATS."""
-
-GROW_S: Final = 60.0
-"""The same for other jobs: they only get on faster with more space."""
-
-WORKERS_AGAIN_S: Final = 60.0
-"""The least time between two creations of workers that exit with 0 before the learner has completed the job."""
 
 
 class ReconcileResult(NamedTuple):
@@ -105,7 +92,7 @@ class Reconciler:
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
         self._memories: dict[str, JobMemory] = {}
-        self._orphans = Orphans()
+        self._on_nats = JobsOnNats(nats)
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Reconcile a job.
@@ -117,8 +104,7 @@ class Reconciler:
         if manifest is None:
             if self._fleet:
                 self._fleet.gone(key)
-            if key in self._orphans.found or self._cache.was_deleted(key):
-                await self._nats.deprovision(key)
+            await self._on_nats.remove(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
             if self._fleet:
@@ -126,11 +112,9 @@ class Reconciler:
             return ReconcileResult()
         memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
         try:
-            job, ignored = parse_stored_job(manifest)
-            await self._writer.report_ignored(job, (*ignored, *filter(None, [unreadable(job)])), memory)
-            return await self._reconcile(job, memory)
+            return await self._reconcile(parse_job(manifest), memory)
         except JobErrors as errors:
-            next_s = await self._writer.report(manifest, invalid, str(errors), memory)
+            next_s = await self._writer.report(manifest, INVALID, str(errors), memory)
             if self._fleet:
                 self._fleet.update(key)
             return ReconcileResult(next_s)
@@ -139,16 +123,8 @@ class Reconciler:
         except Exception as error:  # a defect: without this the job would show nothing of it
             log.exception("%s/%s: error in the operator", *key)
             message = f"error in the operator, whose log says more: {error!r}"
-            await self._writer.report(manifest, not_reconciled, message, memory)
+            await self._writer.report(manifest, "OperatorError", message, memory)
             return ReconcileResult(problem=OperatorError(message))
-
-    async def report_refused(self, namespace: str | None, error: ApiError) -> None:
-        """Report an error in the status of all jobs of a namespace, where the operator may still write it."""
-        amended = partial(not_reconciled, reason="ApiError")
-        for key, manifest in self._cache.jobs().items():
-            if namespace in (None, key.namespace):
-                with suppress(ApiError):
-                    await self._writer.report(manifest, amended, f"the operator leaves it alone: {error}", JobMemory())
 
     def doubt(self) -> None:
         """Verify everything at the next reconciliations, and forget deleted jobs."""
@@ -157,56 +133,45 @@ class Reconciler:
         for memory in self._memories.values():
             memory.doubt()
 
-    async def orphans(self) -> set[JobKey]:
-        """Return deleted jobs with data on NATS: their reconciliation removes it.
+    async def on_nats(self) -> set[JobKey]:
+        """Return the jobs with data on NATS. The next reconciliation of one that needs none any more removes it.
 
         Raises:
             NatsUnavailable: NATS did not list its jobs.
         """
-        watched = self._settings.namespaces
-        known = {key for key in await self._nats.provisioned() if not watched or key.namespace in watched}
-        return self._orphans.look(known, self._cache.jobs())
+        return await self._on_nats.stored()
 
     async def _reconcile(self, job: CollectorJob, memory: JobMemory) -> ReconcileResult:
         now_s, settings = self._clock(), self._settings
-        problem = away = await self._read_heartbeats(job, memory, now_s)
-        frames_per_second = memory.rate.update(memory.heartbeats.learner, now_s)
-        blocked: OperatorError | None = None
+        blocked, unread = await self._read(job, memory, now_s)
+        problem: OperatorError | None = None
+        inputs: Inputs | None = None
         try:
-            if job.spec.source is None or not ended(job):  # the ConfigMap of an ended job may be deleted
-                await self._reader.read_source(job, memory)
-        except OperatorError as error:
-            problem = blocked = _unless_away(error)
-        if not ended(job) and (above := refusal(job, settings.max_bytes_per_job)):
-            problem = blocked = above
-        try:
-            await self._reader.read_refusals(job, memory, now_s, settings.refresh_s)
-        except OperatorError as error:
-            problem = _unless_away(error)
-        observed = self._reader.observe(job, memory)
-        found = verdict(job, observed, memory.heartbeats, now_s)
-        try:
-            await self._reader.remember_secrets(job, memory, now_s, settings.resync_s)
-            observed = self._reader.observe(job, memory)
-            blocked = await self._act(job, memory, observed, found, now_s, blocked=blocked, nats_answers=away is None)
-            problem = blocked or problem
-            await self._scale(job, memory, found, now_s)
-            if away is None and found.stage is Stage.LIVE and not job.spec.suspend:
-                problem = await self._grow(job, memory, now_s, stalled=not frames_per_second) or problem
-        except PlanOutdated:
-            return ReconcileResult(next_s=0.0)
+            inputs = await self._inputs(job, memory, now_s)
         except OperatorError as error:
             problem = error
+        limited = isinstance(blocked, LimitExceeded)
+        away = await self._on_nats.refresh(job, memory.on_nats, now_s, publishable=inputs is not None and not limited)
+        heartbeats = memory.on_nats.heartbeats
+        found = verdict(job, self._reader.observe(job, memory), heartbeats, now_s)
+        if inputs:
+            try:
+                blocked = await self._act(job, memory, inputs, found, now_s, blocked=blocked)
+                await self._scale(job, memory, found, now_s)
+                if is_over(job, now_s):
+                    await self._on_nats.remove(JobKey(job.metadata.namespace, job.metadata.name))
+            except OperatorError as error:
+                problem = error
+        problem = problem or (away if isinstance(away, NatsFull) else None) or blocked or unread or away
         if isinstance(problem, ApiError) and problem.status in (404, 409):
             raise problem  # another client was faster: the next reconciliation sees its change
-        observed = self._reader.observe(job, memory)
         snapshot = Snapshot(
             job=job,
-            observed=observed,
-            heartbeats=memory.heartbeats,
+            observed=self._reader.observe(job, memory),
+            heartbeats=heartbeats,
             verdict=found,
-            problem=problem_of(problem) if problem else None,
-            frames_per_second=frames_per_second,
+            problem=problem_of(problem) if problem else unreadable(job),
+            frames_per_second=memory.on_nats.rate.update(heartbeats.learner, now_s),
             now_s=now_s,
         )
         now = status(snapshot)
@@ -214,135 +179,85 @@ class Reconciler:
             self._fleet.update(JobKey(job.metadata.namespace, job.metadata.name), snapshot, now)
         wait_s = await self._writer.write(job, now, memory)
         next_s = await self._next(job, now, found, wait_s)
-        live = not found.ended and not job.spec.suspend
-        if live:
+        if not found.ended and not job.spec.suspend:
             # Each request to a NATS that is away takes seconds; when NATS is back, it may have lost the job.
-            interval_s = AWAY_S if isinstance(problem, NatsUnavailable) else self._settings.refresh_s
+            interval_s = AWAY_S if isinstance(problem, NatsUnavailable) else settings.refresh_s
             next_s = min(interval_s, math.inf if next_s is None else next_s)
         return ReconcileResult(next_s, problem)
 
-    async def _read_heartbeats(self, job: CollectorJob, memory: JobMemory, now_s: float) -> OperatorError | None:
-        """Read the job's heartbeats into `memory`; return the error of NATS, which does not stop the reconciliation."""
-        if job.status is None or not _belongs_on_nats(job, memory, now_s):  # NATS has no data of it
-            return None
-        if memory.unverified:  # the job is published first, which shows whether NATS is there
-            return None
+    async def _read(
+        self, job: CollectorJob, memory: JobMemory, now_s: float
+    ) -> tuple[OperatorError | None, OperatorError | None]:
+        """Read what is not watched into `memory`; return why new runs cannot be built, and a lesser error."""
+        blocked: OperatorError | None = None
+        unread: OperatorError | None = None
         try:
-            memory.heartbeats = await self._nats.heartbeats(job)
-        except NatsUnavailable as error:
-            memory.unverified = True  # it may come back without its data
-            return error
-        return None
+            await self._reader.read_refusals(job, memory, now_s, self._settings.refresh_s)
+        except OperatorError as error:
+            unread = _unless_away(error)
+        if not ended(job):  # the ConfigMap of an ended job may be deleted
+            blocked = refusal(job, self._settings.max_bytes_per_job)
+            try:
+                await self._reader.read_source(job, memory)
+            except OperatorError as error:
+                blocked = blocked or _unless_away(error)
+        return blocked, unread
+
+    async def _inputs(self, job: CollectorJob, memory: JobMemory, now_s: float) -> Inputs:
+        """Return what the job's children depend on. Credentials are renewed here, before NATS refuses earlier ones."""
+        await self._reader.remember_secrets(job, memory, now_s, self._settings.resync_s)
+        return Inputs(
+            settings=self._settings,
+            endpoint=self._nats.endpoint,
+            credentials={
+                role: await self._nats.credentials(job, role, _mounted(job, role, memory)) for role in access.ROLES
+            },
+            source_digest=memory.source_digest or "",
+        )
 
     async def _act(
         self,
         job: CollectorJob,
         memory: JobMemory,
-        observed: Observed,
+        inputs: Inputs,
         found: Verdict,
         now_s: float,
         *,
         blocked: OperatorError | None,
-        nats_answers: bool,
     ) -> OperatorError | None:
-        """Bring NATS and the cluster to the desired state.
+        """Bring the cluster to the desired state; return why the job's next runs cannot be built.
 
-        A job whose next runs cannot be built keeps those that it has: they are suspended and scaled, and their
-        credentials are renewed. A job above the limit of storage keeps them too, and is not published.
-
-        Args:
-            job: The job.
-            memory: Its memory.
-            observed: Its children.
-            found: Its stage.
-            now_s: The time, seconds since the epoch.
-            blocked: Why its next runs cannot be built; None: they can, as far as is known.
-            nats_answers: Whether NATS answered a moment ago. If not, it is not asked again: each request to a NATS that
-                is away takes seconds.
-
-        Returns:
-            Why its next runs cannot be built, or the labels of its runs cannot be changed.
+        A job whose next runs cannot be built keeps those that it has: they are stopped and scaled, and their
+        credentials are renewed.
         """
-        nats = self._nats
-        credentials = {
-            role: await nats.credentials(job, role, _mounted(job, role, memory)) for role in access.roles(job)
-        }
+        wanted: list[Manifest] | None = None
+        if not blocked and memory.source_digest is not None:
+            try:
+                wanted = runs(job, inputs)
+            except TemplateInvalid as error:
+                blocked = error
+        observed = self._reader.observe(job, memory)
         lingering = found.stage is Stage.COMPLETE and lingers_for_s(job, now_s) > 0
-        inputs = Inputs(
-            settings=self._settings,
-            endpoint=nats.endpoint,
-            credentials=credentials,
-            source_digest=memory.source_digest or "",
-            stopped=found.stage is not Stage.LIVE and not lingering,
-            queued=_is_queued(observed, memory),
-        )
-        refused = isinstance(blocked, LimitExceeded)
-        keep = [*access_objects(job, inputs), *kept_runs(job, inputs, observed)]
-        try:
-            wanted = keep if blocked or memory.source_digest is None else desired(job, inputs)
-        except TemplateInvalid as error:
-            wanted, blocked = keep, error
-        retry, again = found.stage is Stage.RETRY, None
-        if found.stage is Stage.LIVE and nats_answers and not memory.unverified:
-            again = left_early(job, observed, memory.heartbeats)
-            again = again if again and now_s - again.created_s >= WORKERS_AGAIN_S else None
-        actions = plan(wanted, observed, retry=retry, again=again, ended=found.ended)
-        known = memory.provisioned == job.metadata.generation
-        due = (memory.unverified and nats_answers) or not known
-        live = not found.ended or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
-        publish = due and not refused and live and _belongs_on_nats(job, memory, now_s)
-        if refused and nats_answers and observed.runs:
-            memory.unverified = False  # NATS has what was admitted before
-        # A worker whose index exceeds the published number fails for good: delete its pod before the job is published.
-        publish_last = shrinks(actions, observed)
-        away = await self._publish(job, memory) if publish and not publish_last else None
-        if away and not known and starts(actions, observed):
-            actions = [each for each in actions if not starts([each], observed) and not isinstance(each, Delete)]
-        for written in await self._applier.execute(job, actions):
+        actions = plan_runs(job, wanted, observed, found.stage, lingering=lingering)
+        if found.stage is Stage.LIVE and not job.spec.suspend and memory.on_nats.published is None:
+            actions = []  # pods need their job on NATS
+        rights = plan_access(access_objects(job, inputs), observed)
+        starting = any(isinstance(action, Apply) for action in actions)  # pods need their rights
+        for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
                 memory.secrets[Ref("Secret", written["metadata"]["name"])] = written
-        for role in set(Role).difference(access.roles(job)):
-            memory.secrets.pop(Ref("Secret", names.secret(job.metadata.name, role)), None)
-        if publish and publish_last:
-            away = await self._publish(job, memory)
-        try:
-            await self._applier.label(job, label_changes(wanted, observed))
-        except LabelsRefused as error:
-            blocked = blocked or error
-        if away:
-            raise away
-        if is_over(job, now_s) and not memory.released:
-            await nats.deprovision(JobKey(job.metadata.namespace, job.metadata.name))
-            memory.released = True
         return blocked
-
-    async def _publish(self, job: CollectorJob, memory: JobMemory) -> NatsUnavailable | None:
-        """Publish the job on NATS; return the error, if any."""
-        try:
-            await self._nats.provision(job)
-        except NatsUnavailable as error:
-            return error
-        memory.provisioned, memory.unverified = job.metadata.generation, False
-        return None
-
-    async def _grow(self, job: CollectorJob, memory: JobMemory, now_s: float, *, stalled: bool) -> NatsFull | None:
-        """Give a running job the space on NATS that it needs; return why NATS has too little."""
-        every_s = GROW_STALLED_S if stalled else GROW_S
-        if memory.provisioned == job.metadata.generation and now_s - memory.grown_s >= every_s:
-            memory.full = None
-            try:
-                memory.grown_s = 0.0 if await self._nats.grow(job) else now_s
-            except NatsFull as error:
-                memory.full, memory.grown_s = error, now_s
-        return memory.full
 
     async def _scale(self, job: CollectorJob, memory: JobMemory, found: Verdict, now_s: float) -> None:
         """Set the number of workers of a job with `autoscale`, in its spec."""
-        if found.stage is not Stage.LIVE or job.spec.suspend or queued(job) or memory.queued:
+        held = is_held(job.metadata.labels) or any(
+            run.held or run.suspended for run in self._reader.observe(job, memory).runs
+        )
+        if found.stage is not Stage.LIVE or job.spec.suspend or held:
             memory.history.forget()
             return
-        workers = decide(job, memory.heartbeats, memory.history, now_s)
+        workers = decide(job, memory.on_nats.heartbeats, memory.history, now_s)
         if workers != job.spec.workers:
             log.info("%s: scaled from %d to %d workers", job.key, job.spec.workers, workers)
             # The subresource needs fewer rights than a write of the job. The version: a user may just have edited it.
@@ -364,25 +279,11 @@ class Reconciler:
         return min(times, default=None)
 
 
-def _belongs_on_nats(job: CollectorJob, memory: JobMemory, now_s: float) -> bool:
-    """Return whether NATS must have a job, for which it reserves space: from its first start to its end."""
-    started = job.status is not None and job.status.start_time is not None
-    waits = job.spec.suspend and not started and memory.provisioned is None
-    return not waits and not is_over(job, now_s)
-
-
 def _unless_away(error: OperatorError) -> OperatorError:
     """Raise the error if the API server did not answer: further requests would only wait as long."""
     if isinstance(error, ApiError) and not error.status:
         raise error
     return error
-
-
-def _is_queued(observed: Observed, memory: JobMemory) -> bool:
-    """Return whether another client decides when runs start; a job that is stopped then has no run that shows it."""
-    if observed.runs:
-        memory.queued = any(run.queued for run in observed.runs)
-    return memory.queued
 
 
 def _mounted(job: CollectorJob, role: Role, memory: JobMemory) -> bytes | None:

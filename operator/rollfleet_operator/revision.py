@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_operator.manifest import Manifest, digest
+from rollfleet_operator.scheduler import scheduler_labels
 
 _NOT_FOR_WORKERS: Final[dict[str, Any]] = {
     "workers": True,
@@ -77,7 +78,8 @@ def _revision(same: _Same, source_digest: str, *, of_workers: bool = False) -> s
         image = {"image": True}
     chosen: dict[str, Any] = {"exclude": _NOT_FOR_WORKERS} if of_workers else {"include": _FOR_LEARNER | image}
     written = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, **chosen)
-    return digest({"spec": _without_empty(written), "source": source_digest})
+    labels = scheduler_labels(same.job.metadata.labels)  # a scheduler refuses others for pods that run
+    return digest({"spec": _without_empty(written), "source": source_digest} | ({"labels": labels} if labels else {}))
 
 
 def _first(template: Manifest) -> Manifest:

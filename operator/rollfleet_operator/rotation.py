@@ -9,6 +9,7 @@ from typing import Final
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
+from rollfleet_operator.problems import Problem, clip
 
 REVOKED_AFTER_S: Final = 600
 
@@ -35,11 +36,12 @@ def revoked_s(job: CollectorJob, now_s: float, renewed_s: int = 0) -> int | None
     return requested_s if late else None
 
 
-def unreadable(job: CollectorJob) -> str:
-    """Return what is wrong with the annotation; empty: nothing."""
+def unreadable(job: CollectorJob) -> Problem | None:
+    """Return what is wrong with the annotation."""
     written = job.metadata.annotations.get(names.ROTATE)
     try:
         parse_time(written if written is not None else "2026-01-01T00:00:00Z")
     except ValueError:
-        return f"annotation `{names.ROTATE}`: expected a time such as `2026-01-31T12:00:00Z`, got `{written}`"
-    return ""
+        expected = "expected a time such as `2026-01-31T12:00:00Z`"
+        return Problem("AnnotationInvalid", clip(f"annotation `{names.ROTATE}`: {expected}, got `{written}`"))
+    return None

@@ -22,6 +22,7 @@ from rollfleet_operator.problems import clip, crashed, last_crash
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
 from rollfleet_operator.verdict import Stage
 
+INVALID: Final = "Invalid"
 _OURS: Final = frozenset(map(str, ConditionType))
 
 
@@ -59,47 +60,21 @@ def is_transition(before: CollectorJobStatus | None, now: CollectorJobStatus) ->
     return before is None or _essence(before) != _essence(now)
 
 
-def invalid(
-    before: Mapping[str, JsonValue], generation: int | None, message: str, now_s: float
-) -> CollectorJobStatus | None:
-    """Return the status of a job that is invalid; None: its status says so already.
-
-    Args:
-        before: The present status, as the API server has it.
-        generation: The spec's generation.
-        message: The errors of the job.
-        now_s: The time, seconds since the epoch.
-    """
-    found = [
-        condition(ConditionType.PROGRESSING, False, "Invalid", ""),
-        condition(ConditionType.DEGRADED, True, "Invalid", message),
-    ]
-    return _amended(before, found, generation, now_s)
-
-
 def not_reconciled(
-    before: Mapping[str, JsonValue],
-    generation: int | None,
-    message: str,
-    now_s: float,
-    reason: str = "OperatorError",
+    before: Mapping[str, JsonValue], generation: int | None, reason: str, message: str, now_s: float
 ) -> CollectorJobStatus | None:
-    """Return the status of a job that the operator cannot reconcile; None: its status says so already.
+    """Return the status of a job that is invalid or cannot be reconciled; None: its status says so already.
 
     Args:
         before: The present status, as the API server has it.
         generation: The spec's generation.
-        message: The error.
+        reason: `Invalid`, or `OperatorError`.
+        message: The errors of the job, or the operator's.
         now_s: The time, seconds since the epoch.
-        reason: The reason of the condition `Degraded`.
     """
-    return _amended(before, [condition(ConditionType.DEGRADED, True, reason, message)], generation, now_s)
-
-
-def _amended(
-    before: Mapping[str, JsonValue], found: list[Condition], generation: int | None, now_s: float
-) -> CollectorJobStatus | None:
-    """Return a status with these conditions instead of its own; None: it has them."""
+    found = [condition(ConditionType.DEGRADED, True, reason, message)]
+    if reason == INVALID:
+        found.append(condition(ConditionType.PROGRESSING, False, INVALID, ""))
     try:
         known = ours(CollectorJobStatus.model_validate(before, by_alias=True))
     except ValidationError:

@@ -8,11 +8,11 @@ from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatu
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
-from rollfleet_operator.events import Event, Severity, event, events_between
+from rollfleet_operator.events import Event, event, events_between
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.status import is_transition, ours
+from rollfleet_operator.status import is_transition, not_reconciled, ours
 
 log = logging.getLogger(__name__)
 
@@ -79,23 +79,7 @@ class StatusWriter:
         }
         self._cache.put(await self._api.apply(manifest, "status"))
 
-    async def report_ignored(self, job: CollectorJob, ignored: tuple[str, ...], memory: JobMemory) -> None:
-        """Report, once, what the operator does not understand in a job: fields of a newer CRD, a wrong annotation."""
-        if ignored == memory.ignored:
-            return
-        memory.ignored = ignored
-        if ignored:
-            message = f"the operator ignores what it does not know: {', '.join(ignored)}"
-            log.warning("%s: %s", job.key, message)
-            await self._announce(job, Event(Severity.WARNING, "UnknownFields", message))
-
-    async def report(
-        self,
-        manifest: Manifest,
-        amended: Callable[[Manifest, int | None, str, float], CollectorJobStatus | None],
-        message: str,
-        memory: JobMemory,
-    ) -> float | None:
+    async def report(self, manifest: Manifest, reason: str, message: str, memory: JobMemory) -> float | None:
         """Write into the status why a job cannot be reconciled, and change nothing else.
 
         It was stored before the API server had a rule, or the operator has a defect.
@@ -104,7 +88,7 @@ class StatusWriter:
             Seconds until the write is due; None: nothing to write.
         """
         now_s, metadata = self._clock(), manifest["metadata"]
-        now = amended(manifest.get("status") or {}, metadata.get("generation"), message, now_s)
+        now = not_reconciled(manifest.get("status") or {}, metadata.get("generation"), reason, message, now_s)
         if now is None:
             return None
         due_s = memory.written_s + self._interval_s - now_s

@@ -20,7 +20,7 @@ from rollfleet_operator import names
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Run
 from rollfleet_operator.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
-from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
+from rollfleet_operator.revision import learner_revision, workers_revision
 
 RESTART_S: Final = 1800.0
 """The seconds in which a worker may use up one restart: ten restarts are too many only within five hours."""
@@ -60,16 +60,11 @@ class Verdict:
 
 
 def current_run(job: CollectorJob, observed: Observed, role: Role) -> Run | None:
-    """Return the run of a role's current revision: the newest one if the files of the revision are unknown."""
+    """Return the run of the current revision of workers or learner: the newest one if the job's files are unknown."""
     if observed.source_digest is None:
         return next((run for run in reversed(observed.runs) if run.name.role is role and not run.deleting), None)
-    if role is Role.WORKER:
-        revision = workers_revision(job, observed.source_digest)
-    elif role is Role.EVALUATION:
-        revision = evaluation_revision(job, observed.source_digest)
-    else:
-        revision = learner_revision(job, observed.source_digest)
-    return observed.run(names.Workload(job.metadata.name, role, revision))
+    revision = workers_revision if role is Role.WORKER else learner_revision
+    return observed.run(names.Workload(job.metadata.name, role, revision(job, observed.source_digest)))
 
 
 def held(job: CollectorJob, kind: ConditionType) -> Condition | None:
@@ -104,7 +99,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
         if failed.observed_generation == job.metadata.generation:
             return Verdict(Stage.FAILED, failed.reason, failed.message)
         # While the failed run still exists, the failure stays in the status: it must not count as a new one.
-        if any(run.failed for run in observed.runs):
+        if any(run.failed or run.suspended for run in observed.runs):
             return Verdict(Stage.RETRY, failed.reason, failed.message)
         return Verdict(Stage.LIVE)
     found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
@@ -225,7 +220,7 @@ def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdi
     The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too.
     """
     limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
-    if not limit_s or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
+    if not limit_s or not heartbeats.heard or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
         return None
     last_s = learner.time_s if learner else parse_time(job.metadata.creation_timestamp or "")
     again_s = max(_since(job, ConditionType.FAILED), _since(job, ConditionType.SUSPENDED))  # as in `_overdue`

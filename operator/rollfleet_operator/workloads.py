@@ -9,6 +9,7 @@ from rollfleet_api.permissions import Role
 from rollfleet_operator import names, pods
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.revision import evaluation_revision, learner_revision, workers_revision
+from rollfleet_operator.scheduler import scheduler_labels
 from rollfleet_operator.settings import Settings
 
 WORKER: Final = "worker"
@@ -50,18 +51,6 @@ def learner(job: CollectorJob, settings: Settings, source_digest: str = "") -> M
     return manifest
 
 
-def queued(job: CollectorJob) -> bool:
-    """Return whether Kueue decides when the job's pods start."""
-    return names.QUEUE_NAME in job.metadata.labels
-
-
-def queue_metadata(job: CollectorJob) -> Manifest:
-    """Return labels and annotations for Kueue: those of the job, and which queue the operator has set by them."""
-    labels = {key: value for key, value in job.metadata.labels.items() if key.startswith(names.KUEUE_PREFIX)}
-    annotations = {"annotations": {names.QUEUE: labels[names.QUEUE_NAME]}} if queued(job) else {}
-    return {"labels": labels, **annotations}
-
-
 def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, count: int, *arguments: str) -> Manifest:
     """Build an Indexed Job of `rollfleet worker`."""
     spec = job.spec
@@ -89,14 +78,13 @@ def _indexed(job: CollectorJob, settings: Settings, role: Role, revision: str, c
 
 
 def _workload(job: CollectorJob, role: Role, revision: str, template: Manifest) -> Manifest:
-    name, queue = job.metadata.name, queue_metadata(job)
+    name = job.metadata.name
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            **queue,
             "name": str(names.Workload(name, role, revision)),
-            "labels": queue["labels"] | names.labels(name, role) | {names.REVISION: revision},
+            "labels": scheduler_labels(job.metadata.labels) | names.labels(name, role) | {names.REVISION: revision},
         },
         "spec": {"podReplacementPolicy": "Failed", "template": template},
     }

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from rollfleet.policies.actor_critic import ActorCritic
     from rollfleet.policies.factory import make_policy
     from rollfleet.policies.random_policy import RandomPolicy
+    from rollfleet.processes.settings import Processes
     from rollfleet.progress import LearningCurve
-    from rollfleet.recording.observation import observe, record
+    from rollfleet.recording.recorder import record
     from rollfleet.recording.recording import Recording
     from rollfleet.stats import Stats
     from rollfleet.tracking import track
@@ -42,6 +43,7 @@ __all__ = [
     "Exploration",
     "Jobs",
     "LearningCurve",
+    "Processes",
     "RandomPolicy",
     "Recording",
     "ReplayBuffer",
@@ -51,7 +53,6 @@ __all__ = [
     "exploring",
     "make_env",
     "make_policy",
-    "observe",
     "record",
     "split_trajectories",
     "track",
@@ -66,6 +67,7 @@ _HOMES = {
     "Exploration": "rollfleet.exploration",
     "Jobs": "rollfleet.cluster.jobs",
     "LearningCurve": "rollfleet.progress",
+    "Processes": "rollfleet.processes.settings",
     "RandomPolicy": "rollfleet.policies.random_policy",
     "Recording": "rollfleet.recording.recording",
     "ReplayBuffer": "rollfleet.data.replay_buffer",
@@ -75,8 +77,7 @@ _HOMES = {
     "exploring": "rollfleet.exploration",
     "make_env": "rollfleet.envs.factory",
     "make_policy": "rollfleet.policies.factory",
-    "observe": "rollfleet.recording.observation",
-    "record": "rollfleet.recording.observation",
+    "record": "rollfleet.recording.recorder",
     "split_trajectories": "rollfleet.data.splitting",
     "track": "rollfleet.tracking",
 }

@@ -12,6 +12,7 @@ UNSEEN: Final = "Unseen"
 """The reason of a job that no operator has processed. All other reasons come from the operator or Kubernetes."""
 
 ADVICE: Final = {
+    "AnnotationInvalid": "Write a time such as `2026-01-31T12:00:00Z` into the annotation, or remove it.",
     "ApiError": "If this lasts, the operator lacks a permission or the API server is unhealthy: see its log.",
     "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
     "Error": "See the operator's log, and report it to the maintainers of Rollfleet.",
@@ -22,7 +23,6 @@ ADVICE: Final = {
     "InsufficientDevices": "Request fewer GPUs (`spec.resources.gpu`) or fewer workers, or add nodes.",
     "InsufficientResources": "Request less (`spec.resources.requests`) or fewer workers, or add nodes.",
     "Invalid": "Correct the field that the message names; `rollfleet validate` shows the correction.",
-    "LabelsRefused": "`rollfleet suspend {job}`, and resume it: Kueue takes its labels while it does not run.",
     "LearnerCrashed": "See `rollfleet logs {job} --learner`. The learner restarts by itself.",
     "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
     "LearnerGone": "Start the learner, and change the spec: each change tries again.",

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
 from rollfleet_api.permissions import Role
-from rollfleet_api.validation import JobErrors, parse_job, parse_stored_job
+from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator import names
 from rollfleet_operator.autoscale import History, decide
-from rollfleet_operator.desired import Inputs, access_objects, desired, kept_runs
+from rollfleet_operator.desired import Inputs, access_objects, desired, runs
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.events import event, events_between
 from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import Endpoint, Heartbeats
 from rollfleet_operator.observed import Observed, observe, parsed_pod
-from rollfleet_operator.plan import label_changes, plan, shrinks, starts
+from rollfleet_operator.plan import plan_access, plan_runs
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import status
@@ -88,21 +88,18 @@ def a_job(**spec: Any) -> CollectorJob:
     return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": usual | spec})
 
 
-def inputs(**more: Any) -> Inputs:
+def inputs() -> Inputs:
     files = {role: b"credentials" for role in Role}
-    return Inputs(settings=Settings(), endpoint=Endpoint(url="nats://nats:4222"), credentials=files, **more)
+    return Inputs(settings=Settings(), endpoint=Endpoint(url="nats://nats:4222"), credentials=files)
 
 
 def reconciled(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> None:
     """Every decision of a reconciliation, and the JSON of what it would write."""
     found = verdict(job, observed, heartbeats, NOW_S)
-    built = inputs(stopped=found.ended)
-    wanted = desired(job, built)
-    for manifests in (wanted, [*access_objects(job, built), *kept_runs(job, built, observed)]):
-        actions = [*plan(manifests, observed, ended=found.ended), *label_changes(manifests, observed)]
+    built = inputs()
+    for wanted in (runs(job, built), None):
+        actions = plan_runs(job, wanted, observed, found.stage) + plan_access(access_objects(job, built), observed)
         json.dumps([getattr(action, "manifest", None) or getattr(action, "patch", None) for action in actions])
-        shrinks(actions, observed)
-        starts(actions, observed)
     rate = FrameRate()
     rates = [rate.update(heartbeats.learner, NOW_S) for _ in range(2)]
     now = status(
@@ -148,7 +145,7 @@ def test_any_template_makes_runs_or_is_refused_with_a_reason(worker: Manifest, l
 @SETTINGS
 def test_any_stored_job_is_a_job_or_has_errors(spec: Any, metadata: Any) -> None:
     with suppress(JobErrors):
-        parse_stored_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec})
+        parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec})
 
 
 def built(job: CollectorJob) -> list[Manifest]:

@@ -121,7 +121,7 @@ class Lab:
 
     def all(self, kind: str, *, fields: str = "") -> list[Manifest]:
         """All objects of a kind."""
-        return self._server.call(self._server.api.list(kind, self.namespace, fields=fields)).items
+        return self._server.call(self._server.api.list(kind, self.namespace, fields=fields))
 
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
         """Change an object as another client."""
@@ -196,7 +196,7 @@ class Lab:
 
         async def published(job: CollectorJob) -> None:
             if job.metadata.namespace == self.namespace:
-                look(job, (await self._server.api.list("Job", self.namespace)).items)
+                look(job, await self._server.api.list("Job", self.namespace))
 
         self.nats.on_provision = published
         try:

@@ -23,7 +23,7 @@ from rollfleet.nats.link import Link
 from rollfleet_api.address import CREDENTIALS_FILE, Address
 from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
-from rollfleet_api.validation import parse_stored_job
+from rollfleet_api.validation import parse_job
 from rollfleet_operator import names
 from rollfleet_operator.nats.settings import LIFE_S
 from rollfleet_operator.settings import WORKER_IMAGE
@@ -52,7 +52,7 @@ class Pods:
     def __init__(self, lab: "Lab", nats: NatsInJwtMode, folder: Path) -> None:
         self._lab, self._nats, self._folder, self._links = lab, nats, folder, list[Link]()
         self.mount()
-        self._job, _ = parse_stored_job(lab.get(KIND, "cartpole"))
+        self._job = parse_job(lab.get(KIND, "cartpole"))
         self.workers = [WorkerThread(self, self._job, index) for index in range(2)]  # type: ignore[arg-type]
         self.batches, self._over = 0, threading.Event()
 

@@ -89,20 +89,14 @@ def test_preempted_job_continues_when_the_urgent_one_has_ended(lab: "Lab", kueue
     assert lab.run()["metadata"]["uid"] == before
 
 
-def test_labels_that_kueue_refuses_stop_no_other_change(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
+def test_running_job_changes_its_queue_with_new_workers(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
     kueue.add_queue(lab.namespace, "others")
     others = {"kueue.x-k8s.io/queue-name": "others"}
-    lab.apply(labels=QUEUE, resources=RESOURCES, workers=4, image="a:1")
+    lab.apply(labels=QUEUE, resources=RESOURCES, workers=4)
     wait_for(lambda: admitted(lab, 4))
-    lab.apply(labels=others, resources=RESOURCES, workers=4, image="a:1")
-    message = lab.wait_condition("Degraded", "LabelsRefused")["message"]
-    assert "suspend it for a moment" in message
-    assert "queue-name" in message
-    assert admitted(lab, 4)
-    lab.apply(labels=others, resources=RESOURCES, workers=3, image="a:1")  # Kueue suspends it for this
-    wait_for(lambda: admitted(lab, 3))
-    lab.wait_condition("Degraded", "AsExpected", "False")
-    assert lab.run()["metadata"]["labels"].items() >= others.items()
+    lab.apply(labels=others, resources=RESOURCES, workers=4)
+    wait_for(lambda: lab.run()["metadata"]["labels"].items() >= others.items() and admitted(lab, 4))
+    lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
 def test_waiting_job_that_leaves_its_queue_runs(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
@@ -140,24 +134,22 @@ def test_workers_that_need_a_queue_wait_until_they_have_one(lab: "Lab", kueue: K
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
-def test_learner_that_waits_leaves_a_queue_in_which_workers_run(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
+def test_running_job_leaves_its_queue_and_its_waiting_learner_runs(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
     container = {"name": "learner", "resources": {"requests": {"cpu": "3"}}}
     lab.apply(labels=QUEUE, resources=RESOURCES, learner={"template": {"spec": {"containers": [container]}}})
     wait_for(lambda: admitted(lab, 2))
     assert lab.run("learner")["spec"]["suspend"] is True
     lab.patch(KIND, "cartpole", {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": None}}})
-    lab.wait_condition("Degraded", "LabelsRefused")
     wait_for(lambda: lab.run("learner")["spec"]["suspend"] is False)
 
 
-def test_suspended_job_runs_once_a_queue_that_kueue_refused_is_gone(
+def test_queue_that_kueue_refuses_is_reported_and_leaves_the_workers_alone(
     lab: "Lab", kueue: Kueue, wait_for: WaitFor
 ) -> None:
     lab.apply(resources=RESOURCES)
-    wait_for(lambda: lab.run()["spec"]["suspend"] is False)
-    lab.apply(resources=RESOURCES, suspend=True)
-    wait_for(lambda: lab.run()["spec"]["suspend"])
-    lab.apply(labels={"kueue.x-k8s.io/queue-name": "Not_A_Name"}, resources=RESOURCES, suspend=False)
-    lab.wait_condition("Degraded", "LabelsRefused")
-    lab.apply(labels={}, resources=RESOURCES, suspend=False)
-    wait_for(lambda: lab.run()["spec"]["suspend"] is False)
+    before = lab.run()["metadata"]["uid"]
+    lab.apply(labels={"kueue.x-k8s.io/queue-name": "Not_A_Name"}, resources=RESOURCES)
+    assert "queue-name" in lab.wait_condition("Degraded", "ApiError")["message"]
+    assert lab.run()["metadata"]["uid"] == before
+    lab.apply(labels={}, resources=RESOURCES)
+    lab.wait_condition("Degraded", "AsExpected", "False")

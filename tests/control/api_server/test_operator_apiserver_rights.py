@@ -254,8 +254,6 @@ OWN = {
     "network-policy": policy(),
     "workers": run(),
     "evaluation": run(metadata={"name": "x-eval-0123abcd"}),
-    "secret-of-evaluation": manifest("v1", "Secret", "x-evaluation-nats"),
-    "network-policy-of-evaluation": policy(metadata={"name": "x-evaluation-rollfleet"}),
     "event": report(KIND),
     "lease": manifest("coordination.k8s.io/v1", "Lease", "rollfleet"),
 }

@@ -23,18 +23,13 @@ NOW_S = 1_800_000_000.0
 
 def wanted(
     job: CollectorJob,
-    *,
-    stopped: bool = False,
-    queued: bool = False,
     **settings: Any,
 ) -> dict[Ref, Manifest]:
-    """Return the desired children of a job."""
+    """Return the desired children of a live job."""
     inputs = Inputs(
         settings=replace(Settings(worker_image="worker:1"), **settings),
         endpoint=Endpoint(url="tls://nats.lab:4222", ca=b"a certificate", public_url="tls://nats.example:4222"),
         credentials={role: f"of the {role}".encode() for role in Role},
-        stopped=stopped,
-        queued=queued,
     )
     return {ref(manifest): manifest for manifest in desired(job, inputs)}
 
@@ -76,8 +71,8 @@ class Scene:
         run = overlay(self.run(role), {"status": {"conditions": [ended]}})
         return replace(self, children=(*(child for child in self.children if ref(child) != ref(run)), run))
 
-    def suspended_by_kueue(self, suspend: bool) -> "Scene":
-        """Kueue suspends the Kubernetes Jobs, or resumes them."""
+    def suspended(self, suspend: bool = True) -> "Scene":
+        """The Kubernetes Jobs are suspended, or resumed."""
         change = {"spec": {"suspend": suspend}}
         return replace(
             self, children=tuple(overlay(each, change) if each["kind"] == "Job" else each for each in self.children)

@@ -10,7 +10,7 @@ import pytest
 
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_operator.autoscale import PATIENCE_S, RETRY_LOWER_S, SCALE_DOWN_DELAY_S, WINDOW_S, History, decide
+from rollfleet_operator.autoscale import RETRY_LOWER_S, SCALE_DOWN_DELAY_S, WINDOW_S, History, decide
 from rollfleet_operator.nats_port import Heartbeats
 
 Job = Callable[..., CollectorJob]
@@ -31,7 +31,6 @@ class World:
         speed: Frames a second of one worker.
         overhead: The share of a worker's time that is lost between batches; its heartbeat does not count it.
         noise: How much demand and speed vary, from one look to the next.
-        capacity: Workers that the cluster has room for.
         sizes: Numbers of workers that there were, and from when on.
     """
 
@@ -40,7 +39,6 @@ class World:
     speed: float = 200.0
     overhead: float = 0.0
     noise: float = 0.0
-    capacity: int = 1000
     now_s: float = 1_800_000_000.0
     history: History = field(default_factory=History)
     sizes: list[tuple[float, int]] = field(default_factory=list)
@@ -90,7 +88,7 @@ class World:
             self.frames += (1 - wait) * self.demand * LOOK_S
 
     def _collects(self, index: int) -> bool:
-        return index < self.capacity and self.now_s - self.came_s[index] >= START_S
+        return self.now_s - self.came_s[index] >= START_S
 
     def _heard(self) -> Heartbeats:
         speed = self.speed * (1 + self.random.uniform(-self.noise, self.noise))
@@ -224,19 +222,7 @@ def test_wrong_removal_is_not_repeated_for_half_an_hour(world: MakeWorld) -> Non
     assert all(later - earlier > RETRY_LOWER_S for earlier, later in pairwise(downs))
 
 
-def test_missing_workers_are_given_up_before_they_fail_the_job(world: MakeWorld) -> None:
-    fleet = world(workers=4, demand=1e6, capacity=5).run(START_S + WINDOW_S + LOOK_S)
-    assert fleet.workers == 8
-    fleet.run(PATIENCE_S + LOOK_S)
-    assert fleet.workers == 5
-    fleet.run(PATIENCE_S)
-    assert fleet.workers == 5
-    fleet.capacity = 1000
-    fleet.run(2 * PATIENCE_S)
-    assert fleet.workers > 5
-
-
-def test_missing_worker_in_the_middle_removes_no_others(world: MakeWorld) -> None:
+def test_missing_worker_decides_nothing(world: MakeWorld) -> None:
     fleet = world(workers=4)
     fleet.came_s[1] = fleet.now_s + 10 * HOUR_S
     assert fleet.run(HOUR_S).workers == 4

@@ -48,7 +48,7 @@ def test_newer_state_replaces_an_older_one_and_not_vice_versa(cache: Cache) -> N
 def test_known_state_is_no_change(cache: Cache) -> None:
     cache.put(owned(5))
     assert cache.put(owned(5)) is None
-    assert cache.replace("Job", [owned(5)], "6") == set()
+    assert cache.add([owned(5)], set()) == set()
 
 
 def test_late_event_of_a_deleted_object_does_not_restore_it(cache: Cache) -> None:
@@ -111,25 +111,19 @@ def test_owner_counts_more_than_a_label(cache: Cache) -> None:
 
 def test_list_removes_missing_objects(cache: Cache) -> None:
     cache.put(owned(5))
-    assert cache.replace("Job", [], "6") == {KEY}
+    assert cache.keep_only("Job", set(), "6") == {KEY}
     assert versions(cache) == []
 
 
 def test_list_does_not_remove_newer_objects(cache: Cache) -> None:
     cache.put(owned(7))
-    assert cache.replace("Job", [], "6") == set()
+    assert cache.keep_only("Job", set(), "6") == set()
     assert versions(cache) == ["7"]
-
-
-def test_list_from_before_a_deletion_does_not_restore_the_object(cache: Cache) -> None:
-    cache.remove(owned(7))
-    assert cache.replace("Job", [owned(5)], "5") == set()
-    assert versions(cache) == []
 
 
 def test_list_of_a_namespace_removes_nothing_elsewhere(cache: Cache) -> None:
     cache.put(owned(5))
-    cache.replace("Job", [], "6", namespace="other")
+    cache.keep_only("Job", set(), "6", namespace="other")
     assert versions(cache) == ["5"]
 
 

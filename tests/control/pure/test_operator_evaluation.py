@@ -16,7 +16,7 @@ from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.metrics import Metrics
-from rollfleet_operator.plan import Apply, Delete, plan
+from rollfleet_operator.plan import Apply, Delete, plan_runs
 from rollfleet_operator.revision import evaluation_revision, workers_revision
 from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Stage
@@ -45,25 +45,18 @@ RESULT = Evaluation(
 
 
 def planned(scene: "Scene", want: Want) -> list[Any]:
-    return plan(list(want(scene.job).values()), scene.observed)
+    runs = [each for ref, each in want(scene.job).items() if ref.kind == "Job"]
+    return plan_runs(scene.job, runs, scene.observed, Stage.LIVE)
 
 
-def roles(found: dict[Ref, Manifest]) -> dict[str, set[str]]:
-    """The roles that have an object, by kind."""
-    of: dict[str, set[str]] = {}
-    for ref, manifest in found.items():
-        of.setdefault(ref.kind, set()).add(manifest["metadata"]["labels"].get("rollfleet.dev/role", ""))
-    return of
-
-
-def test_evaluation_workers_are_pods_like_the_workers_with_rights_of_their_own(scene: MakeScene) -> None:
+def test_evaluation_workers_are_pods_like_the_workers_with_their_rights(scene: MakeScene) -> None:
     spec = {"image": "a:1", "resources": {"limits": {"cpu": "2"}}, "template": {"spec": {"nodeSelector": {"a": "b"}}}}
     found = scene(evaluation=EVALUATION, **spec)
     run = found.run(Role.EVALUATION)["spec"]
     assert (run["completionMode"], run["completions"], run["parallelism"]) == ("Indexed", 3, 3)
     pod, worker = run["template"]["spec"], found.run(Role.WORKER)["spec"]["template"]["spec"]
     assert pod["containers"][0]["command"] == ["rollfleet", "worker", "--evaluation"]
-    assert "cartpole-evaluation-nats" in [volume.get("secret", {}).get("secretName") for volume in pod["volumes"]]
+    assert "cartpole-worker-nats" in [volume.get("secret", {}).get("secretName") for volume in pod["volumes"]]
     assert (pod["nodeSelector"], pod["containers"][0]["resources"]) == (
         worker["nodeSelector"],
         worker["containers"][0]["resources"],
@@ -77,16 +70,14 @@ def test_the_host_name_of_the_last_evaluation_worker_fits(job: Job, want: Want) 
     assert names.Workload.parse(run).role is Role.EVALUATION
 
 
-def test_a_job_without_evaluation_has_nothing_of_it(job: Job, want: Want) -> None:
-    kinds = ("Secret", "NetworkPolicy")
-    assert all(roles(want(job()))[kind] == {"worker", "learner"} for kind in kinds)
-    assert all(roles(want(job(evaluation=EVALUATION)))[kind] == {"worker", "learner", "evaluation"} for kind in kinds)
-
-
-def test_evaluation_workers_may_connect_only_to_name_servers_and_nats(job: Job, want: Want) -> None:
-    fence = want(job(evaluation=EVALUATION))[Ref("NetworkPolicy", "cartpole-evaluation-rollfleet")]["spec"]
-    assert fence["policyTypes"] == ["Ingress", "Egress"]
-    assert fence["podSelector"]["matchLabels"]["rollfleet.dev/role"] == "evaluation"
+def test_evaluation_workers_have_the_network_policy_of_the_workers(job: Job, want: Want) -> None:
+    found = want(job(evaluation=EVALUATION))
+    assert {ref.name for ref in found if ref.kind == "NetworkPolicy"} == {
+        "cartpole-worker-rollfleet",
+        "cartpole-learner-rollfleet",
+    }
+    (expression,) = found[Ref("NetworkPolicy", "cartpole-worker-rollfleet")]["spec"]["podSelector"]["matchExpressions"]
+    assert expression == {"key": names.ROLE, "operator": "In", "values": ["worker", "evaluation"]}
 
 
 def test_an_edit_of_evaluation_makes_new_evaluation_workers_and_no_others(scene: MakeScene, want: Want) -> None:
@@ -112,13 +103,8 @@ def test_evaluation_workers_follow_an_edit_that_makes_new_workers(job: Job) -> N
 
 def test_removed_evaluation_leaves_nothing_behind(scene: MakeScene, want: Want) -> None:
     actions = planned(scene(evaluation=EVALUATION).edited(evaluation=None), want)
-    assert {each.ref.kind for each in actions if isinstance(each, Delete)} == {"Job", "Secret", "NetworkPolicy"}
-    assert len(actions) == 3
-
-
-def test_evaluation_workers_of_a_suspended_job_are_suspended(job: Job, want: Want) -> None:
-    runs = [each for ref, each in want(job(evaluation=EVALUATION, suspend=True)).items() if ref.kind == "Job"]
-    assert [run["spec"]["suspend"] for run in runs] == [True, True]
+    assert [each.ref.kind for each in actions if isinstance(each, Delete)] == ["Job"]
+    assert len(actions) == 1
 
 
 @pytest.mark.parametrize("end", ["fails", "crashes", "waits"])

@@ -13,13 +13,14 @@ from tests.control.pure.scene import Scene, wanted
 
 from rollfleet_api.crd import crd
 from rollfleet_api.job import API_VERSION, KIND
-from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_stored_job
+from rollfleet_api.validation import MAX_SPEC_BYTES, JobErrors, Oversized, bounded, parse_job
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.plan import plan
+from rollfleet_operator.plan import plan_access, plan_runs
 from rollfleet_operator.status import status
+from rollfleet_operator.verdict import Stage
 
 LOOK_S = 0.5
 API_SERVER_BYTES = 1_500_000
@@ -97,7 +98,7 @@ def stored(path: Path, value: Any) -> Manifest:
 def look(manifest: Manifest) -> str:
     """Do once what a reconciliation computes of a job. Returns the error of an invalid one."""
     try:
-        job, _ = parse_stored_job(manifest)
+        job = parse_job(manifest)
     except JobErrors as errors:
         return str(errors)
     try:
@@ -105,7 +106,8 @@ def look(manifest: Manifest) -> str:
     except TemplateInvalid as error:
         return str(error)
     scene = Scene(job, tuple(children.values()))
-    plan([*children.values()], scene.observed)
+    plan_access([*children.values()], scene.observed)
+    plan_runs(job, [*children.values()], scene.observed, Stage.LIVE)
     status(scene.snapshot)
     return ""
 

@@ -1,4 +1,4 @@
-"""Tests of plan(): actions from desired and observed state."""
+"""Tests of `plan`: actions from desired and observed state."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,23 +9,29 @@ import pytest
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
-from rollfleet_operator.plan import Action, Apply, Change, Delete, label_changes, plan, shrinks, starts
+from rollfleet_operator.plan import Action, Apply, Change, Delete, plan_access, plan_runs
+from rollfleet_operator.verdict import Stage
 
 if TYPE_CHECKING:
     from tests.control.pure.scene import Scene
 
 MakeScene = Callable[..., "Scene"]
 Want = Callable[..., dict[Ref, Manifest]]
-NOTED = {"annotations": {names.SUSPEND: "false"}}
+QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
+OTHERS = {"kueue.x-k8s.io/queue-name": "others"}
+LEARNER: dict[str, Any] = {"template": {}}
 
 
 @pytest.fixture
 def planned(want: Want) -> Callable[..., list[Action]]:
-    """What is to be done in a scene."""
+    """What is to be done in a scene, and in a stage."""
 
-    def build(scene: "Scene", *, stopped: bool = False, queued: bool = False, **options: Any) -> list[Action]:
-        wanted = list(want(scene.job, stopped=stopped, queued=queued).values())
-        return [*plan(wanted, scene.observed, **options), *label_changes(wanted, scene.observed)]
+    def build(scene: "Scene", stage: Stage = Stage.LIVE, *, blocked: bool = False, **options: Any) -> list[Action]:
+        wanted = want(scene.job)
+        runs = [each for which, each in wanted.items() if which.kind == "Job"]
+        rights = [each for which, each in wanted.items() if which.kind != "Job"]
+        actions = plan_runs(scene.job, None if blocked else runs, scene.observed, stage, **options)
+        return [*plan_access(rights, scene.observed), *actions]
 
     return build
 
@@ -37,6 +43,10 @@ def drifted(scene: "Scene", which: Ref, change: Manifest) -> "Scene":
 
 def run_ref(scene: "Scene", role: Role = Role.WORKER) -> Ref:
     return ref(scene.run(role))
+
+
+def deletion(scene: "Scene", role: Role = Role.WORKER) -> Delete:
+    return Delete(run_ref(scene, role), scene.run(role)["metadata"]["uid"])
 
 
 def test_new_job_gets_everything_with_what_pods_need_first(scene: MakeScene, planned: Any) -> None:
@@ -69,38 +79,14 @@ def test_field_that_is_no_longer_wanted_is_removed(scene: MakeScene, planned: An
     assert isinstance(action, Apply)
 
 
-def test_scaling_changes_completions_and_parallelism_together(scene: MakeScene, planned: Any) -> None:
-    (action,) = planned(scene(workers=2).edited(workers=4))
-    assert isinstance(action, Change)
-    assert action.patch["spec"]["completions"] == action.patch["spec"]["parallelism"] == 4
-
-
-@pytest.mark.parametrize(("workers", "fewer"), [(1, True), (3, False)])
-def test_removal_of_workers_is_known_before_it_is_published(
-    scene: MakeScene, planned: Any, workers: int, fewer: bool
+@pytest.mark.parametrize("labels", [{}, QUEUE])
+@pytest.mark.parametrize("suspended", [False, True])
+@pytest.mark.parametrize("blocked", [False, True])
+def test_scaling_changes_completions_and_parallelism_together(
+    scene: MakeScene, planned: Any, labels: dict[str, str], suspended: bool, blocked: bool
 ) -> None:
-    after = scene(workers=2).edited(workers=workers)
-    assert shrinks(planned(after), after.observed) is fewer
-
-
-@pytest.mark.parametrize(
-    ("before", "edit", "start"),
-    [
-        ({}, {"workers": 3}, True),
-        ({}, {"image": "a:2"}, True),
-        ({"suspend": True}, {"suspend": False}, True),
-        ({}, {"suspend": True}, False),
-        ({}, {"suspend": True, "workers": 3}, False),
-        ({"suspend": True}, {"image": "a:2"}, False),
-        ({}, {"collect": {"totalFrames": 1000}}, False),
-    ],
-    ids=str,
-)
-def test_starting_pods_need_the_job_on_nats(
-    scene: MakeScene, planned: Any, before: dict[str, Any], edit: dict[str, Any], start: bool
-) -> None:
-    after = scene(**before).edited(**edit)
-    assert starts(planned(after), after.observed) is start
+    (action,) = planned(scene(workers=2, labels=labels).suspended(suspended).edited(workers=4), blocked=blocked)
+    assert action.patch == {"spec": {"completions": 4, "parallelism": 4}}
 
 
 def test_template_of_a_run_is_never_rewritten(scene: MakeScene, planned: Any) -> None:
@@ -109,109 +95,49 @@ def test_template_of_a_run_is_never_rewritten(scene: MakeScene, planned: Any) ->
     assert planned(drifted(before, run_ref(before), {"spec": {"template": {"spec": {"hostname": "x"}}}})) == []
 
 
-def test_suspended_by_hand_is_resumed(scene: MakeScene, planned: Any) -> None:
+@pytest.mark.parametrize("labels", [{}, QUEUE])
+def test_run_that_another_client_suspends_is_left_alone(scene: MakeScene, planned: Any, labels: dict[str, str]) -> None:
+    assert planned(scene(labels=labels).suspended()) == []
+
+
+def test_queue_that_another_client_chose_is_left_alone(scene: MakeScene, planned: Any) -> None:
     before = scene()
-    (action,) = planned(drifted(before, run_ref(before), {"spec": {"suspend": True}}))
-    assert isinstance(action, Change)
-    assert action.patch["spec"]["suspend"] is False
+    defaulted = drifted(before, run_ref(before), {"metadata": {"labels": OTHERS}})
+    assert planned(defaulted.suspended()) == []
 
 
-def test_removed_label_of_a_run_is_restored(scene: MakeScene, planned: Any) -> None:
-    before = scene()
-    (action,) = planned(drifted(before, run_ref(before), {"metadata": {"labels": {names.ROLE: None}}}))
-    assert isinstance(action, Change)
-    assert action.patch["metadata"]["labels"][names.ROLE] == Role.WORKER
+@pytest.mark.parametrize(("before", "after"), [(QUEUE, OTHERS), (QUEUE, {}), ({}, QUEUE)])
+def test_other_labels_for_a_scheduler_make_a_new_run(
+    scene: MakeScene, planned: Any, before: dict[str, str], after: dict[str, str]
+) -> None:
+    first = scene(labels=before)
+    created, deleted = planned(replace(first, job=scene(labels=after).job))
+    assert {key: value for key, value in created.manifest["metadata"]["labels"].items() if "kueue" in key} == after
+    assert deleted == deletion(first)
 
 
-def test_kueue_suspends_and_resumes_undisturbed(scene: MakeScene, planned: Any) -> None:
-    before = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"})
-    assert planned(drifted(before, run_ref(before), {"spec": {"suspend": True}})) == []
-
-
-def test_job_that_leaves_its_queue_is_released_by_kueue(scene: MakeScene, planned: Any) -> None:
-    queue = {"kueue.x-k8s.io/queue-name": "gpus"}
-    before, after = scene(labels=queue), scene()
-    suspended = drifted(before, run_ref(before), {"spec": {"suspend": True}})
-    (released,) = planned(replace(suspended, job=after.job))
-    assert isinstance(released, Change)
-    assert released.patch["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] is None
-    left = drifted(replace(suspended, job=after.job), run_ref(before), released.patch)
-    assert not left.observed.runs[0].queued
-    (resumed,) = planned(left)
-    assert (resumed.patch["spec"]["suspend"], resumed.patch["metadata"]) == (False, NOTED)
-    held = drifted(drifted(left, run_ref(before), resumed.patch), run_ref(before), {"spec": {"suspend": True}})
-    assert held.observed.runs[0].queued
-
-
-def test_running_job_is_scaled_before_its_labels_change(scene: MakeScene, planned: Any) -> None:
-    before = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"}, workers=3)
-    after = scene(labels={"kueue.x-k8s.io/queue-name": "others"}, workers=1)
-    scaled, labelled = planned(replace(before, job=after.job))
-    assert scaled.patch == {"spec": {"completions": 1, "parallelism": 1}}
-    assert labelled.patch["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "others"
-    assert "spec" not in labelled.patch
-
-
-def test_queue_of_another_client_is_left_alone(scene: MakeScene, planned: Any) -> None:
-    before = scene()
-    theirs = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "default"}}, "spec": {"suspend": True}}
-    defaulted = drifted(before, run_ref(before), theirs)
-    assert defaulted.observed.runs[0].queued
-    assert planned(defaulted, queued=True) == []
-
-
-def test_run_that_another_client_suspended_is_left_alone(scene: MakeScene, planned: Any) -> None:
-    before = scene()
-    suspended = drifted(before, run_ref(before), {"spec": {"suspend": True}})
-    assert suspended.observed.runs[0].queued
-    assert planned(suspended, queued=True) == []
-
-
-def test_run_that_the_operator_suspended_is_resumed(scene: MakeScene, planned: Any) -> None:
-    before = scene(suspend=True)
-    assert not before.observed.runs[0].queued
-    (action,) = planned(before.edited(suspend=False))
-    assert (action.patch["spec"]["suspend"], action.patch["metadata"]) == (False, NOTED)
-
-
-def test_run_that_an_earlier_operator_suspended_is_resumed(scene: MakeScene, planned: Any) -> None:
-    before = scene()
-    change = {"metadata": {"annotations": {names.SUSPEND: None}}, "spec": {"suspend": True}}
-    earlier = drifted(before, run_ref(before), change)
-    assert not earlier.observed.runs[0].queued
-    (action,) = planned(earlier)
-    assert (action.patch["spec"]["suspend"], action.patch["metadata"]) == (False, NOTED)
-
-
-def test_stopped_run_in_the_queue_of_another_client_is_deleted(scene: MakeScene, planned: Any) -> None:
-    before = scene()
-    defaulted = drifted(before, run_ref(before), {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "default"}}})
-    (action,) = planned(defaulted.edited(suspend=True), queued=True)
-    assert action == Delete(run_ref(before), before.run()["metadata"]["uid"])
-
-
-def test_queue_is_noted_in_a_run_of_an_earlier_operator(scene: MakeScene, planned: Any) -> None:
-    before = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"})
-    old = drifted(before, run_ref(before), {"metadata": {"annotations": {names.QUEUE: None}}})
-    (action,) = planned(old)
-    assert action.patch == {"metadata": {"annotations": {names.QUEUE: "gpus"}}}
-
-
-def test_earlier_run_is_suspended_before_its_successor_is_created(scene: MakeScene, planned: Any) -> None:
-    before = scene(image="a:1")
-    suspended, created, deleted = planned(before.edited(image="a:2", suspend=True))
-    assert isinstance(suspended, Change)
-    assert (suspended.ref, suspended.patch["spec"]["suspend"]) == (run_ref(before), True)
-    assert isinstance(created, Apply)
-    assert isinstance(deleted, Delete)
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize("end", ["", "Complete", "Failed"])
+def test_suspended_job_has_no_runs(scene: MakeScene, planned: Any, blocked: bool, end: str) -> None:
+    before = scene(learner=LEARNER)
+    before = before.ended(end) if end else before
+    suspended = before.edited(suspend=True)
+    deleted = planned(suspended, blocked=blocked)
+    assert sorted(deleted, key=str) == sorted([deletion(before), deletion(before, Role.LEARNER)], key=str)
+    without = replace(suspended, children=tuple(each for each in before.children if each["kind"] != "Job"))
+    assert planned(without, blocked=blocked) == []
 
 
 def test_changed_template_makes_a_new_run_before_the_old_one_goes(scene: MakeScene, planned: Any) -> None:
     before = scene(image="a:1")
     created, deleted = planned(before.edited(image="a:2"))
     assert isinstance(created, Apply)
-    assert isinstance(deleted, Delete)
-    assert deleted.ref == run_ref(before) != ref(created.manifest)
+    assert deleted == deletion(before)
+    assert run_ref(before) != ref(created.manifest)
+
+
+def test_runs_stay_if_their_successors_cannot_be_built(scene: MakeScene, planned: Any) -> None:
+    assert planned(scene(image="a:1").edited(image="a:2"), blocked=True) == []
 
 
 def test_run_in_deletion_is_waited_for(scene: MakeScene, planned: Any) -> None:
@@ -224,34 +150,32 @@ def test_finished_run_is_left_alone(scene: MakeScene, planned: Any) -> None:
     assert planned(scene().ended("Complete").edited(workers=5)) == []
 
 
-def test_finished_run_is_deleted_if_it_is_to_start_again(scene: MakeScene, planned: Any) -> None:
-    before = scene().ended("Complete")
-    (run,) = before.observed.runs
-    (action,) = planned(before, again=run)
-    assert isinstance(action, Delete)
-    assert action.ref == run_ref(before)
+@pytest.mark.parametrize("stage", [Stage.COMPLETE, Stage.FAILED])
+def test_runs_of_an_ended_job_stop_and_stay_for_their_logs(scene: MakeScene, planned: Any, stage: Stage) -> None:
+    before = scene(learner=LEARNER).ended("Failed", Role.LEARNER)
+    (action,) = planned(before, stage)
+    assert action == Change(run_ref(before), {"spec": {"suspend": True}})
+    assert planned(before.suspended(), stage) == []
+    assert planned(replace(before, children=before.children[:-2]), stage) == []  # and none is created
 
 
-def test_failed_run_is_deleted_on_a_retry(scene: MakeScene, planned: Any) -> None:
-    before = scene().ended("Failed")
-    (action,) = planned(before, stopped=True, retry=True)
-    assert action == Delete(run_ref(before), before.run()["metadata"]["uid"])
+def test_run_of_an_ended_job_that_a_scheduler_would_resume_is_deleted(scene: MakeScene, planned: Any) -> None:
+    before = scene(labels=QUEUE)
+    assert planned(before, Stage.FAILED) == [deletion(before)]
+    defaulted = drifted(scene(), run_ref(scene()), {"metadata": {"labels": OTHERS}})
+    assert planned(defaulted, Stage.FAILED) == [deletion(defaulted)]
+
+
+def test_workers_of_a_complete_job_may_leave_by_themselves(scene: MakeScene, planned: Any) -> None:
+    assert planned(scene(), Stage.COMPLETE, lingering=True) == []
+
+
+def test_failed_and_stopped_runs_are_deleted_on_a_retry(scene: MakeScene, planned: Any) -> None:
+    before = scene(learner=LEARNER).suspended().ended("Failed", Role.LEARNER)
+    deleted = planned(before, Stage.RETRY)
+    assert sorted(deleted, key=str) == sorted([deletion(before), deletion(before, Role.LEARNER)], key=str)
 
 
 def test_learner_that_is_no_longer_wanted_is_deleted(scene: MakeScene, planned: Any) -> None:
-    before = scene(learner={"template": {}})
-    (action,) = planned(before.edited(learner=None))
-    assert isinstance(action, Delete)
-    assert action.ref == run_ref(before, Role.LEARNER)
-
-
-def test_ended_job_creates_no_run(scene: MakeScene, planned: Any) -> None:
-    before = scene()
-    without_runs = replace(before, children=tuple(each for each in before.children if each["kind"] != "Job"))
-    assert planned(without_runs, ended=True) == []
-
-
-def test_fields_of_other_managers_stay(scene: MakeScene, planned: Any) -> None:
-    theirs = {"kind": "ConfigMap", "metadata": {"name": "notes", "uid": "1", "labels": {}}}
-    before = scene()
-    assert planned(replace(before, children=(*before.children, theirs))) == []
+    before = scene(learner=LEARNER)
+    assert planned(before.edited(learner=None)) == [deletion(before, Role.LEARNER)]

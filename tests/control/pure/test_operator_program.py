@@ -1,7 +1,7 @@
 """What leads to a look, and what a look that left something undone leads to. The API server is one that only lists."""
 
 import asyncio
-import copy
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
@@ -41,8 +41,8 @@ class Lists:
     """An API server with one job, which stores the statuses that it gets.
 
     Attributes:
-        asked: What was listed.
-        cached: For each list, whether the API server's cache was enough.
+        asked: What was listed or watched.
+        changes: What each watch of jobs sends.
         statuses: The stored statuses.
         url: Where it listens.
     """
@@ -51,14 +51,19 @@ class Lists:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.cached: list[bool] = []
+        self.changes: list[Manifest] = []
         self.statuses: list[Manifest] = []
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.path.rpartition("/")[2])
-        if "watch" not in request.query:
-            self.cached.append(request.query.get("resourceVersion") == "0")
-        found = [stored(5)] if self.asked[-1] == KINDS[KIND].plural else []
+        jobs = self.asked[-1] == KINDS[KIND].plural
+        if "watch" in request.query:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for each in self.changes if jobs else []:
+                await response.write(json.dumps({"type": "MODIFIED", "object": each}).encode() + b"\n")
+            await asyncio.Event().wait()
+        found = [stored(5)] if jobs else []
         return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
 
     async def apply(self, request: web.Request) -> web.Response:
@@ -77,7 +82,7 @@ async def lists() -> AsyncIterator[Lists]:
     lists, app = Lists(), web.Application()
     app.router.add_get("/{path:.*}", lists.list)
     app.router.add_patch("/{path:.*}", lists.apply)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     lists.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -102,26 +107,15 @@ async def take_job(operator: Operator) -> JobKey:
     return key
 
 
-async def test_object_seen_before_the_first_list_is_reconciled_afterwards(operator: Operator) -> None:
-    early = copy.copy(operator)  # as kopf does for each new object
-    early.seen(KIND, stored(5), deleted=False)
+async def test_no_job_is_reconciled_before_all_kinds_are_listed(lists: Lists, operator: Operator) -> None:
+    assert await take_job(operator) == KEY
+    assert lists.asked[: len(WATCHED)] == [KINDS[kind].plural for kind in WATCHED]
+
+
+async def test_change_of_a_job_leads_to_a_reconciliation(lists: Lists, operator: Operator) -> None:
+    lists.changes = [stored(6)]
     assert await take_job(operator) == KEY  # it was listed
-    early.seen(KIND, stored(6), deleted=False)
     assert await take_job(operator) == KEY
-
-
-async def test_no_job_is_reconciled_before_the_first_list(lists: Lists, operator: Operator) -> None:
-    assert await take_job(operator) == KEY
-    assert lists.asked == [KINDS[kind].plural for kind in (KIND, *WATCHED, "Pod")]
-
-
-async def test_only_the_first_list_costs_etcd_something(lists: Lists) -> None:
-    operator = Operator(Settings(port=0, workers=0, resync_s=0.01), lists.connect, NatsInMemory)
-    await operator.start()
-    assert [await take_job(operator) for _ in range(2)] == [KEY, KEY]  # each list adds it
-    await operator.stop()
-    first, again = len(WATCHED) + 2, len(WATCHED) + 1  # pods are watched from then on
-    assert lists.cached[: first + again] == [False] * first + [True] * again
 
 
 async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, operator: Operator) -> None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rollfleet_api.times import format_time
-from rollfleet_operator.api import Api, Listing
+from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.job_memory import JobMemory
+from rollfleet_operator.manifest import Manifest
 
 if TYPE_CHECKING:
     from tests.control.pure.scene import Scene
@@ -25,12 +26,12 @@ class Events(Api):
     def __init__(self) -> None:
         self.asked, self.reported_s = 0, 0.0
 
-    async def list(self, kind: str, *_: Any, **__: Any) -> Listing:
+    async def list(self, kind: str, *_: Any, **__: Any) -> list[Manifest]:
         assert kind == "Event"
         self.asked += 1
         reported = format_time(self.reported_s)
         times = {"lastTimestamp": reported, "metadata": {"creationTimestamp": reported}}
-        return Listing([{**times, "message": f"Error creating: {QUOTA}"}], "1")
+        return [{**times, "message": f"Error creating: {QUOTA}"}]
 
 
 class Asked:
@@ -53,7 +54,7 @@ class Asked:
         """Read, some seconds after the start of the scene, why pods are refused."""
         reader, now_s = ClusterReader(self.events, self.cache), self.scene.now_s + seconds
         asyncio.run(reader.read_refusals(self.scene.job, self.memory, now_s, LEAST_S))
-        return self.memory.refused
+        return self.memory.refusal.message
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
 from rollfleet_api.times import format_time
 from rollfleet_operator.problems import Problem
-from rollfleet_operator.status import invalid, is_transition, not_reconciled, ours, status
+from rollfleet_operator.status import is_transition, not_reconciled, ours, status
 
 if TYPE_CHECKING:
     from tests.control.pure.scene import Scene
@@ -215,11 +215,13 @@ def test_long_messages_are_clipped(scene: MakeScene) -> None:
 
 def test_error_of_the_operator_is_reported_once_and_keeps_all_else(scene: MakeScene) -> None:
     before = status_of(scene().running(0))
-    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 1, "x" * 33_000, NOW_S)
+    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 1, "OperatorError", "x" * 33_000, NOW_S)
     assert now is not None
     assert holds(now, "Degraded") == (True, "OperatorError")
     assert holds(now, "Progressing") == holds(before, "Progressing")
-    assert not_reconciled(now.model_dump(mode="json", by_alias=True), 1, "x" * 33_000, NOW_S + 60) is None
+    assert (
+        not_reconciled(now.model_dump(mode="json", by_alias=True), 1, "OperatorError", "x" * 33_000, NOW_S + 60) is None
+    )
 
 
 def test_problem_of_the_operator_is_reported(scene: MakeScene) -> None:
@@ -277,9 +279,12 @@ def test_conditions_of_other_controllers_are_left_out(scene: MakeScene) -> None:
 
 def test_invalid_job_reports_it_once_and_keeps_its_counters(scene: MakeScene) -> None:
     before = status_of(scene()).model_copy(update={"frames": 7})
-    now = invalid(before.model_dump(mode="json", by_alias=True), 2, "spec.env: missing", NOW_S)
+    now = not_reconciled(before.model_dump(mode="json", by_alias=True), 2, "Invalid", "spec.env: missing", NOW_S)
     assert now is not None
     assert holds(now, "Degraded") == (True, "Invalid")
     assert condition(now, "Degraded").message == "spec.env: missing"
     assert (now.frames, now.observed_generation) == (7, 2)
-    assert invalid(now.model_dump(mode="json", by_alias=True), 2, "spec.env: missing", NOW_S + 60) is None
+    assert (
+        not_reconciled(now.model_dump(mode="json", by_alias=True), 2, "Invalid", "spec.env: missing", NOW_S + 60)
+        is None
+    )

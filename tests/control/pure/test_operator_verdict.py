@@ -224,9 +224,9 @@ def test_a_job_fails_when_no_learner_has_sent_a_heartbeat_in_time(scene: MakeSce
 def test_learner_that_is_suspended_with_its_job_is_not_gone(scene: MakeScene, queue: dict[str, str]) -> None:
     found = scene(labels=queue, failure={"learnerTimeoutSeconds": 60}, learner={"template": {}})
     found = found.with_heartbeats(learner=replace(learned(9), time_s=found.now_s)).later(1)
-    waits = (found.suspended_by_kueue(True) if queue else found.edited(suspend=True)).later(3600)
+    waits = (found.suspended() if queue else found.edited(suspend=True)).later(3600)
     assert waits.verdict.stage is Stage.LIVE
-    resumed = (waits.suspended_by_kueue(False) if queue else waits.edited(suspend=False)).later(58)
+    resumed = (waits.suspended(False) if queue else waits.edited(suspend=False)).later(58)
     assert resumed.verdict.stage is Stage.LIVE
     assert resumed.later(2).verdict.reason == "LearnerGone"
 
@@ -234,7 +234,7 @@ def test_learner_that_is_suspended_with_its_job_is_not_gone(scene: MakeScene, qu
 def test_learner_outside_that_is_gone_ends_a_job_in_a_queue(scene: MakeScene) -> None:
     found = scene(labels={"kueue.x-k8s.io/queue-name": "gpus"}, failure={"learnerTimeoutSeconds": 60})
     found = found.with_heartbeats(learner=replace(learned(9), time_s=found.now_s))
-    waits = found.suspended_by_kueue(True).later(58)
+    waits = found.suspended().later(58)
     assert waits.verdict.stage is Stage.LIVE
     assert waits.later(2).verdict.reason == "LearnerGone"
 

@@ -62,11 +62,6 @@ def test_disruptions_and_deletions_cost_no_restart_and_hopeless_workers_get_none
     assert rules[0]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
 
 
-def test_suspended_job_suspends_its_workers(workers: Any) -> None:
-    assert workers(suspend=True)["spec"]["suspend"] is True
-    assert workers()["spec"]["suspend"] is False
-
-
 def test_gpus_are_requested_and_limited_and_left_to_the_device_plugin(container: Any) -> None:
     created = container(resources={"gpu": {"count": 2}, "requests": {"cpu": "4"}, "limits": {"memory": "8Gi"}})
     assert created["resources"] == {
@@ -213,8 +208,9 @@ def test_name_of_a_run_is_parsed_back(role: Role) -> None:
     assert names.Workload.parse(str(name)) == name
 
 
-def test_kueue_label_is_passed_on_and_kueue_suspends(workers: Any) -> None:
-    run = workers(labels={"kueue.x-k8s.io/queue-name": "gpus", "team": "rl"})
+def test_labels_for_a_scheduler_are_passed_on_and_it_suspends(workers: Any) -> None:
+    run = workers(labels={"kueue.x-k8s.io/queue-name": "gpus", "kueue.x-k8s.io/priority-class": "p", "team": "rl"})
     assert run["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert run["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "p"
     assert "team" not in run["metadata"]["labels"]
     assert "suspend" not in run["spec"]

@@ -44,14 +44,14 @@ def test_a_thousand_suspended_jobs_are_made_within_minutes_and_little_memory(
         assert operator.poll() is None, (tmp_path / "operator.log").read_text()
         assert time.monotonic() - began < WITHIN_S, phases
         time.sleep(1)
-        found = server.call(server.api.list(KIND, NAMESPACE)).items
+        found = server.call(server.api.list(KIND, NAMESPACE))
         phases = Counter((each.get("status") or {}).get("phase", "unseen") for each in found)
     took_s = time.monotonic() - began
     peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{operator.pid}/status").read_text())
     assert peak
     print(f"{JOBS} jobs in {took_s:.0f} s, the operator's memory at most {int(peak[1]) >> 10} MiB")
     assert int(peak[1]) >> 10 < AT_MOST_MIB
-    created = {kind: len(server.call(server.api.list(kind, NAMESPACE)).items) for kind in ("Job", "Secret")}
+    created = {kind: len(server.call(server.api.list(kind, NAMESPACE))) for kind in ("Job", "Secret")}
     assert created == {"Job": JOBS, "Secret": 2 * JOBS}
     assert {condition(each, "Degraded") for each in found} == {"False"}
 

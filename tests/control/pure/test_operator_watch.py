@@ -1,20 +1,21 @@
-"""The operator's watch of pods, on an API server that sends what each test lets it send."""
+"""The operator's watch, here of pods, on an API server that sends what each test lets it send."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import kopf
 import pytest
 from aiohttp import web
 
-from rollfleet_operator import names, pod_watch
+from rollfleet_operator import names, watch
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.pod_watch import PodWatch
+from rollfleet_operator.watch import Watch
 
 KEY = JobKey("lab", "cartpole")
 
@@ -43,6 +44,7 @@ class Pods:
         pages: The pages of its list.
         events: What each watch sends before it ends, in their order; the next one sends nothing, and stays open.
         asked: The versions from which it was watched; `list` for each page that was read.
+        deep: The JSON that it sends instead of the text "DEEP".
     """
 
     def __init__(self) -> None:
@@ -50,6 +52,11 @@ class Pods:
         self.version = 5
         self.events: list[list[tuple[str, Manifest]]] = []
         self.asked: list[str] = []
+        self.deep = "null"
+
+    def text(self, value: Any) -> str:
+        """Return a value as JSON."""
+        return json.dumps(value).replace('"DEEP"', self.deep)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a list or a watch."""
@@ -58,20 +65,20 @@ class Pods:
             page = int(request.query.get("continue", "0"))
             more = {"continue": str(page + 1)} if page + 1 < len(self.pages) else {}
             metadata = {"resourceVersion": str(self.version), **more}
-            return web.json_response({"metadata": metadata, "items": self.pages[page]})
+            return web.json_response({"metadata": metadata, "items": self.pages[page]}, dumps=self.text)
         self.asked.append(request.query["resourceVersion"])
         response = web.StreamResponse()
         await response.prepare(request)
         if not self.events:
             await asyncio.Event().wait()
-        text = "".join(json.dumps({"type": kind, "object": each}) + "\n" for kind, each in self.events.pop(0))
+        text = "".join(self.text({"type": kind, "object": each}) + "\n" for kind, each in self.events.pop(0))
         for half in (text[: len(text) // 2], text[len(text) // 2 :]):  # an event may come in pieces
             await response.write(half.encode())
             await asyncio.sleep(0)
         return response
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[tuple[Cache, PodWatch, "asyncio.Queue[JobKey]"]]:
+    async def watched(self) -> AsyncIterator[tuple[Cache, Watch, "asyncio.Queue[JobKey]"]]:
         """A watch of this server, its cache, and the jobs whose pods changed."""
         app = web.Application()
         app.router.add_get("/{path:.*}", self.answer)
@@ -82,14 +89,14 @@ class Pods:
         cache, changed = Cache(), asyncio.Queue[JobKey]()
         try:
             async with Api(lambda: kopf.ConnectionInfo(server=url)) as api:
-                yield cache, PodWatch(api, cache, None, changed.put_nowait), changed
+                yield cache, Watch(api, cache, "Pod", None, lambda _, key: changed.put_nowait(key)), changed
         finally:
             await runner.cleanup()
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Pods:
-    monkeypatch.setattr(pod_watch, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(watch, "FIRST_RETRY_S", 0.01)
     return Pods()
 
 
@@ -117,6 +124,15 @@ async def test_all_pages_of_the_list_are_kept_and_missing_pods_removed(server: P
         await watch.list()
         assert known(cache) == {"cartpole-1": "2"}
         assert [changed.get_nowait() for _ in range(changed.qsize())] == [KEY, KEY]
+
+
+async def test_value_that_is_nested_too_deeply_for_a_decoder_hides_no_other_object(server: Pods) -> None:
+    deep = pod(0, 1)
+    deep["metadata"]["annotations"]["note"] = "DEEP"
+    server.pages, server.deep = [[deep, pod(1, 2)]], '{"a":' * 5000 + "1" + "}" * 5000
+    server.events = [[("ADDED", {**deep, "metadata": {**deep["metadata"], "uid": "2", "name": "cartpole-2"}})]]
+    found = await followed(server, lambda cache: len(cache.pods(KEY)) == 3)
+    assert set(known(found)) == {"cartpole-0", "cartpole-1", "cartpole-2"}
 
 
 async def test_changes_are_taken_in_from_the_version_of_the_list(server: Pods) -> None:

@@ -1,0 +1,109 @@
+"""The operator's one watch of the cluster: all objects of a kind, listed once, then each change in its order."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import Final
+
+from rollfleet_api.job import KIND
+from rollfleet_operator import names
+from rollfleet_operator.api import Api
+from rollfleet_operator.cache import Cache
+from rollfleet_operator.errors import ApiError
+from rollfleet_operator.manifest import Manifest
+from rollfleet_operator.nats_port import JobKey
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_S: Final = 0.5
+LAST_RETRY_S: Final = 30.0
+
+
+class Watch:
+    """The objects of a kind in a namespace, kept in the cache.
+
+    No deletion is missed, so that the list is repeated only when the API server has forgotten the changes since then.
+
+    Args:
+        api: The API server.
+        cache: Gets the objects.
+        kind: The kind: `CollectorJob`, or one of its children.
+        namespace: The namespace; None: all namespaces.
+        changed: Called with the kind and the job of each change.
+
+    Attributes:
+        namespace: As above.
+        listed: Whether the cache has all objects.
+        refused: Whether the API server refuses the list.
+
+    Example:
+        >>> watch = Watch(api, cache, "Pod", "default", changed)
+        >>> await watch.list()
+        >>> await watch.follow()
+    """
+
+    def __init__(
+        self, api: Api, cache: Cache, kind: str, namespace: str | None, changed: Callable[[str, JobKey], None]
+    ) -> None:
+        self._api, self._cache, self._kind, self.namespace = api, cache, kind, namespace
+        self._changed, self._labels = changed, "" if kind == KIND else names.SELECTOR
+        self.listed = self.refused = False
+        self._version = ""  # empty: they must be listed
+
+    async def list(self) -> None:
+        """Replace all objects in the cache.
+
+        Raises:
+            ApiError: The API server refused.
+        """
+        listed, changed, version = set[str](), set[JobKey](), ""
+        try:
+            async for page in self._api.pages(self._kind, self.namespace, labels=self._labels):
+                changed |= self._cache.add(page.items, listed)
+                version = page.resource_version
+        except ApiError as error:
+            self.refused = error.status == HTTPStatus.FORBIDDEN
+            raise
+        changed |= self._cache.keep_only(self._kind, listed, version, self.namespace)
+        self._version, self.listed, self.refused = version, True, False
+        for key in changed:
+            self._changed(self._kind, key)
+
+    async def follow(self) -> None:
+        """Take in all changes, for ever."""
+        retry_s, where = FIRST_RETRY_S, f"{self._kind} in {self.namespace or 'all namespaces'}"
+        while True:
+            try:
+                if not self._version:
+                    await self.list()
+                await self._watch()
+                retry_s, self.refused = FIRST_RETRY_S, False
+            except ApiError as error:
+                if error.status == HTTPStatus.GONE:  # the API server keeps changes for some minutes
+                    self._version = ""
+                else:
+                    self.refused = error.status == HTTPStatus.FORBIDDEN
+                    log.warning("watching each %s: %s; retry in %.1f s", where, error, retry_s)
+            except Exception:
+                log.exception("watching each %s: error in the operator", where)
+                self._version = ""
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def _watch(self) -> None:
+        changes = self._api.watch(self._kind, self.namespace, self._version, labels=self._labels)
+        async with aclosing(changes):
+            async for change in changes:
+                self._take_in(change["type"], change["object"])
+
+    def _take_in(self, kind: str, manifest: Manifest) -> None:
+        if kind == "ERROR":
+            raise ApiError(manifest.get("code", 0), manifest.get("reason", ""), manifest.get("message", ""))
+        self._version = manifest["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            return
+        key = self._cache.remove(manifest) if kind == "DELETED" else self._cache.put(manifest)
+        if key is not None:
+            self._changed(self._kind, key)
