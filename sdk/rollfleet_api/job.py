@@ -4,9 +4,9 @@ Attributes are snake_case, YAML is camelCase. The parts are defined in `env`, `p
 `metadata` and `status`; import them from here.
 """
 
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from rollfleet_api.collection import (
     CatResults,
@@ -22,7 +22,7 @@ from rollfleet_api.collection import (
 )
 from rollfleet_api.env import Backend, EnvSpec, Vectorization, WrapperSpec
 from rollfleet_api.evaluation import EvaluationSpec
-from rollfleet_api.fields import FreeForm, Model, Rule, refusal
+from rollfleet_api.fields import FreeForm, Model, Rule
 from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG, Metadata
 from rollfleet_api.placement import (
     MAX_WORKERS,
@@ -80,39 +80,24 @@ SPARE_LAG: Final = 2
 
 _FRAMES = "self.collect.framesPerBatch"
 _ENVS = "self.env.numEnvs"
+_NO_MULTIPLE: Final = "%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write e.g. %d"
 
 
-def frames_problem(frames_per_batch: int, num_envs: int) -> tuple[str, str] | None:
-    """Return what is wrong with the batch size: the field's path in the spec and a message; None: nothing."""
-    if frames_per_batch % num_envs == 0:
-        return None
-    envs = f"the {num_envs} environments of a worker (`env.numEnvs`)"
-    below = frames_per_batch // num_envs * num_envs
-    if not below:
-        message = f"{frames_per_batch} is less than {envs}; write {num_envs} or more"
-    else:
-        message = f"{frames_per_batch} is not a multiple of {envs}; write {below} or {below + num_envs}"
-    return ("collect.framesPerBatch", message)
+def _no_multiple(frames: int, envs: int) -> str:
+    return _NO_MULTIPLE % (frames, envs, (frames // envs + 1) * envs)
 
 
 class CollectorJobSpec(Model):
     """The desired state of a job."""
 
     RULES = (
-        # In Python `frames_problem` checks the first two.
         Rule(
-            cel=f"{_FRAMES} >= {_ENVS}",
-            message="must be at least `env.numEnvs`",
-            field="collect.framesPerBatch",
-            message_cel="'%d is less than the %d environments of a worker (`env.numEnvs`); write %d or more'"
-            f".format([{_FRAMES}, {_ENVS}, {_ENVS}])",
-        ),
-        Rule(
-            cel=f"{_FRAMES} < {_ENVS} || {_FRAMES} % {_ENVS} == 0",
+            cel=f"{_FRAMES} % {_ENVS} == 0",
             message="must be a multiple of `env.numEnvs`",
+            holds=lambda spec: spec.collect.frames_per_batch % spec.env.num_envs == 0,
             field="collect.framesPerBatch",
-            message_cel="'%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write %d or %d'"
-            f".format([{_FRAMES}, {_ENVS}, {_FRAMES} / {_ENVS} * {_ENVS}, ({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
+            message_cel=f"'{_NO_MULTIPLE}'.format([{_FRAMES}, {_ENVS}, ({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
+            words=lambda spec: _no_multiple(spec.collect.frames_per_batch, spec.env.num_envs),
         ),
         Rule(
             cel="self.mode == 'Sync' || self.stragglers.threshold >= 1.0",
@@ -189,12 +174,6 @@ class CollectorJobSpec(Model):
         le=2**31 - 1,
         description="Delete the job this many seconds after its end, with success or not. Default: never.",
     )
-
-    @model_validator(mode="after")
-    def _check_frames(self) -> Self:
-        if problem := frames_problem(self.collect.frames_per_batch, self.env.num_envs):
-            raise refusal(problem)
-        return self
 
     @property
     def steps_per_batch(self) -> int:

@@ -109,7 +109,7 @@ def test_rules_between_fields_are_in_the_definition() -> None:
         for rule in at(*path)["x-kubernetes-validations"]
     }
     assert rules >= {
-        "self.collect.framesPerBatch >= self.env.numEnvs",
+        "self.collect.framesPerBatch % self.env.numEnvs == 0",
         "has(self.id) || has(self.entrypoint)",
         "!(has(self.id) && has(self.entrypoint))",
         "[has(self.entrypoint), has(self.mlp), has(self.random)].filter(given, given).size() == 1",

@@ -1,7 +1,6 @@
 """The backend `Gymnasium`: registered environments, and those of an entrypoint or a factory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,6 +13,7 @@ from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, check_backend,
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.entrypoints import load
 from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.wording import nearest
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 VectorEnv: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -153,8 +153,8 @@ def _loaded(wrapper: WrapperSpec, source: str) -> Callable[..., object]:
 
 def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
     if spec.id is not None and isinstance(exc, gymnasium.error.UnregisteredEnv):
-        near = get_close_matches(spec.id, gymnasium.registry, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
+        near = nearest(spec.id, gymnasium.registry)
+        hint = f"did you mean {near!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
         return EnvironmentInvalid(f"{source}: {exc} ({hint})")
     return EnvironmentInvalid(
         f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. "

@@ -7,7 +7,7 @@ from rollfleet.arguments import plain, shown, true_or_false, whole_number
 from rollfleet.errors import JobInvalid
 
 COUNTS = ("version", "frames", "batches", "round", "seeding", "origin")
-KEYS = (*COUNTS, "seed", "episode_returns", "episode_lengths")
+KEYS = (*COUNTS, "seed", "static_seed", "episode_returns", "episode_lengths")
 
 
 def checked(state: object) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def checked(state: object) -> dict[str, Any]:
     seed = None if state["seed"] is None else whole_number(state["seed"], "state['seed']")
     return counts | {
         "seed": seed,
-        "static_seed": true_or_false(state.get("static_seed", False), "state['static_seed']"),
+        "static_seed": true_or_false(state["static_seed"], "state['static_seed']"),
         "episode_returns": _numbers(state, "episode_returns"),
         "episode_lengths": _numbers(state, "episode_lengths"),
     }

@@ -6,11 +6,13 @@ Each argument of TorchRL's collectors stands in one of four groups: it has a cou
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import torch
 
 from rollfleet.errors import JobInvalid
+from rollfleet.processes.settings import Processes
 
 
 def _limit(value: Any) -> int | None:
@@ -76,6 +78,13 @@ ABSENT: Final[Mapping[str, str]] = {
     "profile_config": "profiling is not available: run torch.profiler in `init_fn`, or py-spy on a worker",
 }
 """Arguments that cannot be had, and what to do."""
+
+
+def grouped(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of `rollfleet.Collector`, those of `rollfleet.Processes` in `processes`."""
+    of_processes = keywords.keys() & {each.name for each in fields(Processes)}
+    others = {name: value for name, value in keywords.items() if name not in of_processes}
+    return others | {"processes": Processes(**{name: keywords[name] for name in of_processes})}
 
 
 def native(arguments: Mapping[str, Any], *, processes: bool) -> dict[str, Any]:

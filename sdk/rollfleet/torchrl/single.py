@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 from rollfleet.policies.tensordict_policy import tensordict_policy
-from rollfleet.torchrl.arguments import native
+from rollfleet.torchrl.arguments import grouped, native
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of
@@ -84,7 +84,7 @@ class Collector(FleetCollector):
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=form.count,
             weights_interval=0,
-            **keywords,
+            **grouped(keywords),
         )
         return collector, form, BatchShape(form.batch_size)
 

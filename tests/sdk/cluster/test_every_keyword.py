@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.job_server import WorkerThread
 from tests.sdk.collector.counting import Parts
-from tests.sdk.collector.given_keywords import PARAMETERS, keywords_of
+from tests.sdk.collector.given_keywords import DEFAULTS, grouped, keywords_of
 from torch import Tensor
 
 import rollfleet
@@ -105,7 +105,6 @@ VALUES: dict[str, dict[str, Any]] = {
     "is_init": {"is_init": True},
     "info_keys": {"info_keys": ("limit",)},
     "cat_results": {"cat_results": "stack"},
-    "split_trajs": {"split_trajs": True},
     "postproc": {"postproc": lambda batch: batch["next", "reward"]},
     "replay_buffer": {"replay_buffer": Parts},
     "acknowledge": {"acknowledge": "manual"},
@@ -123,7 +122,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 
 def test_each_keyword_is_tried() -> None:
-    assert set(VALUES) == set(PARAMETERS) - OF_PROCESSES - ELSEWHERE
+    assert set(VALUES) == set(DEFAULTS) - OF_PROCESSES - ELSEWHERE
 
 
 class Pods:
@@ -196,7 +195,7 @@ def collected(make: Callable[..., Collector], keywords: dict[str, Any]) -> list[
 @pytest.mark.parametrize("keyword", VALUES)
 def test_batches_are_those_of_processes_bit_for_bit(keyword: str, pods: Callable[..., Collector]) -> None:
     def processes(*arguments: Any, **keywords: Any) -> Collector:
-        return rollfleet.Collector(*arguments, start_method="fork", **keywords)
+        return rollfleet.Collector(*arguments, **grouped({"start_method": "fork"} | keywords))
 
     expected, found = (collected(make, VALUES[keyword]) for make in (processes, pods))
     assert len(expected) == len(found) == (2 if keyword == "total_frames" else 3)

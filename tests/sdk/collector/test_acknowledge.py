@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker
+from tests.sdk.collector.given_keywords import grouped
 
-from rollfleet import Collector
+from rollfleet import Collector, Processes
 from rollfleet.errors import JobInvalid
 
 SPEC: dict[str, Any] = {
@@ -58,8 +59,9 @@ def test_a_loop_that_never_acknowledges_raises(
 
 
 def test_over_processes_a_worker_waits_for_the_acknowledgement() -> None:
-    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16, "workers": 1, "start_method": "fork"}
-    with Collector("CartPole-v1", acknowledge="manual", **keywords) as collector:
+    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16, "workers": 1}
+    processes = Processes(start_method="fork", acknowledge="manual")
+    with Collector("CartPole-v1", processes=processes, **keywords) as collector:
         next(collector)
         with pytest.raises(JobInvalid, match=r"call ack\(\)"):
             next(collector)
@@ -78,4 +80,4 @@ def test_over_processes_a_worker_waits_for_the_acknowledgement() -> None:
 )
 def test_acknowledge_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(JobInvalid, match=message):
-        Collector("CartPole-v1", frames_per_batch=16, **options)
+        Collector("CartPole-v1", frames_per_batch=16, **grouped(options))

@@ -68,7 +68,7 @@ class Recurrent(nn.Module):
         (lambda: argmax, {"step_count": True, "is_init": True, "set_truncated": True}),
         (actor, {"max_frames_per_traj": 7, "init_random_frames": 64}),
         (actor, {"trajs_per_batch": 3, "exploration": "mode"}),
-        (actor, {"reset_when_done": False, "split_trajs": True}),
+        (actor, {"reset_when_done": False, "postproc": split_trajectories}),
         (Recurrent, {"is_init": True}),
         (lambda: TensorDictModule(argmax, in_keys=["observation"], out_keys=["action"]), {}),
     ],

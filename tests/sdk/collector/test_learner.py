@@ -40,32 +40,21 @@ class Frames:
         return joined
 
 
-def test_split_trajs_yields_a_trajectory_a_row(collect: "Collect") -> None:
-    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32 * collect.workers}
-    plain, split = (next(collect(CountingEnv, always_0, split_trajs=asked, **keywords)) for asked in (False, True))
-    expected = split_trajectories(plain)
-    assert len(split) > len(plain)
-    for key, value in expected.items(True, True):
-        if key != VERSION:
-            assert torch.equal(split[key], value), key
-
-
 def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: "Collect") -> None:
-    batch = next(collect(CountingEnv, always_0, split_trajs=True, trajs_per_batch=2, **OPTIONS))
+    batch = next(collect(CountingEnv, always_0, postproc=split_trajectories, trajs_per_batch=2, **OPTIONS))
     assert batch.batch_size == (2 * collect.workers, 5)
     assert batch["collector", "mask"].all()
 
 
-def test_postproc_is_called_with_each_batch_after_it_was_split_and_its_result_is_yielded(collect: "Collect") -> None:
+def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: "Collect") -> None:
     seen = []
 
     def postproc(batch: TensorDict) -> str:
-        seen.append(("collector", "mask") in batch.keys(True))
+        seen.append(batch)
         return f"{len(seen)} of {batch['next', 'reward'].sum():g}"
 
-    collector = collect(CountingEnv, always_0, postproc=postproc, split_trajs=True, **OPTIONS)
+    collector = collect(CountingEnv, always_0, postproc=postproc, **OPTIONS)
     assert list(islice(collector, 2)) == ["1 of 16", "2 of 16"]
-    assert seen == [True, True]
     assert collector.frames == 32
 
 
@@ -79,7 +68,7 @@ def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Co
 
 def test_no_padding_gets_into_a_replay_buffer(collect: "Collect") -> None:
     frames = Frames()
-    next(collect(CountingEnv, always_0, split_trajs=True, replay_buffer=frames, **OPTIONS))
+    next(collect(CountingEnv, always_0, postproc=split_trajectories, replay_buffer=frames, **OPTIONS))
     assert len(frames) == 16
     assert (frames.all()[TRAJECTORY] >= 0).all()
     assert (frames.all()["next", "reward"] == 1).all()

@@ -14,7 +14,7 @@ from tests.job_server import Connect, Server, StartWorker
 from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.waiting import wait_until
 
-from rollfleet import ActorCritic, Collector
+from rollfleet import ActorCritic, Collector, Processes
 from rollfleet.testing import CountingEnv
 from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
@@ -77,7 +77,8 @@ def test_over_processes_a_hanging_step_is_reported_too(
         finally:
             shut.unlink()
 
-    with Collector(Shut, frames_per_batch=8, workers=1, start_method="fork", suspect_after_s=3) as collector:
+    processes = Processes(start_method="fork", suspect_after_s=3)
+    with Collector(Shut, frames_per_batch=8, workers=1, processes=processes) as collector:
         next(collector)
         shut.touch()
         opening = threading.Thread(target=open_when_asked)
@@ -147,7 +148,7 @@ def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connec
     worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")
     collector = connect()
-    collector._gatherer.direct()
+    collector._director.direct()
     worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
     collector.update_policy_weights_(ActorCritic(env.observation_space, env.action_space))
     wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)

@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from tests.held import held, named_memory
 from tests.sdk.collector import counting
 from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0, error_of
+from tests.sdk.collector.given_keywords import grouped
 from tests.waiting import wait_until
 
 from rollfleet import Collector, ReplayBuffer
@@ -47,7 +48,7 @@ def fill() -> Iterator[Callable[..., Collector]]:
     with ExitStack() as stack:
 
         def fill(buffer: ReplayBuffer, policy: Any = always_0, env: Any = CountingEnv, **keywords: Any) -> Collector:
-            collector = Collector(env, policy, replay_buffer=buffer, **FILLED | keywords)
+            collector = Collector(env, policy, replay_buffer=buffer, **grouped(FILLED | keywords))
             stack.callback(collector.detach)
             return collector
 
@@ -94,7 +95,7 @@ def test_without_a_shared_buffer_frames_go_through_the_learner_into_it(fill: Fil
     found = []
     for shared in (True, False):
         buffer = ReplayBuffer(1000, shared=shared)
-        collector = fill(buffer, total_frames=64, split_trajs=True, step_count=True)
+        collector = fill(buffer, total_frames=64, step_count=True)
         assert list(collector) == [None] * 4
         assert (collector.stats().bytes == 0) is shared  # a batch that goes through the learner has bytes on the wire
         found.append(all_of(buffer))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.sdk.collector.counting import Parts, always_0
 
+from rollfleet import split_trajectories
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
 
@@ -130,7 +131,7 @@ def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: "Collect", tmp_p
 
 
 def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: "Collect", tmp_path: Path) -> None:
-    for more in ({"split_trajs": True}, {"replay_buffer": (parts := Parts())}):
+    for more in ({"postproc": split_trajectories}, {"replay_buffer": (parts := Parts())}):
         go = tmp_path / f"{len(more)}{next(iter(more))}"
         options: dict[str, Any] = keywords(0, 0, steps=20)
         options["env_kwargs"] = [{}, {"file": go}]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.sdk.collector.given_keywords import PARAMETERS, keywords_of
+from tests.sdk.collector.given_keywords import DEFAULTS, keywords_of
 
 import rollfleet
 from rollfleet import Collector
@@ -62,7 +62,7 @@ def assert_works_or_names(keyword: str, value: object, call: Callable[[], object
         assert any(word in text for word in (keyword, *WORDS.get(keyword, ()))), (text, value)
 
 
-@pytest.mark.parametrize("keyword", ["env", "policy", *PARAMETERS])
+@pytest.mark.parametrize("keyword", ["env", "policy", *DEFAULTS])
 @EXAMPLES
 @given(value=ODD)
 def test_a_collector_of_this_process_works_or_names_the_keyword(keyword: str, value: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_collector_of_this_process_works_or_names_the_keyword(keyword: str, va
     assert_works_or_names(keyword, value, collect)
 
 
-@pytest.mark.parametrize("keyword", ["env", "policy", *PARAMETERS])
+@pytest.mark.parametrize("keyword", ["env", "policy", *DEFAULTS])
 @EXAMPLES
 @given(value=ODD, mode=st.sampled_from(["sync", "async"]))
 def test_worker_processes_get_values_that_are_checked(keyword: str, value: Any, mode: str) -> None:
