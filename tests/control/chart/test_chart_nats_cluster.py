@@ -125,12 +125,10 @@ class Cluster:
         return ",".join(f"tls://localhost:{port}" for port, _, _ in self._ports)
 
     def operator(self) -> NatsOnServer:
-        """The operator's NATS."""
         server = Server(url=self.url, ca=(self._folder / "ca.crt").read_bytes())
         return NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=LIMITS))
 
     def credentials(self, role: Role) -> Path:
-        """The credentials of a role."""
         file = self._folder / f"{role}.creds"
         life, now_s = Validity(life_s=3600), int(time.time())
         file.write_bytes(

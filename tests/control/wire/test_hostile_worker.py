@@ -59,7 +59,6 @@ async def job_beside(site: "Site") -> AsyncIterator[CollectorJob]:
 def deliver(
     job: CollectorJob, at_learner: Address, at_worker: Address, begun: threading.Event, enough: threading.Event
 ) -> None:
-    """Send and take numbered batches until it is enough."""
     link = Link(at_worker, role=Role.WORKER)
     transport, number = NatsWorkerTransport(link, 0), 0
     try:
@@ -86,7 +85,6 @@ async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times:
 
 
 async def most_messages(site: "Site", job: CollectorJob) -> int:
-    """The messages of the job's larger stream."""
     async with site.administrator(subjects_of(job)) as client:
         return max(stream.state.messages for stream in await client.jsm().streams_info())
 

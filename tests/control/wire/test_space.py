@@ -56,7 +56,6 @@ async def reserved(site: "Site", job: CollectorJob) -> tuple[int, int]:
 
 
 async def send(site: "Site", job: CollectorJob, chunks: range) -> None:
-    """Send chunks of nearly 1 MiB of one worker's batch."""
     async with site.guest(job, Role.WORKER) as worker:
         for chunk in chunks:
             await worker.client.jetstream().publish(subjects_of(job).batch_chunk(0, chunk), bytes(MIB - 1000))

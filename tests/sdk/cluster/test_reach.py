@@ -47,7 +47,6 @@ def write_secret(api: ClusterApi) -> Iterator[WriteSecret]:
 
 @pytest.fixture
 def outside(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process has a kubeconfig, and no address of NATS."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     monkeypatch.delenv(URL, raising=False)
 
