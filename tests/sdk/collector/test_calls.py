@@ -94,14 +94,6 @@ def test_the_largest_seed_has_a_successor(collect: "Collect") -> None:
     next(collector)
 
 
-def test_a_state_of_an_earlier_release_is_loaded(here: Callable[..., Collector]) -> None:
-    """It has no `static_seed`."""
-    collector = here(CountingEnv, always_0, **OPTIONS)
-    state = collector.state_dict()
-    del state["static_seed"]
-    collector.load_state_dict(state)
-
-
 # --- an error in the background --------------------------------------------------------------------------------------
 
 READS: dict[str, Call] = {
