@@ -37,8 +37,9 @@ class Collector(BatchIterator):
     Leaving the `with` block completes the job: its workers leave. Over NATS, an error that leaves the block does not
     complete the job: the workers wait, and the next learner continues. Use a collector from one thread.
 
-    After an exception in an iteration, such as Ctrl-C or an error of `postproc`, the next iteration continues: with the
-    round under way, or with its batch. Ctrl-C is raised in waits and in environments' steps, else at the end of a call.
+    After an exception in an iteration, such as Ctrl-C or an error of `postproc`, the round or batch under way is
+    dropped and counted (`Stats.interrupted`), and environments begin new episodes. Ctrl-C is raised in waits and in
+    environments' steps, else at the end of a call.
 
     Example:
         >>> import rollfleet
@@ -214,7 +215,7 @@ class Collector(BatchIterator):
             {0: [9.8, 9.8]}
         """
         timeout_s = seconds(timeout_s, "timeout_s")
-        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting(self._gatherer.phase):
+        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting(self._director.phase):
             workers = self._membership.these(worker_ids)
             return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
 
@@ -234,7 +235,7 @@ class Collector(BatchIterator):
             [(2, 3), (4, 3)]
         """
         self._calls.check()
-        return tuple(getattr(self._transport, "evaluations", ()))  # a transport of another program may have none
+        return self._transport.evaluations
 
     @classmethod
     @hints_names("rollfleet.Collector.over")

@@ -95,7 +95,7 @@ def connect(
             job.
         ClusterError: The kubeconfig's cluster refused a request, or cannot be reached.
         JobInvalid: The job's name, the credentials file, a device, a rank or another value is not valid,
-            `no_cuda_sync` has no device, or there are more ranks than workers.
+            `no_cuda_sync` has no device, there are more ranks than workers, or several ranks and stragglers.
         JobNotFound: The job did not exist in time.
         PolicyInvalid: `policy` has lazy parameters, which cannot be initialised here.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
@@ -123,6 +123,11 @@ def connect(
             raise JobInvalid(
                 f"`ranks` is {ranks}, but {known.key} has {workers} worker{'s' * (workers > 1)}, and each worker sends "
                 f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
+            )
+        if ranks > 1 and known.spec.stragglers.threshold < 1:
+            raise JobInvalid(
+                f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of "
+                "one process can follow: remove it from the job, or connect with `ranks=1`"
             )
         one = known.spec.env.model_copy(update={"num_envs": 1})
         initialise_as_learner(policy, partial(make_env, one))

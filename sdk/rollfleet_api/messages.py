@@ -96,6 +96,7 @@ class Control:
         seed: The seed that the learner set; None: it has set none.
         static_seed: Whether all workers and environments get that very seed.
         seeding: Number of times that this learner has set the seed. On a new number workers recreate their episodes.
+        interrupts: Number of batches that this learner has lost to exceptions. On a new number episodes begin anew.
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
         resumed: The version that this session continues from. A later one is this learner's own: an earlier learner,
@@ -116,6 +117,7 @@ class Control:
     seed: Count | None = None
     static_seed: bool = False
     seeding: Count = 0
+    interrupts: Count = 0
     origin: Count = 0
     resumed: Count = 2**63 - 1
     steps: Count = 0
@@ -339,7 +341,6 @@ class RankStatus:
         life: Unique id of the process.
         session: Session of rank 0 whose control it follows; 0: it has received none.
         round: The last round of that session that its loop got, or that was given up; 0: none.
-        enough: The last round of that session for which this rank needs no more fragments; 0: none.
         frames: Frames returned to its loop.
         batches: Batches returned to its loop.
         dropped: Batches dropped, for any reason.
@@ -352,7 +353,6 @@ class RankStatus:
     life: str
     session: Count = 0
     round: Count = 0
-    enough: Count = 0
     frames: Count = 0
     batches: Count = 0
     dropped: Count = 0

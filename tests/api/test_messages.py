@@ -104,7 +104,6 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         life=texts,
         session=counts,
         round=counts,
-        enough=counts,
         frames=counts,
         batches=counts,
         dropped=counts,

@@ -20,10 +20,7 @@ RAISED_STOP: Final = "an environment, the policy, `postproc`, the buffer or your
 
 
 class NextBatch:
-    """Makes the value of the next iteration. After an exception, `make` continues where the last call ended.
-
-    It keeps a batch until all steps are done. After an error of `postproc` or of the buffer, `make` calls that same
-    step again, with the same value.
+    """Makes the value of the next iteration.
 
     Args:
         weights: The versions of the weights.
@@ -43,8 +40,6 @@ class NextBatch:
             self._store: self._buffer is not None,
         }
         self._steps: list[Callable[[Any], Any]] = [step for step, wanted in steps.items() if wanted]
-        self._left: list[Callable[[Any], Any]] | None = None  # steps to do; None: there is no batch
-        self._value: Any = None
 
     def make(self) -> Any:
         """Return the value to yield; None: the batch is in the replay buffer.
@@ -54,48 +49,40 @@ class NextBatch:
             JobInvalid: The fragments cannot be joined, or `postproc` returned None.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
-        if self._gatherer.phase is LearnerPhase.PAUSE:
+        if self._gatherer.director.phase is LearnerPhase.PAUSE:
             raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
         try:
-            while self._left is None:
-                if self._gatherer.is_over():
-                    break
-                self._gather()
-            else:
-                return self._finish()
+            while not self._gatherer.is_over():
+                if arrivals := self._gather():
+                    value = self._value(arrivals)
+                    self._gatherer.hand_over(stored=value is None)
+                    self._weights.count_batch()
+                    return value
         except StopIteration as error:  # it would end the learner's loop (PEP 479)
             raise RuntimeError(RAISED_STOP) from error
         self._gatherer.complete()
         raise StopIteration
 
-    def _gather(self) -> None:
-        if self._weights.is_due(self._gatherer.job.spec.weights.interval):
+    def _gather(self) -> Sequence[Arrival]:
+        if self._weights.is_due(self._gatherer.director.job.spec.weights.interval):
             # A worker of another rank that has not begun the last round would begin it with these weights.
             self._gatherer.end_round()
             if self._gatherer.is_over():
-                return
+                return []
             self._weights.send()
-            self._gatherer.direct_async()
-        if arrivals := self._gatherer.gather():
-            self._begin(arrivals)
-            self._gatherer.hand_over(arrivals)
-            self._weights.count_batch()
+            self._gatherer.director.direct_async()
+        return self._gatherer.gather()
 
-    def _begin(self, arrivals: Sequence[Arrival]) -> None:
+    def _value(self, arrivals: Sequence[Arrival]) -> Any:
         """Join the arrivals into one batch, unless their workers have written them into the replay buffer."""
         if any(arrival.stored for arrival in arrivals):
-            self._value, self._left = None, []
-            return
+            return None
         fragments = [arrival.batch for arrival in arrivals]
         if (shape := self._gatherer.shape) is not None:
             fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
-        self._value, self._left = join(fragments, self._cat_results), list(self._steps)
-
-    def _finish(self) -> Any:
-        while self._left:
-            self._value = self._left[0](self._value)
-            del self._left[0]
-        value, self._value, self._left = self._value, None, None
+        value: Any = join(fragments, self._cat_results)
+        for step in self._steps:
+            value = step(value)
         return value
 
     def _process(self, batch: "TensorDict") -> Any:

@@ -14,7 +14,6 @@ from pydantic.alias_generators import to_camel
 from torch import nn
 
 from rollfleet.arguments import plain, shown
-from rollfleet.cluster.pickled import Pickled
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
@@ -156,7 +155,7 @@ def _one_env(env: Any, env_kwargs: Mapping[str, Any] | None, sources: Sources) -
         found: dict[str, Any] = {"id": env}
         kwargs = dict(env_kwargs or {})
     else:
-        named = _named(env, "env", sources)
+        named = sources.name(env, "env")
         found, kwargs = {"entrypoint": named.entrypoint}, named.kwargs | dict(env_kwargs or {})
     return found | ({"kwargs": _plain(kwargs, "env_kwargs")} if kwargs else {})
 
@@ -199,11 +198,7 @@ def _factory(factory: Any, sources: Sources) -> Named:
     if isinstance(factory, str):
         sources.keep(factory.partition(":")[0])
         return Named(entrypoint=factory, kwargs={})
-    return _named(factory, "policy_factory", sources)
-
-
-def _named(value: Any, keyword: str, sources: Sources) -> Named:
-    return value.named(sources) if isinstance(value, Pickled) else sources.name(value, keyword)
+    return sources.name(factory, "policy_factory")
 
 
 def _module(policy: nn.Module, sources: Sources) -> Named:

@@ -48,6 +48,11 @@ class Tally:
             self.episode_lengths.extend(arrival.episode_lengths.tolist())
         self.batches += 1
 
+    def take_back(self, arrivals: Sequence[Arrival]) -> None:
+        """Count one batch less: it was lost on its way to the learner's loop."""
+        self.through -= sum(arrival.meta.frames for arrival in arrivals if not arrival.stored)
+        self.batches -= len(arrivals) > 0
+
     @property
     def frames(self) -> int:
         """All frames, without padding."""

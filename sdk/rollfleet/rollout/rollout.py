@@ -190,8 +190,9 @@ class Rollout:
         return fragment
 
     def start_over(self) -> None:
-        """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
-        self._in_collect = True
+        """See `Rollouts`."""
+        self._started = False
+        self._episodes.take()
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """See `Rollouts`."""
@@ -244,8 +245,7 @@ class Rollout:
                 f"{self._env} was interrupted, and may still owe the answers of a step; make a new collector "
                 "(one with an id or a factory, and vectorization='async', can go on)"
             )
-        self._started = False
-        self._episodes.take()
+        self.start_over()
 
     def _reset(self) -> None:
         seed: Any = None

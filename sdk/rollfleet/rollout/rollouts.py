@@ -35,7 +35,7 @@ class Rollouts(Protocol):
         ...
 
     def start_over(self) -> None:
-        """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
+        """Begin new episodes in the next `collect`: the last fragment is lost. Exceptions in `collect` do so, too."""
         ...
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -9,7 +9,6 @@ import torchrl.collectors
 from torch import nn
 from torchrl.envs import EnvBase
 
-from rollfleet.cluster.pickled import Pickled
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
@@ -74,12 +73,8 @@ class WorkersCollector(FleetCollector):
             keywords["policy_factory"] = made if len(made) > 1 else made[0]
         elif acting.changes_modules and isinstance(self.policy, nn.Module):
             keywords["policy_factory"] = MadeOnWorker(Copied(self.policy), acting)
-        envs: list[Any] = list(prepared)
         if arguments["cluster"] is not None:
-            factory = keywords.get("policy_factory", MadeOnWorker(Copied(without_weights(self.policy)), acting))
-            pickled = [Pickled(each) for each in _listed(factory)]
-            keywords["policy_factory"] = pickled if len(pickled) > 1 else pickled[0]
-            envs = [Pickled(each) for each in prepared]
+            keywords.setdefault("policy_factory", MadeOnWorker(Copied(without_weights(self.policy)), acting))
         if devices["policy_device"][0] is not None and isinstance(self.policy, nn.Module):
             keywords["policy_device"] = devices["policy_device"]
         if storing is not None:
@@ -94,7 +89,7 @@ class WorkersCollector(FleetCollector):
             keywords.pop("stragglers_threshold", None)
             keywords["max_lag"] = NO_LAG
         collector = NativeCollector(
-            envs,
+            list(prepared),
             self.policy if "policy_factory" in keywords else acting(self.policy),
             frames_per_batch=per_worker * (count if self.sync else 1),
             num_envs=form.count,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, Parameter, RankStatus, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, Parameter, RankStatus, WorkerStatus
 from rollfleet_api.ranks import Rank
 
 if TYPE_CHECKING:
@@ -146,10 +146,6 @@ class Peers(Protocol):
         """
         ...
 
-    def may_close(self, round_: int) -> bool:
-        """On rank 0: whether each present rank has enough batches of this round."""
-        ...
-
     def leader_control(self) -> Control | None:
         """On other ranks: the newest control message of rank 0; None: none has come yet."""
         ...
@@ -216,6 +212,11 @@ class Transport(Protocol):
     @property
     def quota(self) -> "WriteQuota | None":
         """The frames that workers write into the learner's replay buffer; None: batches come to the learner."""
+        ...
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The results of the job's evaluation so far, by version."""
         ...
 
     def control(self, control: Control) -> None:

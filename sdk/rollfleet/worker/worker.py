@@ -21,7 +21,6 @@ from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.remote_calls import RemoteCalls
-from rollfleet.worker.weight_receivers import receivers_of
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
 
@@ -73,6 +72,7 @@ class Worker:
             policy = workload.make_policy(index, env.single_observation_space, env.single_action_space)
             self._num_envs = env.num_envs
             self._seeding = (0, 0)  # session and number of the last `set_seed`
+            self._interrupts = (0, 0)  # session and number of the last interrupted batch
             self._trajectories = TrajectoryIds(index, self._incarnation)
             self._rollout = make_rollout(
                 env,
@@ -85,7 +85,7 @@ class Worker:
             )
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
-            self.policy, self._receivers = policy, receivers_of(policy, env)
+            self.policy = policy
             self._calls = RemoteCalls(index, env, policy)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
@@ -133,7 +133,7 @@ class Worker:
         inbox = self._inbox
         meant = control.version_for(self._index)
         if inbox is None:
-            self._set_version(meant)
+            self._version = meant
             return True
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
         if not meant and control.own_weights and self._has_own_weights:
@@ -165,7 +165,7 @@ class Worker:
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
-            self._set_version(control.version_for(self._index))
+            self._version = control.version_for(self._index)
         if (self._version, self._calls.answer) != before and (status := self._transport.status) is not None:
             self._report(status.state)
 
@@ -196,10 +196,6 @@ class Worker:
     def report_waiting(self) -> None:
         """Report that this worker waits for the learner, and its counters."""
         self._report(WorkerState.WAITING_FOR_LEARNER)
-
-    def start_over(self) -> None:
-        """Begin new episodes in the next batch: the last one, or a part of it, is lost."""
-        self._rollout.start_over()
 
     def leave(self) -> None:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
@@ -239,22 +235,19 @@ class Worker:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
                 self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
-            self._set_version(newest.version, newest.session)
+            self._version, self._sender = newest.version, newest.session
 
     def _newer(self) -> Weights | None:
         """Return the newest version unless it is applied. Another learner's of the same number is newer, too."""
         newest = self._inbox.newest() if self._inbox is not None else None
         return newest if newest and (newest.version, newest.session) != (self._version, self._sender) else None
 
-    def _set_version(self, version: int, sender: int = 0) -> None:
-        """Record the applied version, and pass it on to the receivers inside this worker."""
-        if (version, sender) != (self._version, self._sender):
-            self._version, self._sender = version, sender
-            for receive in self._receivers:
-                receive(self.policy, version)
-
     def _apply_seeds(self, control: Control) -> None:
-        """Restart the environments if the learner has set a seed, or has restored a run."""
+        """Restart the environments if the learner has lost a batch, set a seed, or restored a run."""
+        interrupts = (control.session, control.interrupts)
+        if control.interrupts and interrupts != self._interrupts:
+            self._interrupts = interrupts
+            self._rollout.start_over()
         asked = control.seed is not None and (control.session, control.seeding) != self._seeding
         restored = control.origin > self._origin
         if control.seed is not None and asked:

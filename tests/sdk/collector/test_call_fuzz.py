@@ -61,8 +61,6 @@ CALLS: dict[str, Callable[[Collector, Any], object]] = {
     "worker_ids": lambda c, value: c.update_policy_weights_(worker_ids=value),
     "model_id": lambda c, value: c.update_policy_weights_(Learned(), model_id=value),
     "weights_dict": lambda c, value: c.update_policy_weights_(weights_dict=value),
-    "receive_weights": lambda c, value: c.receive_weights(value),
-    "receive_weights version": lambda c, value: c.receive_weights(Learned(), value),
     "wait_for_version": lambda c, value: c.wait_for_version(value, 0),
     "wait_for_version timeout_s": lambda c, value: c.wait_for_version(0, value),
     "load_state_dict": _load,

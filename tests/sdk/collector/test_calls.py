@@ -32,9 +32,6 @@ WRONG: list[tuple[Call, str]] = [
     (lambda c: c.set_seed(np.True_), "seed: expected an int, got True"),  # type: ignore[arg-type]
     (lambda c: c.set_seed("5"), "seed: expected an int, got '5'"),  # type: ignore[arg-type]
     (lambda c: c.set_seed(5, static_seed=5), "static_seed: expected True or False, got 5"),  # type: ignore[arg-type]
-    (lambda c: c.receive_weights(Learned(), 2**63), "version: must be at most"),
-    (lambda c: c.receive_weights(Learned(), -1), "version: must be at least 0, got -1"),
-    (lambda c: c.receive_weights(Learned(), True), "version: expected an int, got True"),
     (lambda c: c.update_policy_weights_(worker_ids="0"), "worker_ids: expected an int, got '0'"),  # type: ignore[arg-type]
     (lambda c: c.update_policy_weights_(worker_ids=True), "worker_ids: expected an int, got True"),
     (lambda c: c.update_policy_weights_(worker_ids=[0.5]), "worker_ids: expected an int, got 0.5"),  # type: ignore[list-item]
@@ -77,10 +74,9 @@ def test_numpys_integers_are_numbers(collect: "Collect") -> None:
     collector = collect(CountingEnv, Learned(), weights_interval=0, **OPTIONS)
     next(collector)
     assert collector.set_seed(np.int64(5)) == 6  # type: ignore[arg-type]
-    assert collector.receive_weights(Learned(), np.uint32(7)) == 7  # type: ignore[arg-type]
-    assert collector.update_policy_weights_(worker_ids=np.int64(0)) == 8  # type: ignore[arg-type]
-    assert collector.update_policy_weights_(worker_ids=np.array([0])) == 9
-    collector.wait_for_version(np.int8(9), np.float32(20))  # type: ignore[arg-type]
+    assert collector.update_policy_weights_(worker_ids=np.int64(0)) == 2  # type: ignore[arg-type]
+    assert collector.update_policy_weights_(worker_ids=np.array([0])) == 3
+    collector.wait_for_version(np.int8(3), np.float32(20))  # type: ignore[arg-type]
     state = collector.state_dict()
     collector.load_state_dict(state | {"version": np.int64(state["version"])})
     next(collector)
@@ -112,7 +108,6 @@ READS: dict[str, Call] = {
 ACTS: dict[str, Call] = {
     "next": next,
     "update_policy_weights_": lambda c: c.update_policy_weights_(),
-    "receive_weights": lambda c: c.receive_weights(Learned()),
     "wait_for_version": lambda c: c.wait_for_version(1, 1.0),
     "set_seed": lambda c: c.set_seed(1),
     "pause": lambda c: c.pause().__enter__(),
@@ -126,7 +121,7 @@ ACTS: dict[str, Call] = {
 
 def _state() -> dict[str, Any]:
     counts = dict.fromkeys(("version", "frames", "batches", "round", "seeding", "origin"), 1)
-    return counts | {"seed": None, "episode_returns": [], "episode_lengths": []}
+    return counts | {"seed": None, "static_seed": False, "episode_returns": [], "episode_lengths": []}
 
 
 def test_at_the_end_no_call_waits_for_workers_that_have_left(collect: "Collect") -> None:

@@ -1,4 +1,4 @@
-"""An iteration that is interrupted, or in which a user's function raises, loses no frame and repeats none."""
+"""What an exception in an iteration interrupts is dropped and counted, and no frame is wrong or repeated."""
 
 import os
 import random
@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +82,7 @@ class ExhaustedScheme(Whole):
 
 
 @pytest.mark.parametrize("keyword", ["init_fn", "policy_factory", "weight_scheme"])
-def test_it_is_one_while_the_collector_is_made(here: Callable[..., Collector], keyword: str) -> None:
+def test_stop_iteration_while_the_collector_is_made_is_an_error(here: Callable[..., Collector], keyword: str) -> None:
     value = ExhaustedScheme() if keyword == "weight_scheme" else lambda: exhausted(None)
     with pytest.raises(RuntimeError, match=r"raised StopIteration$") as raised:
         here(CountingEnv, **OPTIONS, **{keyword: value})
@@ -93,7 +92,7 @@ def test_it_is_one_while_the_collector_is_made(here: Callable[..., Collector], k
 @pytest.mark.parametrize(
     ("vectorization", "error"), [("sync", RuntimeError), ("async", EnvironmentFailed), ("native", RuntimeError)]
 )
-def test_it_is_one_in_every_vectorization(
+def test_stop_iteration_is_an_error_in_every_vectorization(
     here: Callable[..., Collector], vectorization: str, error: type[Exception]
 ) -> None:
     env: Any = Exhausted
@@ -105,7 +104,7 @@ def test_it_is_one_in_every_vectorization(
 
 
 @pytest.mark.parametrize("source", [*SOURCES, "buffer"])
-def test_it_does_not_end_the_background_fill_in_silence(collect: "Collect", source: str) -> None:
+def test_stop_iteration_is_an_error_of_the_background_fill(collect: "Collect", source: str) -> None:
     class Buffer(Parts):
         def extend(self, frames: Any) -> None:
             if source == "buffer":
@@ -175,22 +174,29 @@ def check_trajectories(frames: Any) -> None:
     assert len(ids.unique()) == int((~same).sum()) + 1
 
 
-MODES = ["sync", "async"]
+def lost(batches: list[Any]) -> int:
+    """Return the number of fragments of 8 frames that workers collected before the last yielded ones, and not here."""
+    rows = rows_by_worker(batches).values()
+    return sum(int((frames["observation"].max() + 1) // 8) - len(frames) // 8 for frames in rows)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_ctrl_c_at_any_moment_loses_no_frame_of_workers_and_repeats_none(apart: "Collect", mode: str) -> None:
-    collector = apart(CountingEnv, always_0, mode=mode, **ONE_ENV)
-    next(collector)
-    batches = interrupted_at_random(collector, times=60, within_s=0.01)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_ctrl_c_at_any_moment_drops_and_counts_batches_of_workers_and_repeats_none(apart: "Collect", mode: str) -> None:
+    collector = apart(CountingEnv, always_0, mode=mode, **ONE_ENV | {"frames_per_batch": 16 if mode == "sync" else 8})
+    batches = [next(collector), *interrupted_at_random(collector, times=60, within_s=0.01)]
+    after = len(batches)
+    while len(rows_by_worker(batches[after:])) < 2:
+        batches.append(next(collector))
     for frames in rows_by_worker(batches).values():
-        check_trajectories(frames)
         seen = frames["observation"].flatten()
-        assert torch.equal(seen, torch.arange(float(len(seen))) + seen[0])
+        assert torch.equal(frames["next", "observation"].flatten(), seen + 1)
+        assert torch.equal(seen, seen.unique())
+        if mode == "sync":
+            check_trajectories(frames)
     stats = collector.stats()
-    assert (stats.stale, stats.missed, stats.repeated) == (0, 0, 0)
-    if mode == "sync":
-        assert all(batch.batch_size == (2, 8) for batch in batches)
+    assert lost(batches) == stats.interrupted + stats.stale
+    assert (stats.missed, stats.repeated) == (0, 0)
+    assert (stats.frames, stats.batches) == (sum(batch.numel() for batch in batches), len(batches))
 
 
 # Ctrl-C that Python raises in a callback of the garbage collector is reported, and goes no further.
@@ -243,92 +249,61 @@ class WaitsForFile(CountingEnv):
         return super().step(action)
 
 
-def test_an_interrupted_round_goes_on(apart: "Collect", tmp_path: Path) -> None:
-    """One worker has sent its fragment of the round, and the other one has not."""
+def test_an_interrupted_round_is_dropped_and_counted(apart: "Collect", tmp_path: Path) -> None:
+    """One worker has sent its fragment of the round, and the other one sends it later."""
     go = tmp_path / "go"
     env_kwargs: list[dict[str, Any]] = [{}, {"step": 12, "file": go}]
     collector = apart(WaitsForFile, always_0, env_kwargs=env_kwargs, **ONE_ENV)
     batches = [next(collector)]
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt), Pressed(0.3):
-            next(collector)
+    with pytest.raises(KeyboardInterrupt), Pressed(0.3):
+        next(collector)
     go.touch()
     batches += islice(collector, 2)
     for frames in rows_by_worker(batches).values():
-        assert torch.equal(frames["observation"].flatten(), torch.arange(24.0))
-    assert collector.stats().stale == 0
-
-
-def test_an_error_while_a_round_is_gathered_loses_nothing(apart: "Collect", monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any kind, and after each fragment that has come."""
-    collector = apart(CountingEnv, always_0, **ONE_ENV)
-    transport: Any = collector._transport
-    receive, calls = transport.receive, 0
-
-    def breaks(*, timeout_s: float) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls % 3 == 2:
-            raise LookupError("an interruption")
-        return receive(timeout_s=timeout_s)
-
-    monkeypatch.setattr(transport, "receive", breaks)
-    batches: list[Any] = []
-    while len(batches) < 6:
-        with suppress(LookupError):
-            batches.append(next(collector))
-    for frames in rows_by_worker(batches).values():
-        assert torch.equal(frames["observation"].flatten(), torch.arange(48.0))
+        check_trajectories(frames)
+        expected = [*range(8), *range(16, 32)]
+        assert frames["observation"].flatten().tolist() == expected
+    assert (collector.stats().interrupted, collector.stats().stale, collector.frames) == (1, 1, 48)
 
 
 # --- postproc and buffers --------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_in_postproc_is_raised_after_it_and_the_next_call_yields_its_batch(collect: "Collect") -> None:
-    processed: list[Any] = []
-
-    def postproc(batch: TensorDict) -> TensorDict:
-        if len(processed) == 1:
-            signal.raise_signal(signal.SIGINT)
-        processed.append(batch)
-        return batch
-
-    collector = collect(CountingEnv, always_0, postproc=postproc, **ONE_ENV)
-    yielded = [next(collector)]
-    with pytest.raises(KeyboardInterrupt):
-        next(collector)
-    yielded += islice(collector, 2)
-    assert len(processed) == len(yielded) == 3
-    assert all(one is other for one, other in zip(processed, yielded, strict=True))
-    for frames in rows_by_worker(yielded).values():
-        assert torch.equal(frames["observation"].flatten(), torch.arange(float(len(frames))))
+def mine() -> None:
+    raise LookupError("mine")
 
 
-def test_after_an_error_of_postproc_the_next_call_gives_it_the_same_batch(collect: "Collect") -> None:
+def press_ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("raises", "error"), [(mine, LookupError), (press_ctrl_c, KeyboardInterrupt)])
+def test_a_batch_is_dropped_whose_postproc_is_interrupted(
+    collect: "Collect", raises: Callable[[], None], error: type[BaseException]
+) -> None:
     given: list[Any] = []
 
     def postproc(batch: TensorDict) -> TensorDict:
         given.append(batch)
         if len(given) in (2, 3):
-            raise LookupError("mine")
+            raises()
         return batch
 
     collector = collect(CountingEnv, always_0, postproc=postproc, **ONE_ENV)
     yielded = [next(collector)]
     for _ in range(2):
-        with pytest.raises(LookupError, match="mine"):
+        with pytest.raises(error):
             next(collector)
     yielded += islice(collector, 2)
-    assert given[1] is given[2] is given[3] is yielded[1]
-    assert collector.frames == 48
+    assert [id(batch) for batch in yielded] == [id(given[index]) for index in (0, 3, 4)]
     for frames in rows_by_worker(yielded).values():
-        assert torch.equal(frames["observation"].flatten(), torch.arange(float(len(frames))))
+        check_trajectories(frames)
+    assert (collector.frames, collector.batches, collector.stats().interrupted) == (48, 3, 2 * collect.workers)
 
 
-def test_after_an_error_of_the_buffer_the_next_call_gives_it_the_same_frames(collect: "Collect") -> None:
+def test_frames_are_dropped_whose_buffer_raises(collect: "Collect") -> None:
     class Busy(Parts):
         errors = 2
-        processed = 0
 
         def extend(self, frames: Any) -> None:
             if self and self.errors:
@@ -337,37 +312,30 @@ def test_after_an_error_of_the_buffer_the_next_call_gives_it_the_same_frames(col
             super().extend(frames)
 
     buffer = Busy()
-
-    def postproc(batch: TensorDict) -> TensorDict:
-        buffer.processed += 1
-        return batch
-
-    collector = collect(CountingEnv, always_0, replay_buffer=buffer, postproc=postproc, **ONE_ENV)
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, **ONE_ENV)
     next(collector)
     for _ in range(2):
         with pytest.raises(BlockingIOError):
             next(collector)
     assert list(islice(collector, 2)) == [None, None]
-    assert (len(buffer), buffer.processed) == (3, 3)
+    assert (len(buffer), collector.frames, collector.stats().interrupted) == (3, 48, 2 * collect.workers)
     frames: Any = torch.cat(list(buffer))
-    for worker in range(collect.workers):
-        mine = frames[torch.tensor([split(int(each))[0] == worker for each in frames[TRAJECTORY]])]
-        assert torch.equal(mine["observation"].flatten(), torch.arange(float(len(mine))))
+    assert len(frames["observation"].unique()) == 48 // collect.workers
+
+
+def test_ctrl_c_in_a_buffer_is_raised_once_it_has_the_frames(collect: "Collect") -> None:
+    class Pressing(Parts):
+        def extend(self, frames: Any) -> None:
+            press_ctrl_c()
+            super().extend(frames)
+
+    buffer = Pressing()
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, **ONE_ENV)
+    with pytest.raises(KeyboardInterrupt):
+        next(collector)
+    assert (len(buffer), collector.frames, collector.stats().interrupted) == (1, 16, 0)
 
 
 def test_a_postproc_that_returns_none_is_an_error(collect: "Collect") -> None:
     with pytest.raises(JobInvalid, match="`postproc` returned None; return the batch"):
         next(collect(CountingEnv, always_0, postproc=lambda batch: None, **ONE_ENV))
-
-
-def test_after_the_end_a_kept_batch_is_not_yielded(here: Callable[..., Collector]) -> None:
-    def postproc(batch: TensorDict) -> TensorDict:
-        signal.raise_signal(signal.SIGINT)
-        return batch
-
-    collector = here(CountingEnv, always_0, postproc=postproc, **ONE_ENV)
-    with pytest.raises(KeyboardInterrupt):
-        next(collector)
-    collector.shutdown()
-    with pytest.raises(Exception, match="was shut down"):
-        next(collector)

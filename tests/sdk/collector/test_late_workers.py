@@ -31,7 +31,7 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     collector = connect(actor_critic())
     first = begin(next, collector)
     transport: Any = collector._transport
-    while not collector._gatherer.run_state.closed:
+    while not collector._director.run_state.closed:
         assert not first.done()
         time.sleep(0.01)
     if comes:
@@ -47,17 +47,3 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     for worker in workers:
         worker.join()
         assert worker.error is None
-
-
-def test_another_rank_does_not_wait_for_the_late_worker_either(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    job = job_of(server, workers=4)
-    other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
-    running = [begin(next, collector) for collector in (leader, other)]
-    for index in range(3):
-        start_worker(job, index)
-    batches = [each.result(20) for each in running]
-    assert [batch.shape for batch in batches] == [(4, 8), (4, 8)]
-    assert not batches[1][MASK][2:].any()  # of worker 3
-    leader.shutdown()

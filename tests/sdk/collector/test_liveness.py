@@ -148,7 +148,7 @@ def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connec
     worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")
     collector = connect()
-    collector._gatherer.direct()
+    collector._director.direct()
     worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
     collector.update_policy_weights_(ActorCritic(env.observation_space, env.action_space))
     wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)

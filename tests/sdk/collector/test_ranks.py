@@ -288,6 +288,12 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
     assert [len(each.result(30)) for each in running] == [2, 2]
 
 
+def test_several_ranks_and_stragglers_are_refused_with_advice(server: Server, connect: Connect) -> None:
+    server.provision(mode="Sync", workers=4, stragglers={"threshold": 0.5})
+    with pytest.raises(JobInvalid, match=r"has `stragglers.threshold` 0\.5, .* remove it .* or connect with `ranks=1`"):
+        connect(rank=1, ranks=2)
+
+
 def test_more_ranks_than_workers_are_refused_with_advice(server: Server, connect: Connect) -> None:
     server.provision(**SYNC)
     advice = r"`ranks` is 5, but default/test has 4 workers, .* write `ranks=4` or fewer, or .* `workers: 5` or more"

@@ -216,7 +216,6 @@ class Registered(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"env": lambda: 1}, "`env` is a lambda"),
         ({"env": "Own-v0"}, "'Own-v0' is registered by a module of yours, .* `env='my_module:Own-v0'`"),
         ({"env_kwargs": {"a": object()}}, "`env_kwargs`: a job holds numbers, texts, lists and mappings, not"),
         ({"policy": Forgotten(2)}, r"Forgotten keeps no `width` .*:\n    def make_policy\(.*\n.*`policy_factory="),
