@@ -189,6 +189,11 @@ class Rollout:
         self._in_collect = False
         return fragment
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """See `Rollouts`."""
+        return self._seeded == 1 and not self._started and self._stepper is None
+
     def start_over(self) -> None:
         """See `Rollouts`."""
         self._started = False
