@@ -36,7 +36,7 @@ def test_valid_files_exit_0_and_are_named(tmp_path: Path) -> None:
     job.write_text(JOB + "---\n" + JOB.replace("cartpole", "other"))
     code, out = run(job)
     assert code == 0
-    assert out == f"{job}:1 (document 1): cartpole is valid\n{job}:9 (document 2): default/other is valid\n"
+    assert out == f"{job}:1 (document 1): cartpole is valid\n{job}:9 (document 2): other is valid\n"
 
 
 def test_dash_is_standard_input() -> None:
