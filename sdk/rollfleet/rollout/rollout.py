@@ -225,8 +225,9 @@ class Rollout:
             return
         if limit := self._spec.max_frames_per_traj:
             raise EnvironmentInvalid(
-                f"{source} resets by itself ({self._mode.value}), so maxFramesPerTraj cannot end its episodes; wrap "
-                f"its environments in gymnasium.wrappers.TimeLimit(env, {limit}) and leave maxFramesPerTraj at 0"
+                f"{source} resets by itself ({self._mode.value}), so `max_frames_per_traj` (`maxFramesPerTraj` of "
+                f"a job) cannot end its episodes; remove it, and wrap its environments in "
+                f"gymnasium.wrappers.TimeLimit(env, {limit})"
             )
         if not self._spec.reset_when_done:
             raise EnvironmentInvalid(
