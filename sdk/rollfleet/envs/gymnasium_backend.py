@@ -12,7 +12,7 @@ from rollfleet.envs.tensor_env import TensorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, check_backend, is_torchrl
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.entrypoints import load
-from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.job import EnvSpec, Vectorization
 from rollfleet_api.wording import nearest
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -53,13 +53,13 @@ def _vectorized(
         build: Callable[[], Env] = partial(_registered, spec.id, spec.kwargs)
         first: Env | VectorEnv | None = None
     else:
-        build, first = _from_factory(spec, source, factory or _entrypoint(spec, source))
+        build, first = _from_factory(spec, source, factory or _loaded(spec.entrypoint or "", source))
         if isinstance(first, gymnasium.vector.VectorEnv):
             return _ready(first, spec, source)
         if is_torchrl(first):
             return TorchRLEnv(build_torchrl(first, build, spec, source), on_device.get("device"))  # type: ignore[return-value, arg-type]
     wrappers: list[tuple[Callable[..., object], Mapping[str, object]]] = [
-        (_loaded(wrapper, source), wrapper.kwargs) for wrapper in spec.wrappers
+        (_loaded(wrapper.entrypoint, f"{source}, wrapper"), wrapper.kwargs) for wrapper in spec.wrappers
     ]
     if on_device:
         wrappers.append((TensorEnv, on_device))
@@ -91,13 +91,6 @@ def _single(build: Callable[[], Env], wrappers: Sequence[tuple[Callable[..., obj
             raise TypeError(f"wrapper {wrapper} returned a {type(wrapped).__name__}, not a gymnasium.Env")
         env = wrapped
     return env
-
-
-def _entrypoint(spec: EnvSpec, source: str) -> Callable[..., object]:
-    try:
-        return load(spec.entrypoint or "")
-    except ValueError as exc:
-        raise EnvironmentInvalid(f"{source}: {exc}") from exc
 
 
 def _from_factory(
@@ -144,11 +137,11 @@ def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
     return env
 
 
-def _loaded(wrapper: WrapperSpec, source: str) -> Callable[..., object]:
+def _loaded(entrypoint: str, source: str) -> Callable[..., object]:
     try:
-        return load(wrapper.entrypoint)
+        return load(entrypoint)
     except ValueError as exc:
-        raise EnvironmentInvalid(f"{source}, wrapper: {exc}") from exc
+        raise EnvironmentInvalid(f"{source}: {exc}") from exc
 
 
 def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
