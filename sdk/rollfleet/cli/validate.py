@@ -53,7 +53,9 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
                 for problem in problems:
                     print(problem, file=out)
                 if not problems and document.job:
-                    print(f"{document.where('')}: {document.job.key} is valid", file=out)
+                    metadata = document.job.metadata
+                    name = document.job.key if "namespace" in metadata.model_fields_set else metadata.name
+                    print(f"{document.where('')}: {name} is valid", file=out)
     return int(failed)
 
 

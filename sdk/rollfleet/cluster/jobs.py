@@ -15,15 +15,16 @@ from pydantic import ValidationError
 from rollfleet.arguments import seconds, shown, whole_number
 from rollfleet.cluster.api import ClusterApi, Manifest
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
+from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.documents import read_job
 from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.kubernetes_names import JOB_LABEL
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_ui.diagnosis import diagnose
-from rollfleet_ui.views import EventView, JobView, PodView, View
+from rollfleet_api.views import EventView, JobView, View
 
 if TYPE_CHECKING:
     from rollfleet.cluster.description import Description
@@ -230,16 +231,14 @@ class Jobs:
         pods = [
             pod
             for pod in self._pods(seen)
-            if pod.status.phase != "Pending"
-            and (pod.role == Role.LEARNER or not learner)
-            and worker in (None, pod.worker)
+            if pod.phase != "Pending" and (pod.role == Role.LEARNER or not learner) and worker in (None, pod.worker)
         ]
         if not pods:
             subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
             raise ClusterError(f"{subject} has no pod that has started: {seen.key} is {diagnose(seen)}", 0, "NoPod")
 
-        def lines(pod: PodView) -> Iterator[LogLine]:
-            for text in self.api.logs(seen.metadata.namespace, pod.metadata.name, follow=follow, tail=tail):
+        def lines(pod: Pod) -> Iterator[LogLine]:
+            for text in self.api.logs(seen.metadata.namespace, pod.name, follow=follow, tail=tail):
                 yield LogLine(pod.worker, text, pod.process)
 
         return _merged([lines(pod) for pod in pods]) if follow else (line for pod in pods for line in lines(pod))
@@ -298,12 +297,12 @@ class Jobs:
         head = {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata | {"namespace": given}}
         return {**head, "spec": written["spec"]}
 
-    def _pods(self, job: JobView) -> tuple[PodView, ...]:
-        listed = self.api.list("Pod", job.metadata.namespace, labels=f"{JOB_LABEL}={job.metadata.name}")
-        return tuple(_view(PodView, each) for each in listed.items)
+    def _pods(self, job: JobView) -> tuple[Pod, ...]:
+        listed = self.api.list("Pod", job.metadata.namespace, labels=f"{JOB_LABEL}={job.metadata.name},{ROLE_LABEL}")
+        return tuple(map(Pod.parse, listed.items))
 
-    def _events(self, job: JobView, pods: Sequence[PodView]) -> tuple[EventView, ...]:
-        subjects = {job.metadata.uid, *(pod.metadata.uid for pod in pods)}
+    def _events(self, job: JobView, pods: Sequence[Pod]) -> tuple[EventView, ...]:
+        subjects = {job.metadata.uid, *(pod.uid for pod in pods)}
         listed = self.api.list("Event", job.metadata.namespace).items
         found = [_view(EventView, each) for each in listed if each["involvedObject"].get("uid") in subjects]
         return tuple(sorted(found, key=lambda event: event.time))

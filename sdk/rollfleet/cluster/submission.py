@@ -14,9 +14,9 @@ from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
+from rollfleet_api.diagnosis import UNSEEN, Diagnosis, diagnose
 from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.status import ConditionType
-from rollfleet_ui.diagnosis import UNSEEN, Diagnosis, diagnose
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from rollfleet.weights.models import models_of
 
 log = logging.getLogger(__name__)
 
-MAX_PASSED_OVER = 1000  # versions, for one batch
 NOTHING = "the policy has no parameters or buffers to send"
 
 
@@ -95,9 +94,9 @@ class Broadcaster:
         return self._resumed < version <= max(self._for_all, *self._for_some.values(), 0)
 
     def pass_over(self, version: int) -> None:
-        """Number the next version after this one, which an earlier learner has sent. A broken worker may lie."""
+        """Number the next version after this one, which an earlier learner has sent."""
         if self._leader is None:
-            self.version = max(self.version, min(version, self.version + MAX_PASSED_OVER))
+            self.version = max(self.version, version)
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""

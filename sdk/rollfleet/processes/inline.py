@@ -158,12 +158,13 @@ class InlineTransport:
         batch = to_batch(fragment)
         if device is not None:
             batch = batch.to(device, non_blocking=self._no_cuda_sync)
-        return Arrival.of(
+        return Arrival(
             worker=0,
             incarnation=0,
             sequence=self._sequence,
             meta=meta,
-            fragment=fragment,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
             batch=batch,
             nbytes=sum(tensor.nbytes for tensor in fragment.steps.values()),
         )

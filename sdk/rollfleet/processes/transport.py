@@ -256,12 +256,13 @@ class ProcessesTransport:
             log.warning("dropped a batch of worker %d that could not be read: %s", handle.index, error)
             self._supervisor.take(handle.index, handle.incarnation)
             return None
-        return Arrival.of(
+        return Arrival(
             worker=handle.index,
             incarnation=handle.incarnation,
             sequence=ready.sequence,
             meta=meta,
-            fragment=fragment,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
             batch=batch,
             nbytes=ready.nbytes,
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, Parameter, RankStatus, WorkerStatus
 from rollfleet_api.ranks import Rank
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rollfleet.data.batch import Fragment
     from rollfleet.data.write_quota import WriteQuota
     from rollfleet.weights.layout import Snapshot
     from rollfleet_api.job import CollectorJob
@@ -44,32 +43,6 @@ class Arrival:
     nbytes: int
     stored: bool = False
     process: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        worker: int,
-        incarnation: int,
-        sequence: int,
-        meta: BatchMeta,
-        fragment: "Fragment",
-        batch: "TensorDict",
-        nbytes: int,
-        process: int = 0,
-    ) -> Self:
-        """Make the arrival of a fragment. Its `batch` holds the fragment's frames, on the learner's device."""
-        return cls(
-            worker=worker,
-            incarnation=incarnation,
-            sequence=sequence,
-            meta=meta,
-            batch=batch,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
-            nbytes=nbytes,
-            process=process,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,14 +54,12 @@ class Worker:
         self._in_learner = in_learner
         self._sync = job.spec.mode is Mode.SYNC
         self._has_own_weights = job.spec.policy.entrypoint is not None  # they may be trained ones
-        self._frames = self._batches = self._version = 0
+        self._version = 0
         self._sender = 0  # session of the learner that sent the version; 0: none did
-        self._frames_per_second = 0.0
-        self._waited_for_room_s = self._waited_for_weights_s = self._waited_for_round_s = 0.0
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
-        self._idle = WorkerStatus.starting(index, transport.incarnation)
-        transport.report(self._idle)
+        self._status = WorkerStatus.starting(index, transport.incarnation)  # with all counters
+        transport.report(self._status)
         self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
         self._hooks = workload.make_hooks()
         if self._hooks.init_fn is not None:
@@ -114,7 +112,7 @@ class Worker:
                 if pending:
                     self._wait_for(pending.stored)
                 pending = self._transport.send(fragment, meta)
-                self._batches += 1
+                self._add(batches=1)
                 done = control
             if pending and self._leaving.is_set():
                 self._wait_for(pending.stored)
@@ -140,20 +138,17 @@ class Worker:
             oldest = 0
         sender = control.session if self._sync and meant > control.resumed else 0
 
-        def over() -> bool:
-            return self._leaving.is_set() or self._is_complete()
-
         def ready() -> bool:
             newest = inbox.newest()
             replaced = newest is not None and 0 < newest.session < sender
-            return over() or (not replaced and (newest.version if newest else 0) >= oldest)
+            return self._is_over() or (not replaced and (newest.version if newest else 0) >= oldest)
 
         if not ready():
             self._report(WorkerState.WAITING_FOR_WEIGHTS)
             began = time.monotonic()
             self._transport.wait_until(ready)
-            self._waited_for_weights_s += time.monotonic() - began
-        if over():
+            self._add(waited_for_weights_s=time.monotonic() - began)
+        if self._is_over():
             return False
         self._load_newest()
         return True
@@ -166,8 +161,8 @@ class Worker:
             self._load_newest()
         elif control is not None:
             self._version = control.version_for(self._index)
-        if (self._version, self._calls.answer) != before and (status := self._transport.status) is not None:
-            self._report(status.state)
+        if (self._version, self._calls.answer) != before:
+            self._report(self._status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
         """Collect one batch on the applied weights. `leave`, or the close of its round, cuts it short."""
@@ -186,9 +181,13 @@ class Worker:
         if self._hooks.post_collect_hook is not None:
             self._hooks.post_collect_hook(to_batch(fragment).clone())  # it may keep what it got
         frames = int((fragment.steps[TRAJECTORY] >= 0).sum())  # padding has no trajectory
-        self._frames += frames
-        self._frames_per_second = frames / (time.perf_counter() - began)
+        self._add(frames=frames)
         self._returns.extend(fragment.episode_returns.tolist())
+        self._status = replace(
+            self._status,
+            frames_per_second=frames / (time.perf_counter() - began),
+            mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
+        )
         session = control.session if self._sync else self._sender or control.session
         meta = BatchMeta(session=session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
@@ -206,9 +205,9 @@ class Worker:
         seeds = ", ".join(map(str, self._seeds().envs[:4])) + (", ..." if self._num_envs > 4 else "")
         reproduction = (
             f"To reproduce it: seed {self._seed}, worker {self._index}, incarnation {self._transport.incarnation} "
-            f"(environments seeded {seeds}), after {self._frames} frames in {self._batches} batches"
+            f"(environments seeded {seeds}), after {self._status.frames} frames in {self._status.batches} batches"
         )
-        return failure(self._transport.status or self._idle, error, reproduction)
+        return failure(self._status, error, reproduction)
 
     def close(self) -> None:
         """Close the environments."""
@@ -260,6 +259,9 @@ class Worker:
             self._seed_process()
             self._rollout.reseed(self._seeds(), self._trajectories)
 
+    def _is_over(self) -> bool:
+        return self._leaving.is_set() or self._is_complete()
+
     def _is_complete(self) -> bool:
         control = self._transport.control
         return control is not None and control.phase is LearnerPhase.COMPLETE
@@ -273,13 +275,10 @@ class Worker:
     def _next_control(self, done: Control | None) -> Control | None:
         """Wait for control that asks for a batch after `done`. Returns None if collecting is over."""
 
-        def over() -> bool:
-            return self._leaving.is_set() or self._is_complete()
-
         def ready() -> bool:
             control = self._transport.control
-            if control is None or over():
-                return over()
+            if control is None or self._is_over():
+                return self._is_over()
             if control.phase is LearnerPhase.PAUSE:
                 return False
             # A new session's learner may not know the previous learner's last round.
@@ -298,8 +297,8 @@ class Worker:
                 self.apply_waiting()
                 self._transport.wait_until(changed)
             if not paused:
-                self._waited_for_round_s += time.monotonic() - began
-        return None if over() else self._transport.control
+                self._add(waited_for_round_s=time.monotonic() - began)
+        return None if self._is_over() else self._transport.control
 
     def _answer_call(self) -> None:
         control = self._transport.control
@@ -317,24 +316,17 @@ class Worker:
             with suppress(FutureTimeout):
                 future.result(SHORT_WAIT_S)
         future.result()
-        self._waited_for_room_s += time.monotonic() - began
+        self._add(waited_for_room_s=time.monotonic() - began)
+
+    def _add(self, **counts: float) -> None:
+        """Add to counters of the status."""
+        self._status = replace(
+            self._status, **{name: getattr(self._status, name) + more for name, more in counts.items()}
+        )
 
     def _report(self, state: WorkerState) -> None:
-        self._transport.report(
-            replace(
-                self._idle,
-                state=state,
-                version=self._version,
-                frames=self._frames,
-                batches=self._batches,
-                frames_per_second=self._frames_per_second,
-                waited_for_room_s=self._waited_for_room_s,
-                waited_for_weights_s=self._waited_for_weights_s,
-                waited_for_round_s=self._waited_for_round_s,
-                answer=self._calls.answer,
-                mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
-            )
-        )
+        self._status = replace(self._status, state=state, version=self._version, answer=self._calls.answer)
+        self._transport.report(self._status)
 
 
 def failure(status: WorkerStatus, error: BaseException, reproduction: str = "") -> WorkerStatus:

@@ -56,6 +56,23 @@ async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "Nat
         await nats.close()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_deleted_jobs_take_little_memory_of_nats(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    """NATS forgets no account before it restarts."""
+    jobs, each_kib = 1000, 40
+
+    async def come_and_go(first: int) -> None:
+        for index in range(first, first + jobs // 4):
+            await site.nats.provision(site.job(f"job-{index}", uid=f"uid-{index}"))
+            await site.nats.deprovision(JobKey("default", f"job-{index}"))
+
+    await come_and_go(0)
+    before = nats_server.peak_mib
+    await asyncio.gather(*(come_and_go(first) for first in range(jobs // 4, 5 * jobs // 4, jobs // 4)))
+    assert (nats_server.peak_mib - before) << 10 < jobs * each_kib
+
+
 async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_account(site: "Site") -> None:
     job = site.job()
     key = JobKey(job.metadata.namespace, job.metadata.name)

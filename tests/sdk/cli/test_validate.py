@@ -36,11 +36,11 @@ def test_valid_files_exit_0_and_are_named(tmp_path: Path) -> None:
     job.write_text(JOB + "---\n" + JOB.replace("cartpole", "other"))
     code, out = run(job)
     assert code == 0
-    assert out == f"{job}:1 (document 1): default/cartpole is valid\n{job}:9 (document 2): default/other is valid\n"
+    assert out == f"{job}:1 (document 1): cartpole is valid\n{job}:9 (document 2): default/other is valid\n"
 
 
 def test_dash_is_standard_input() -> None:
-    assert run("-", stdin=JOB) == (0, "standard input:1: default/cartpole is valid\n")
+    assert run("-", stdin=JOB) == (0, "standard input:1: cartpole is valid\n")
 
 
 def test_one_bad_file_exits_1_and_the_others_are_still_checked(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_one_bad_file_exits_1_and_the_others_are_still_checked(tmp_path: Path) -
         f"{missing}: no such file",
         f"{bad}:7: spec.collect.framesPerBatch: must be at least 1, got 0",
         f"{tmp_path}: is a folder; name the files in it",
-        f"{good}:1: default/cartpole is valid",
+        f"{good}:1: cartpole is valid",
     ]
 
 
@@ -112,7 +112,7 @@ def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path) -> None:
     code, out = run(tmp_path / "a" / "job.yaml", tmp_path / "b" / "job.yaml")
     assert code == 1
     assert out.splitlines() == [
-        f"{tmp_path}/a/job.yaml:1: default/cartpole is valid",
+        f"{tmp_path}/a/job.yaml:1: cartpole is valid",
         f"{tmp_path}/b/job.yaml:5: spec.env.entrypoint: module 'validated_envs' has no 'make'",
     ]
 

@@ -42,10 +42,9 @@ class Namespace:
     def pod(self, index: int | None, *, job: str = "cartpole", **status: Any) -> str:
         """Create the pod of a worker, or of the learner, and report its status. Return its name."""
         labels = {"rollfleet.dev/job": job, "rollfleet.dev/role": "learner" if index is None else "worker"}
-        if index is not None:
-            labels["batch.kubernetes.io/job-completion-index"] = str(index)
         node, worker = f"node-{'learner' if index is None else index}", {"name": "worker", "image": "worker:1"}
-        metadata = {"generateName": f"{job}-", "labels": labels}
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0)}
+        metadata = {"generateName": f"{job}-", "labels": labels, "annotations": annotations}
         created = self.create(
             {
                 "apiVersion": "v1",

@@ -31,38 +31,6 @@ def start_all(job: CollectorJob, start_worker: StartWorker) -> list[WorkerThread
     return [start_worker(job, index) for index in range(job.spec.workers)]
 
 
-def test_in_mode_async_iteration_ends_at_total_frames_and_the_workers_leave(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    job = server.provision(**ASYNC | {"collect": ASYNC["collect"] | {"totalFrames": 256}})
-    workers = start_all(job, start_worker)
-    collector = connect(actor_critic())
-    assert sum(batch.numel() for batch in collector) == collector.total_frames == collector.frames == 256
-    with pytest.raises(StopIteration):
-        next(collector)
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
-
-
-def test_a_worker_that_joins_late_acts_on_the_newest_weights(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    job = server.provision(**ASYNC | {"weights": {"interval": 0}})
-    first = start_worker(job, 0)
-    policy = actor_critic()
-    with connect(policy) as collector:
-        for _ in range(3):
-            collector.update_policy_weights_(policy)
-        collector.update_policy_weights_(always(policy, 1))
-        next(collector)
-        start_worker(job, 1)
-        late = next(batch for batch in collector if workers_of(batch)[0] == 1)
-        assert (late["collector", "policy_version"] == 4).all()
-        assert (late["action"] == 1).all()
-    first.join()
-
-
 def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
     server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
@@ -90,13 +58,6 @@ def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
         assert set(collector.versions().values()) == {0}
         collector.update_policy_weights_(actor_critic())
         assert next(collector).shape == (4, 8)
-
-
-def test_batches_are_put_on_the_named_device(server: Server, connect: Connect, start_worker: StartWorker) -> None:
-    start_all(server.provision(**SYNC), start_worker)
-    with connect(actor_critic(), device="meta") as collector:
-        batch = next(collector)
-    assert {tensor.device.type for tensor in batch.values(include_nested=True, leaves_only=True)} == {"meta"}
 
 
 def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic, always
-from tests.sdk.collector.batch_sender import Sender
 from tests.waiting import wait_until
 from torch import nn
 
@@ -135,15 +134,6 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     assert actions <= {(False, 0), (True, 1)}
     successor.shutdown()
     worker.join()
-
-
-def test_no_batch_uses_up_the_numbers_of_versions(server: Server, connect: Connect) -> None:
-    """A broken worker may send any version."""
-    server.provision(**SYNC | {"mode": "Async", "workers": 1, "policy": {"random": {}}})
-    Sender(server, 0).send(1.0, version=2**62)
-    with connect() as collector:
-        next(collector)
-        assert collector.version <= 1000
 
 
 def test_total_frames_count_over_all_successive_learners_of_a_job(

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.sdk.collector.concurrent_calls import begin
 from tests.sdk.collector.counting import Parts, always_0
 
-from rollfleet import split_trajectories
+from rollfleet import CollectorJob, split_trajectories
+from rollfleet.data.batch import MASK, TRAJECTORY
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
+from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
 
-MASK, TRAJECTORY = ("collector", "mask"), ("collector", "traj_ids")
+
 STEPS = 1000  # of each worker in a round
 
 
@@ -164,3 +168,40 @@ def test_without_a_threshold_the_round_waits_for_all_workers(apart: "Collect") -
     assert MASK not in batch.keys(True)
     assert batch.batch_size == (2, 30)
     assert collector.frames == 60
+
+
+def job_of(server: Server, workers: int) -> CollectorJob:
+    return server.provision(
+        mode="Sync",
+        workers=workers,
+        env={"id": "CartPole-v1", "numEnvs": 2},
+        collect={"framesPerBatch": 16 * workers},
+        stragglers={"threshold": 0.5},
+    )
+
+
+@pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
+def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
+    comes: bool, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = job_of(server, workers=2)
+    workers = [start_worker(job, 0)]
+    collector = connect(actor_critic())
+    first = begin(next, collector)
+    transport: Any = collector._transport
+    while not collector._director.run_state.closed:
+        assert not first.done()
+        time.sleep(0.01)
+    if comes:
+        workers.append(start_worker(job, 1))
+        workers[1].wait_for(WorkerState.WAITING_FOR_LEARNER)
+    batch = first.result(20)
+    assert batch.shape == (4, 8)
+    assert batch[MASK].all(1).tolist() == [True, True, False, False]
+    if comes:
+        while not next(collector)[MASK][2:].any():
+            assert set(transport.workers()) == {0, 1}
+    collector.shutdown()
+    for worker in workers:
+        worker.join()
+        assert worker.error is None

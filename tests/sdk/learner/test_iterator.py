@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.waiting import wait_until
 from torch import Tensor
 
 from rollfleet import Collector
@@ -18,8 +20,6 @@ from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
-from tests.waiting import wait_until
 
 
 class Frames:
@@ -260,3 +260,14 @@ def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: "Coll
     assert "counting_env.py" in message
     assert f"seed 9, worker {raised.value.worker}, incarnation 0" in message
     assert "after 32 frames in 2 batches" in message
+
+
+def test_stats_have_each_worker_and_the_jobs_end(collect: "Collect") -> None:
+    workers = collect.workers
+    collector = collect("CartPole-v1", num_envs=2, frames_per_batch=8 * workers, total_frames=16 * workers)
+    next(collector)
+    wait_until(lambda: [each.frames for each in collector.stats().workers.values()] == [8] * workers)
+    assert [*collector.stats().workers] == [*range(workers)]
+    assert not collector.stats().completed
+    assert len([*collector]) == 1
+    assert collector.stats().completed

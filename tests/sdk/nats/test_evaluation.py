@@ -11,9 +11,9 @@ from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
 from rollfleet import Collector
-from rollfleet.nats.evaluation_transport import NatsEvaluationTransport
 from rollfleet.nats.state import read_state
 from rollfleet.nats.streams import provision
+from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet_api.job import CollectorJob, EvaluationSpec
@@ -33,12 +33,12 @@ class EvaluationThread:
     def __init__(self, server: Server, job: CollectorJob, index: int) -> None:
         assert job.spec.evaluation is not None
         self.error: BaseException | None = None
-        transport = NatsEvaluationTransport(server.link(Role.WORKER), index, job.spec.evaluation)
+        transport = NatsWorkerTransport(server.link(Role.WORKER), index, job.spec.evaluation)
         self._worker = EvaluationWorker(transport, Workload.of(job), index)
         self._thread = threading.Thread(target=self._run, args=(transport,), daemon=True)
         self._thread.start()
 
-    def _run(self, transport: NatsEvaluationTransport) -> None:
+    def _run(self, transport: NatsWorkerTransport) -> None:
         try:
             self._worker.run()
         except BaseException as error:

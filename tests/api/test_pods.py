@@ -3,7 +3,7 @@
 import pytest
 from tests.sdk.cluster.objects import crash, pod, waiting
 
-from rollfleet_ui.views import age
+from rollfleet_api.views import age
 
 
 def test_a_pod_that_does_not_run_says_why() -> None:

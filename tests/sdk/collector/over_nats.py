@@ -1,13 +1,12 @@
-"""Fixtures: collectors on each transport."""
+"""Collectors of jobs on a real nats-server."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pytest
 import torch
 
 from rollfleet import Collector
@@ -24,7 +23,7 @@ from rollfleet_api.permissions import Role
 if TYPE_CHECKING:
     from tests.job_server import Server
 from tests.sdk.collector.given_keywords import keywords_of
-from tests.sdk.collector.places import Collect, CollectInProcesses
+from tests.sdk.collector.places import Collect
 
 
 class CollectOverNats(Collect):
@@ -90,47 +89,3 @@ def _work(build: Callable[[], tuple[NatsWorkerTransport, Worker]]) -> None:
 def _join(thread: threading.Thread) -> None:
     thread.join(60)
     assert not thread.is_alive(), "a worker did not leave"
-
-
-@pytest.fixture(scope="module")
-def shared_server(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Server]":
-    """A nats-server for the collectors of a module, one after another."""
-    from tests.job_server import Server
-
-    server = Server(tmp_path_factory.mktemp("nats"))
-    yield server
-    server.stop()
-
-
-def _place(request: pytest.FixtureRequest, stack: ExitStack) -> Collect:
-    if request.param == "nats":
-        return CollectOverNats(stack, request.getfixturevalue("shared_server"))
-    return CollectInProcesses(stack) if request.param == "processes" else Collect(stack)
-
-
-@pytest.fixture(params=["here", "processes", "nats"])
-def collect(request: pytest.FixtureRequest) -> Iterator[Collect]:
-    """Makes collectors on each transport in turn."""
-    with ExitStack() as stack:
-        yield _place(request, stack)
-
-
-@pytest.fixture(params=["processes", "nats"])
-def apart(request: pytest.FixtureRequest) -> Iterator[Collect]:
-    """Makes collectors with two workers outside of the learner, on each such transport in turn."""
-    with ExitStack() as stack:
-        yield _place(request, stack)
-
-
-@pytest.fixture
-def here() -> Iterator[Callable[..., Collector]]:
-    """Makes collectors in this process only."""
-    with ExitStack() as stack:
-        yield Collect(stack)
-
-
-@pytest.fixture
-def processes() -> Iterator[Collect]:
-    """Makes collectors of two worker processes."""
-    with ExitStack() as stack:
-        yield CollectInProcesses(stack)

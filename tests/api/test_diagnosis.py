@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.sdk.cluster.objects import condition, event, job
 
-from rollfleet_ui.diagnosis import ADVICE, UNSEEN, diagnose, stale
+from rollfleet_api.diagnosis import ADVICE, UNSEEN, diagnose, stale
 
 
 @pytest.mark.parametrize(
