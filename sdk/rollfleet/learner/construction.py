@@ -16,8 +16,6 @@ from pydantic import ValidationError
 from torch import nn
 
 from rollfleet.arguments import shown
-from rollfleet.data.replay_buffer import ReplayBuffer
-from rollfleet.data.ring import Ring
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
@@ -100,11 +98,6 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     acting = policy if factory is None else None
     if keywords["policy_device"] is not None and acting is not None and not isinstance(acting, nn.Module):
         raise JobInvalid(f"`policy_device` moves an nn.Module; {type(acting).__name__} is none, so remove the keyword")
-    if keywords["device"] is not None and not inline and place is None and _ring(options) is not None:
-        raise JobInvalid(
-            "`device` has no effect with this `replay_buffer`: workers write frames into the buffer themselves; remove "
-            "`device`, and move the samples that you draw"
-        )
     job = _job(env, keywords, workers=1 if inline else keywords["workers"])
     count = job.spec.workers
     envs = _for_each(env, count, "env")
@@ -192,15 +185,8 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         start_method=keywords["start_method"],
         max_restarts_per_worker=keywords["max_restarts_per_worker"],
         quiet=keywords["quiet"],
-        ring=_ring(construction.options),
     )
     return processes, job
-
-
-def _ring(options: LearnerOptions) -> Ring | None:
-    """Return the buffer's ring if workers can write frames into it themselves: no function changes them before."""
-    buffer = options.replay_buffer
-    return buffer.ring if isinstance(buffer, ReplayBuffer) and options.postproc is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class Gatherer:
         self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
     ) -> None:
         self._transport, self._job, self._weights, self._tally = transport, job, weights, tally
-        self._manual, self._quota = manual, tally.quota
+        self._manual = manual
         self._unacknowledged: list[Arrival] = []  # handed over
         self._sync = job.spec.mode is Mode.SYNC
         self._session, self._rank, self._peers = transport.resumed.session, transport.rank, transport.peers
@@ -75,8 +75,7 @@ class Gatherer:
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
 
-        Returns an empty list when the job is over meanwhile: other ranks, or workers that fill the replay buffer
-        themselves, have the last frames.
+        Returns an empty list when the job is over meanwhile: other ranks have the last frames.
 
         Raises:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
@@ -148,15 +147,11 @@ class Gatherer:
     def enter(self, phase: LearnerPhase) -> None:
         """Put the workers into this phase."""
         self.phase = phase
-        if self._quota and phase is LearnerPhase.RUN:
-            self._quota.resume()
         if self._control is None:
             self.direct()
         else:  # change nothing else: in mode Sync no round opens, and no newer version is required
             self._control = replace(self._control, phase=phase)
             self._transport.control(self._control)
-        if self._quota and phase is LearnerPhase.PAUSE:
-            self._quota.pause()
 
     def call(self, call: Call | None) -> None:
         """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
@@ -339,7 +334,7 @@ class Gatherer:
         if self._control is None:
             self.direct()
         while (arrival := self._next()) is None:
-            if self.is_over():  # other ranks have the rest, or a worker died after it had written the last frames
+            if self.is_over():  # other ranks have the rest
                 return []
         return [arrival]
 
@@ -356,8 +351,7 @@ class Gatherer:
                 if (left_s := left_s - wait_s) <= 0 or self.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
-            # A stored batch was new enough when its worker wrote it.
-            version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
+            version = self._weights.meant_for(arrival.worker)
             self._weights.pass_over(arrival.meta.version)
             replaced = arrival.meta.session < self._session and self._weights.has_sent(arrival.meta.version)
             if self.admission.admit(arrival, version=version, replaced=replaced):
@@ -368,8 +362,6 @@ class Gatherer:
 
     def _bound_lag(self) -> None:
         self.admission.max_lag = self.job.spec.max_lag_among(max(1, len(self._transport.members())))
-        if self._quota and not self._sync:
-            self._quota.max_lag = self.admission.max_lag
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rollfleet.data.batch import join
+from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.splitting import frames_of, rows_for, split_trajectories
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
@@ -83,13 +84,12 @@ class NextBatch:
             self._weights.count_batch()
 
     def _begin(self, arrivals: Sequence[Arrival]) -> None:
-        """Join the arrivals into one batch, unless their workers have written them into the replay buffer."""
-        if any(arrival.stored for arrival in arrivals):
-            self._value, self._left = None, []
-            return
         fragments = [arrival.batch for arrival in arrivals]
         if (shape := self._gatherer.shape) is not None:
             fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
+        if self._steps == [self._store] and isinstance(self._buffer, ReplayBuffer):  # it needs no joined batch
+            self._value, self._left = fragments, [self._store_each]
+            return
         self._value, self._left = join(fragments, self._cat_results), list(self._steps)
 
     def _finish(self) -> Any:
@@ -104,6 +104,10 @@ class NextBatch:
         if (result := self._postproc(batch)) is None:
             raise JobInvalid("`postproc` returned None; return the batch, or the value to yield in its place")
         return result
+
+    def _store_each(self, fragments: Sequence["TensorDict"]) -> None:
+        for fragment in fragments:
+            self._store(fragment)
 
     def _store(self, batch: "TensorDict") -> None:
         assert self._buffer is not None

@@ -35,9 +35,6 @@ class WorkerArguments:
         batches: SharedMemory of batches.
         weights: SharedMemory of weights.
         pickled_workload: SharedMemory of the workload; -1: `run` gets the workload itself.
-        ring: SharedMemory of the learner's replay buffer, into which the worker writes; -1: batches go to the learner.
-        ring_locks: File of the replay buffer's locks.
-        quota: Number of the replay buffer's quota that counts the written frames.
     """
 
     index: int
@@ -52,13 +49,10 @@ class WorkerArguments:
     batches: int
     weights: int
     pickled_workload: int
-    ring: int = -1
-    ring_locks: int = -1
-    quota: int = -1
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process inherits."""
-        shared = (self.control_block, self.batches, self.weights, self.pickled_workload, self.ring, self.ring_locks)
+        shared = (self.control_block, self.batches, self.weights, self.pickled_workload)
         return [descriptor for descriptor in (self.connection, *shared) if descriptor >= 0]
 
 
@@ -82,23 +76,16 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
 
     import torch
 
-    from rollfleet.data.ring import Ring
-    from rollfleet.data.write_quota import WriteQuota
     from rollfleet.errors import JobEnded, JobInvalid, WeightMismatch
     from rollfleet.processes.control_block import ControlBlock
     from rollfleet.processes.pickled_workload import unpickle_workload
     from rollfleet.processes.worker_transport import ProcessWorkerTransport
-    from rollfleet.system.file_locks import FileLocks
     from rollfleet.system.shared_memory import SharedMemory
     from rollfleet.worker.evaluation import EvaluationWorker
     from rollfleet.worker.worker import Worker, failure
     from rollfleet_api.messages import WorkerStatus
 
     torch.set_num_threads(arguments.threads)
-    quota = None
-    if arguments.ring >= 0:
-        ring = Ring(SharedMemory(arguments.ring), FileLocks(SharedMemory(arguments.ring_locks)))
-        quota = WriteQuota(ring, arguments.quota)
     transport = ProcessWorkerTransport(
         connection,
         control_block=ControlBlock(SharedMemory(arguments.control_block)),
@@ -106,7 +93,6 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         weights=SharedMemory(arguments.weights),
         incarnation=arguments.incarnation,
         max_batches_ahead=arguments.max_batches_ahead,
-        quota=quota,
     )
     worker: Worker | EvaluationWorker | None = None
     try:

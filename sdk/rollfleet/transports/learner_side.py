@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollfleet.data.batch import Fragment
-    from rollfleet.data.write_quota import WriteQuota
     from rollfleet.weights.layout import Snapshot
     from rollfleet_api.job import CollectorJob
 
@@ -30,7 +29,6 @@ class Arrival:
         episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
         episode_lengths: int64 `[episodes]`: their lengths in frames.
         nbytes: Its size on the wire.
-        stored: Whether its worker has written it into the learner's replay buffer; `batch` is then empty.
         process: See `Identity` of `rollfleet.wire`; 0: no two processes have the same incarnation.
     """
 
@@ -42,7 +40,6 @@ class Arrival:
     episode_returns: "Tensor"
     episode_lengths: "Tensor"
     nbytes: int
-    stored: bool = False
     process: int = 0
 
     @classmethod
@@ -211,11 +208,6 @@ class Transport(Protocol):
     @property
     def lender(self) -> Lender | None:
         """Lends memory for weights; None: `send_weights` copies them."""
-        ...
-
-    @property
-    def quota(self) -> "WriteQuota | None":
-        """The frames that workers write into the learner's replay buffer; None: batches come to the learner."""
         ...
 
     def control(self, control: Control) -> None:
