@@ -65,7 +65,7 @@ class WorkersCollector(FleetCollector):
             prepared,
             self.policy if factory is not None else acting(self.policy),
             policy_factory=factory,
-            policy_device=devices["policy_device"] if self._moves_policy(devices) else None,
+            policy_device=self._policy_device_of(devices),
             device=devices["storing_device"][0],
             frames_per_batch=per_worker * (count if self.sync else 1),
             num_envs=form.count,
@@ -94,8 +94,9 @@ class WorkersCollector(FleetCollector):
             return MadeOnWorker(Copied(self.policy), acting)
         return None if arguments["cluster"] is None else MadeOnWorker(Copied(without_weights(self.policy)), acting)
 
-    def _moves_policy(self, devices: Mapping[str, Sequence[torch.device | None]]) -> bool:
-        return devices["policy_device"][0] is not None and isinstance(self.policy, nn.Module)
+    def _policy_device_of(self, devices: Mapping[str, Any]) -> Any:
+        moves = devices["policy_device"][0] is not None and isinstance(self.policy, nn.Module)
+        return devices["policy_device"] if moves else None
 
     def _processes(self, arguments: Mapping[str, Any], form: EnvForm, shape: BatchShape) -> Processes:
         hook = arguments.get("post_collect_hook")
