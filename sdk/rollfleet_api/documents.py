@@ -79,10 +79,6 @@ def read_text(file: Path) -> str:
     """
     try:
         return file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise JobErrors([Problem("", "no such file", str(file))]) from error
-    except IsADirectoryError as error:
-        raise JobErrors([Problem("", "is a folder; name the files in it", str(file))]) from error
     except UnicodeDecodeError as error:
         message = f"not text in UTF-8: byte {error.object[error.start]:#04x} at position {error.start}"
         raise JobErrors([Problem("", message, str(file))]) from error

@@ -8,69 +8,37 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from rollfleet_api.collection import (
-    CatResults,
-    CollectSpec,
-    DeliverySpec,
-    Exploration,
-    Mode,
-    Precision,
-    Storage,
-    StragglersSpec,
-    WeightsSpec,
-    WhenFull,
-)
-from rollfleet_api.env import Backend, EnvSpec, Vectorization, WrapperSpec
-from rollfleet_api.evaluation import EvaluationSpec
+from rollfleet_api.collection import CatResults as CatResults
+from rollfleet_api.collection import CollectSpec as CollectSpec
+from rollfleet_api.collection import DeliverySpec as DeliverySpec
+from rollfleet_api.collection import Exploration as Exploration
+from rollfleet_api.collection import Mode as Mode
+from rollfleet_api.collection import Precision as Precision
+from rollfleet_api.collection import Storage as Storage
+from rollfleet_api.collection import StragglersSpec as StragglersSpec
+from rollfleet_api.collection import WeightsSpec as WeightsSpec
+from rollfleet_api.collection import WhenFull as WhenFull
+from rollfleet_api.env import Backend as Backend
+from rollfleet_api.env import EnvSpec as EnvSpec
+from rollfleet_api.env import Vectorization as Vectorization
+from rollfleet_api.env import WrapperSpec as WrapperSpec
+from rollfleet_api.evaluation import EvaluationSpec as EvaluationSpec
 from rollfleet_api.fields import FreeForm, Model, Rule
-from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG, Metadata
-from rollfleet_api.placement import (
-    MAX_WORKERS,
-    AutoscaleSpec,
-    FailureSpec,
-    GpuSpec,
-    Image,
-    LearnerSpec,
-    ResourcesSpec,
-    SourceSpec,
-)
-from rollfleet_api.policy import Activation, MlpSpec, PolicySpec, RandomSpec
-from rollfleet_api.status import CollectorJobStatus
-
-__all__ = [
-    "API_VERSION",
-    "KIND",
-    "MAX_WORKERS",
-    "Activation",
-    "AutoscaleSpec",
-    "Backend",
-    "CatResults",
-    "CollectSpec",
-    "CollectorJob",
-    "CollectorJobSpec",
-    "CollectorJobStatus",
-    "DeliverySpec",
-    "EnvSpec",
-    "EvaluationSpec",
-    "Exploration",
-    "FailureSpec",
-    "GpuSpec",
-    "LearnerSpec",
-    "Metadata",
-    "MlpSpec",
-    "Mode",
-    "PolicySpec",
-    "Precision",
-    "RandomSpec",
-    "ResourcesSpec",
-    "SourceSpec",
-    "Storage",
-    "StragglersSpec",
-    "Vectorization",
-    "WeightsSpec",
-    "WhenFull",
-    "WrapperSpec",
-]
+from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG
+from rollfleet_api.metadata import Metadata as Metadata
+from rollfleet_api.placement import MAX_WORKERS as MAX_WORKERS
+from rollfleet_api.placement import AutoscaleSpec as AutoscaleSpec
+from rollfleet_api.placement import FailureSpec as FailureSpec
+from rollfleet_api.placement import GpuSpec as GpuSpec
+from rollfleet_api.placement import Image
+from rollfleet_api.placement import LearnerSpec as LearnerSpec
+from rollfleet_api.placement import ResourcesSpec as ResourcesSpec
+from rollfleet_api.placement import SourceSpec as SourceSpec
+from rollfleet_api.policy import Activation as Activation
+from rollfleet_api.policy import MlpSpec as MlpSpec
+from rollfleet_api.policy import PolicySpec as PolicySpec
+from rollfleet_api.policy import RandomSpec as RandomSpec
+from rollfleet_api.status import CollectorJobStatus as CollectorJobStatus
 
 API_VERSION: Final = "rollfleet.dev/v1alpha1"
 KIND: Final = "CollectorJob"

@@ -94,7 +94,7 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     copies = not inline or not (one_policy or job.spec.weights.interval == 1)
     policies = _Policies(
         policy=policy if factory is None else None,
-        factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
+        factories=None if factory is None else _factories(factory, count),
         devices=_devices(keywords, count, "policy_device"),
         copies=copies,
     )
@@ -204,7 +204,7 @@ class _Policies:
     """A function that makes a worker's policy."""
 
     policy: Any
-    factories: Sequence[Callable[..., Any]] | None
+    factories: Sequence[Callable[..., Any] | str] | None
     devices: Sequence[torch.device | None]
     copies: bool
 
@@ -220,7 +220,7 @@ class _Policies:
         device = self.devices[worker % len(self.devices)]
         policy: Any
         if self.factories is not None:
-            policy = _made(self.factories[worker % len(self.factories)], observation_space, action_space)
+            policy = _called(self.factories[worker % len(self.factories)], observation_space, action_space)
         elif self.policy is None:
             return random_policy(action_space)
         elif not isinstance(self.policy, nn.Module) or (not self.copies and self.stays_on_its_device):
@@ -323,33 +323,31 @@ def _devices(keywords: Keywords, workers: int, name: str) -> list[torch.device |
     return [None if each is None else device_of(each, name) for each in _for_each(value, workers, name)]
 
 
-def _callables(factory: Any) -> Any:
-    """Return factories that can be called. Those named `module:callable` are imported on the worker."""
-    if isinstance(factory, list | tuple):
-        return [_callables(each) for each in factory]
+def _factories(factory: Any, workers: int) -> Sequence[Any]:
+    factories = _for_each(factory, workers, "policy_factory")
+    for each in factories:
+        if not isinstance(each, str):
+            _check_factory(each)
+    return factories
+
+
+def _called(factory: Any, *spaces: Space) -> Any:
+    """Call a policy factory, which may be named `module:callable`: it is imported on the worker."""
     if isinstance(factory, str):
-        return _ByName(factory)
+        try:
+            factory = load(factory)
+        except ValueError as exc:
+            raise PolicyInvalid(f"policy_factory: {exc}") from exc
+    return factory(*spaces[: _check_factory(factory)])
+
+
+def _check_factory(factory: Any) -> int:
+    """Return the number of spaces that a policy factory takes."""
     if isinstance(factory, nn.Module):
         raise PolicyInvalid("policy_factory makes a policy, and this nn.Module is one; pass it as `policy`")
-    if not callable(factory) or spaces_taken(factory) is None:
+    if not callable(factory) or (taken := spaces_taken(factory)) is None:
         raise PolicyInvalid(
             f"policy_factory is called as factory(observation_space, action_space) or factory(); {shown(factory)} "
             f"cannot be"
         )
-    return factory
-
-
-def _made(factory: Callable[..., Any], *spaces: Space) -> Any:
-    return factory(*spaces[: spaces_taken(factory)])
-
-
-@dataclass(frozen=True, slots=True)
-class _ByName:
-    entrypoint: str
-
-    def __call__(self, *args: Any) -> Any:
-        try:
-            factory = load(self.entrypoint)
-        except ValueError as exc:
-            raise PolicyInvalid(f"policy_factory: {exc}") from exc
-        return _made(_callables(factory), *args)
+    return taken

@@ -64,6 +64,12 @@ class Follower(Gatherer):
         self._received = self._gathered
         super().hand_over(stored=stored)
 
+    def drop(self) -> None:
+        """Drop and count what an exception has interrupted. Rank 0 need not wait for this rank to receive it."""
+        super().drop()
+        self._received = self._gathered
+        self._report()
+
     def check_workers(self) -> None:
         """Check the workers' states, and whether rank 0 is present.
 

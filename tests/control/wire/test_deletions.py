@@ -16,14 +16,13 @@ from rollfleet.nats import presence
 from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.permissions import Role
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 JOBS = 50
-LIMITS = AccountLimits(state_bytes=4 << 20)
+STATE_BYTES = 4 << 20
 FORGOTTEN_S = 2.0  # NATS trusts its memory of an account for a second
 
 
@@ -38,7 +37,7 @@ def answer(url: str) -> int:
 
 
 async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    nats = site.nats_with(limits=LIMITS)
+    nats = site.nats_with(state_bytes=STATE_BYTES)
     jobs = [site.job(f"job-{index}", uid=f"uid-{index}") for index in range(JOBS)]
     stays = site.job("stays")
     try:

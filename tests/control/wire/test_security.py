@@ -24,7 +24,6 @@ from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.ranks import Rank
 from rollfleet_api.streams import state_stream, subjects_of
-from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import Site
@@ -276,7 +275,7 @@ async def test_no_client_connects_without_credentials(site: "Site") -> None:
 
 
 async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
-    nats = site.nats_with(limits=AccountLimits(state_bytes=2 << 20))
+    nats = site.nats_with(state_bytes=2 << 20)
     job = site.job(delivery={"maxBytes": "1Mi"})
     await nats.provision(job)
     async with site.guest(job, Role.LEARNER) as learner:

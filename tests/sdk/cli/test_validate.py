@@ -36,7 +36,7 @@ def test_valid_files_exit_0_and_are_named(tmp_path: Path) -> None:
     job.write_text(JOB + "---\n" + JOB.replace("cartpole", "other"))
     code, out = run(job)
     assert code == 0
-    assert out == f"{job}:1 (document 1): cartpole is valid\n{job}:9 (document 2): default/other is valid\n"
+    assert out == f"{job}:1 (document 1): cartpole is valid\n{job}:9 (document 2): other is valid\n"
 
 
 def test_dash_is_standard_input() -> None:
@@ -50,9 +50,9 @@ def test_one_bad_file_exits_1_and_the_others_are_still_checked(tmp_path: Path) -
     code, out = run(missing, bad, tmp_path, good)
     assert code == 1
     assert out.splitlines() == [
-        f"{missing}: no such file",
+        f"{missing}: cannot be read: No such file or directory",
         f"{bad}:7: spec.collect.framesPerBatch: must be at least 1, got 0",
-        f"{tmp_path}: is a folder; name the files in it",
+        f"{tmp_path}: cannot be read: Is a directory",
         f"{good}:1: cartpole is valid",
     ]
 

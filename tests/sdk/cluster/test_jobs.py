@@ -51,7 +51,7 @@ def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
 def test_mistakes_are_found_before_anything_is_sent(jobs: Jobs, tmp_path: Path) -> None:
     with pytest.raises(JobInvalid, match="workers"):
         jobs.submit(JOB | {"spec": SPEC | {"workers": 0}})
-    with pytest.raises(JobInvalid, match="no such file"):
+    with pytest.raises(JobInvalid, match="No such file"):
         jobs.submit(tmp_path / "missing.yaml")
     assert jobs.list() == ()
 

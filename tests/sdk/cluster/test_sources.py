@@ -26,7 +26,6 @@ PACKAGE = {
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the import path with `PACKAGE`."""
     for name, text in PACKAGE.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)

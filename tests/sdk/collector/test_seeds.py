@@ -119,7 +119,7 @@ def test_a_static_seed_is_the_seed_of_all_workers_and_environments(collect: "Col
     assert len(seeds_of(next(collector)).unique()) == len(first)
 
 
-def test_it_is_the_seed_of_environments_in_processes(here: "Collect") -> None:
+def test_a_static_seed_is_the_seed_of_environments_in_processes(here: "Collect") -> None:
     collector = here(ShowsSeed, sampler, vectorization="async", **SMALL)
     collector.set_seed(7, static_seed=True)
     assert (seeds_of(next(collector)) == 7).all()

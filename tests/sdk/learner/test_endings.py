@@ -38,7 +38,7 @@ def test_shutdown_does_not_raise_an_error_a_second_time(apart: "Collect") -> Non
     collector.shutdown()
 
 
-def test_a_pause_that_failed_is_none(apart: "Collect") -> None:
+def test_a_pause_that_failed_does_not_pause(apart: "Collect") -> None:
     collector = apart(Breaks, always_0, **OPTIONS)
     for _ in range(2):
         with pytest.raises(WorkerFailed, match="the simulator broke"):
@@ -47,7 +47,7 @@ def test_a_pause_that_failed_is_none(apart: "Collect") -> None:
             pass
 
 
-def test_the_end_of_the_with_block_does_not_raise_it_a_second_time_either(apart: "Collect") -> None:
+def test_the_end_of_the_with_block_does_not_raise_an_error_a_second_time(apart: "Collect") -> None:
     with apart(Breaks, always_0, **OPTIONS) as collector:
         with pytest.raises(WorkerFailed, match="the simulator broke"):
             next(collector)
@@ -59,7 +59,7 @@ def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Co
     """In mode async a worker may break while the learner is busy with the batch before."""
     collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
     next(collector)
-    wait_until(lambda: collector._transport.workers()[0].state is WorkerState.FAILED)  # known, and not raised yet
+    wait_until(lambda: collector.stats().workers[0].state is WorkerState.FAILED)  # known, and not raised yet
     with pytest.raises(WorkerFailed, match="the simulator broke"):
         collector.shutdown()
 

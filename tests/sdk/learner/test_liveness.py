@@ -56,7 +56,7 @@ def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
     wait_until(lambda: "default/test: worker 0 has been in one environment step for " in caplog.text)
     gate.set()
     list(islice(collector, 5))
-    wait_until(lambda: all(status.in_step_s < 1.0 for status in collector._transport.workers().values()))
+    wait_until(lambda: all(status.in_step_s < 1.0 for status in collector.stats().workers.values()))
     assert caplog.text.count("environment step") == 1
 
 
@@ -138,9 +138,9 @@ def test_the_workers_wait_for_the_next_round_is_counted(
     collector = connect()
     next(collector)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
-    (before,) = collector._transport.workers().values()
+    (before,) = collector.stats().workers.values()
     next(collector)
-    wait_until(lambda: collector._transport.workers()[0].waited_for_round_s > before.waited_for_round_s)
+    wait_until(lambda: collector.stats().workers[0].waited_for_round_s > before.waited_for_round_s)
     assert collector.stats().waited_for_weights_s == 0
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -67,6 +68,32 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
     for worker in workers:
         worker.join()
         assert worker.error is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(
+    rank: int, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    for index in range(WORKERS):
+        start_worker(job, index)
+    given: list[Any] = []
+
+    def postproc(batch: Any) -> Any:
+        given.append(batch)
+        if len(given) == 2:
+            raise LookupError("mine")
+        return batch
+
+    def go(collector: Collector) -> int:
+        for _ in range(6):
+            with suppress(LookupError):
+                next(collector)
+        return collector.stats().interrupted
+
+    interrupted = [connect(actor_critic(), rank=rank, ranks=2, postproc=postproc)]
+    collectors = [connect(actor_critic(), rank=1 - rank, ranks=2), *interrupted]
+    assert at_once(go, collectors) == [0, 2]
 
 
 def test_no_round_opens_before_every_rank_received_the_last_one(

@@ -188,7 +188,6 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     workers = [start_worker(job, 0)]
     collector = connect(actor_critic())
     first = begin(next, collector)
-    transport: Any = collector._transport
     while not collector._director.run_state.closed:
         assert not first.done()
         time.sleep(0.01)
@@ -200,7 +199,7 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
     assert batch[MASK].all(1).tolist() == [True, True, False, False]
     if comes:
         while not next(collector)[MASK][2:].any():
-            assert set(transport.workers()) == {0, 1}
+            assert set(collector.stats().workers) == {0, 1}
     collector.shutdown()
     for worker in workers:
         worker.join()

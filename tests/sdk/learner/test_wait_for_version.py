@@ -109,8 +109,7 @@ def test_a_timeout_for_a_version_names_the_workers_that_are_behind(apart: "Colle
 
 
 def until_collecting(collector: Any) -> None:
-    workers = collector._transport.workers
-    wait_until(lambda: {each.state for each in workers().values()} == {WorkerState.COLLECTING})
+    wait_until(lambda: {each.state for each in collector.stats().workers.values()} == {WorkerState.COLLECTING})
 
 
 def test_a_version_that_was_not_sent_is_no_workers_fault(collect: "Collect") -> None:
@@ -121,7 +120,7 @@ def test_a_version_that_was_not_sent_is_no_workers_fault(collect: "Collect") -> 
 
 
 @pytest.mark.parametrize("call", ["pause", "wait_for_version"])
-def test_a_successor_may_call_it_before_its_first_round(
+def test_a_successor_may_pause_or_wait_before_its_first_round(
     call: str, server: Server, connect: Connect, start_worker: StartWorker
 ) -> None:
     """Workers collect nothing for the last round of the learner before."""
