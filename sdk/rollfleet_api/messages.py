@@ -5,15 +5,19 @@ are here. Any NATS client can read these messages: `nats sub 'rollfleet.default.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 MAX_MESSAGE_BYTES = 1 << 20
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
+Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
+"""A text of a worker, without what a terminal that shows it would obey."""
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 _STRICT = ConfigDict(strict=True, extra="ignore", ser_json_inf_nan="constants")
@@ -77,7 +81,7 @@ class Answer:
 
     number: Count
     result: str = "null"
-    error: str | None = None
+    error: Text | None = None
 
 
 @with_config(_STRICT)
@@ -245,7 +249,7 @@ class WorkerStatus:
     batches: Count
     frames_per_second: float
     mean_return: float | None
-    error: str | None = None
+    error: Text | None = None
     fatal: bool = False
     in_step_s: float = 0.0
     waited_for_room_s: float = 0.0
