@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,23 +102,7 @@ class Jobs:
         manifest = self._manifest(job)
         if sources is None:
             return _view(JobView, self.api.apply(manifest))
-        namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
-        files, before = sources.config_map(name, namespace), self.api.get("ConfigMap", namespace, name)
-        owners = before["metadata"].get("ownerReferences", []) if before else []
-        files["metadata"]["ownerReferences"] = owners
-        self.api.apply(files)  # before the job, whose pods wait for it
-        try:
-            created = _view(JobView, self.api.apply(manifest))
-        except BaseException:
-            if before is None:
-                self.api.delete("ConfigMap", namespace, name)
-            raise
-        own = {"kind": KIND, "name": created.metadata.name}  # also that of a deleted job, which is about to go
-        if before is None or any(own.items() <= each.items() for each in owners):
-            owner = {"name": created.metadata.name, "uid": created.metadata.uid}
-            files["metadata"]["ownerReferences"] = [{"apiVersion": API_VERSION, "kind": KIND, **owner}]
-            self.api.apply(files)
-        return created
+        return _view(JobView, write_with_sources(self.api, manifest, sources, self.api.apply))
 
     def get(self, job: str) -> JobView:
         """Return a job with its status."""
@@ -306,6 +290,37 @@ class Jobs:
         listed = self.api.list("Event", job.metadata.namespace).items
         found = [_view(EventView, each) for each in listed if each["involvedObject"].get("uid") in subjects]
         return tuple(sorted(found, key=lambda event: event.time))
+
+
+def write_with_sources(
+    api: ClusterApi, manifest: Manifest, sources: "Sources", write: Callable[[Manifest], Manifest]
+) -> Manifest:
+    """Write the ConfigMap that a job's `spec.source` names, and then the job. Return the job.
+
+    The ConfigMap is deleted with the job, unless its user created it.
+
+    Args:
+        api: The client of the cluster.
+        manifest: The job.
+        sources: The modules of the ConfigMap.
+        write: The client's `create` or `apply`.
+    """
+    namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
+    files, before = sources.config_map(name, namespace), api.get("ConfigMap", namespace, name)
+    owners = before["metadata"].get("ownerReferences", []) if before else []
+    files["metadata"]["ownerReferences"] = owners
+    write(files)  # before the job, whose pods wait for it
+    try:
+        created = write(manifest)
+    except BaseException:
+        if before is None:
+            api.delete("ConfigMap", namespace, name)
+        raise
+    own = {"kind": KIND, "name": created["metadata"]["name"]}  # also that of a deleted job, which is about to go
+    if before is None or any(own.items() <= each.items() for each in owners):
+        owner = own | {"apiVersion": API_VERSION, "uid": created["metadata"]["uid"]}
+        api.patch("ConfigMap", namespace, name, {"metadata": {"ownerReferences": [owner]}})
+    return created
 
 
 def _not_found(namespace: str, name: str) -> JobNotFound:

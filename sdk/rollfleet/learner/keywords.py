@@ -16,7 +16,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OF_PROCESSES: Final = tuple(Processes.__dataclass_fields__)
-_ELSEWHERE: Final = {"split_trajs": "write `postproc=rollfleet.split_trajectories`"}
+_ELSEWHERE: Final = {
+    "num_env_runners": "did you mean `workers`?",
+    "split_trajs": "write `postproc=rollfleet.split_trajectories`",
+    "wrappers": "wrap the environment in a function, and pass that as `env`",
+}
+"""Hints for names whose nearest keyword means something else."""
 
 
 @dataclass(frozen=True, slots=True)

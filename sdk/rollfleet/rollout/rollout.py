@@ -189,6 +189,11 @@ class Rollout:
         self._in_collect = False
         return fragment
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """See `Rollouts`."""
+        return self._seeded == 1 and not self._started and self._stepper is None
+
     def start_over(self) -> None:
         """See `Rollouts`."""
         self._started = False
@@ -220,8 +225,9 @@ class Rollout:
             return
         if limit := self._spec.max_frames_per_traj:
             raise EnvironmentInvalid(
-                f"{source} resets by itself ({self._mode.value}), so maxFramesPerTraj cannot end its episodes; wrap "
-                f"its environments in gymnasium.wrappers.TimeLimit(env, {limit}) and leave maxFramesPerTraj at 0"
+                f"{source} resets by itself ({self._mode.value}), so `max_frames_per_traj` (`maxFramesPerTraj` of "
+                f"a job) cannot end its episodes; remove it, and wrap its environments in "
+                f"gymnasium.wrappers.TimeLimit(env, {limit})"
             )
         if not self._spec.reset_when_done:
             raise EnvironmentInvalid(

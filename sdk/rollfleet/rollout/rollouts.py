@@ -19,6 +19,11 @@ class Rollouts(Protocol):
     After an exception out of `collect`, the next `collect` begins new episodes in all environments.
     """
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """Whether the first reset of the environments raised."""
+        ...
+
     def collect(
         self,
         *,

@@ -138,6 +138,11 @@ class TensorDictRollout:
             structure=structure,
         )
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """See `Rollouts`."""
+        return self._seeded == 1 and not self._started
+
     def start_over(self) -> None:
         """See `Rollouts`."""
         self._started = False

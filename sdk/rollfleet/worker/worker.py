@@ -200,6 +200,11 @@ class Worker:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
         self._leaving.set()
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """Whether the first reset of its environments raised."""
+        return self._rollout.first_reset_failed
+
     def failed(self, error: BaseException) -> WorkerStatus:
         """Return the status that reports an error of `run`: its traceback, and how to reproduce it."""
         seeds = ", ".join(map(str, self._seeds().envs[:4])) + (", ..." if self._num_envs > 4 else "")
