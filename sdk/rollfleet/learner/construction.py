@@ -15,8 +15,6 @@ import torch
 from torch import nn
 
 from rollfleet.arguments import shown
-from rollfleet.data.replay_buffer import ReplayBuffer
-from rollfleet.data.ring import Ring
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
@@ -89,11 +87,6 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     options = LearnerOptions(**{name: keywords[name] for name in LearnerOptions.__dataclass_fields__})
     inline, place, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
-    if keywords["device"] is not None and not inline and place is None and _ring(options) is not None:
-        raise JobInvalid(
-            "`device` has no effect with this `replay_buffer`: workers write frames into the buffer themselves; remove "
-            "`device`, and move the samples that you draw"
-        )
     job = _job(env, keywords)
     count = job.spec.workers
     envs = _for_each(env, count, "env")
@@ -178,15 +171,8 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         start_method=keywords["start_method"],
         max_restarts_per_worker=keywords["max_restarts_per_worker"] or 0,
         quiet=keywords["quiet"],
-        ring=_ring(construction.options),
     )
     return processes, job
-
-
-def _ring(options: LearnerOptions) -> Ring | None:
-    """Return the buffer's ring if workers can write frames into it themselves: no function changes them before."""
-    buffer = options.replay_buffer
-    return buffer.ring if isinstance(buffer, ReplayBuffer) and options.postproc is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

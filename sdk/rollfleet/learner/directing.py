@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.run_state import RunState
@@ -20,7 +19,6 @@ class Director:
         transport: The learner's side of a transport.
         job: The job.
         weights: The versions of the weights.
-        quota: The frames that workers write into the learner's replay buffer; None: batches come to the learner.
         frames: Returns the frames of all ranks so far.
 
     Attributes:
@@ -35,10 +33,9 @@ class Director:
         transport: Transport,
         job: CollectorJob,
         weights: Broadcaster,
-        quota: WriteQuota | None,
         frames: Callable[[], int],
     ) -> None:
-        self._transport, self._job, self._weights, self._quota, self._frames = transport, job, weights, quota, frames
+        self._transport, self._job, self._weights, self._frames = transport, job, weights, frames
         self._sync = job.spec.mode is Mode.SYNC
         self._control: Control | None = None  # the last one sent
         self._call: Call | None = None
@@ -89,14 +86,10 @@ class Director:
         self.phase = phase
         if not self._transport.rank.leads:
             return
-        if self._quota and phase is LearnerPhase.RUN:
-            self._quota.resume()
         if self._control is None:
             self.direct()
         else:  # change nothing else: in mode Sync no round opens, and no newer version is required
             self._send(phase=phase)
-        if self._quota and phase is LearnerPhase.PAUSE:
-            self._quota.pause()
 
     def call(self, call: Call | None) -> None:
         """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.

@@ -49,11 +49,11 @@ class Gatherer:
         self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
     ) -> None:
         self._transport, self._weights, self._tally = transport, weights, tally
-        self._manual, self._quota = manual, tally.quota
+        self._manual = manual
         self._unacknowledged: list[Arrival] = []  # handed over
         self._sync = job.spec.mode is Mode.SYNC
         self._session, self._rank, self._peers = transport.resumed.session, transport.rank, transport.peers
-        self.director = Director(transport, job, weights, tally.quota, self._all_frames)
+        self.director = Director(transport, job, weights, self._all_frames)
         self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
         self._round: Round | None = None  # the open one
@@ -67,8 +67,7 @@ class Gatherer:
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
 
-        Returns an empty list when the job is over meanwhile: other ranks, or workers that fill the replay buffer
-        themselves, have the last frames.
+        Returns an empty list when the job is over meanwhile: other ranks have the last frames.
 
         Raises:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
@@ -279,7 +278,7 @@ class Gatherer:
     def _gather_one(self) -> list[Arrival]:
         self.director.direct()
         while (arrival := self._next()) is None:
-            if self.is_over():  # other ranks have the rest, or a worker died after it had written the last frames
+            if self.is_over():  # other ranks have the rest
                 return []
         return [arrival]
 
@@ -297,8 +296,7 @@ class Gatherer:
                 if (left_s := left_s - wait_s) <= 0 or self.director.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
-            # A stored batch was new enough when its worker wrote it.
-            version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
+            version = self._weights.meant_for(arrival.worker)
             self._weights.pass_over(arrival.meta.version)
             replaced = arrival.meta.session < self._session and self._weights.has_sent(arrival.meta.version)
             if self.admission.admit(arrival, version=version, replaced=replaced):
@@ -309,8 +307,6 @@ class Gatherer:
 
     def _bound_lag(self) -> None:
         self.admission.max_lag = self.director.job.spec.max_lag_among(max(1, len(self._transport.members())))
-        if self._quota and not self._sync:
-            self._quota.max_lag = self.admission.max_lag
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""

@@ -47,8 +47,8 @@ class BatchIterator(IterableDataset[Any]):
     ) -> None:
         self._transport = transport
         self._close = weakref.finalize(self, transport.close)  # also if the iterator is dropped, or the program exits
-        resumed, quota = transport.resumed, transport.quota
-        self._tally = Tally(through=resumed.frames, batches=resumed.batches, quota=quota)
+        resumed = transport.resumed
+        self._tally = Tally(frames=resumed.frames, batches=resumed.batches)
         self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
         self._director, self._membership = self._gatherer.director, Membership(transport)
         self._calls = PublicCalls(job.key)

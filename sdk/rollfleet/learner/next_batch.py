@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rollfleet.data.batch import join
+from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
@@ -74,12 +75,14 @@ class NextBatch:
         return self._gatherer.gather()
 
     def _value(self, arrivals: Sequence[Arrival]) -> Any:
-        """Join the arrivals into one batch, unless their workers have written them into the replay buffer."""
-        if any(arrival.stored for arrival in arrivals):
-            return None
+        """Join the arrivals into one batch, and process it; None: it is in the replay buffer."""
         fragments = [arrival.batch for arrival in arrivals]
         if (shape := self._gatherer.shape) is not None:
             fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
+        if self._steps == [self._store] and isinstance(self._buffer, ReplayBuffer):  # it needs no joined batch
+            for fragment in fragments:
+                self._store(fragment)
+            return None
         value: Any = join(fragments, self._cat_results)
         for step in self._steps:
             value = step(value)
@@ -90,6 +93,10 @@ class NextBatch:
         if (result := self._postproc(batch)) is None:
             raise JobInvalid("`postproc` returned None; return the batch, or the value to yield in its place")
         return result
+
+    def _store_each(self, fragments: Sequence["TensorDict"]) -> None:
+        for fragment in fragments:
+            self._store(fragment)
 
     def _store(self, batch: "TensorDict") -> None:
         assert self._buffer is not None

@@ -37,7 +37,6 @@ class InlineTransport:
     elastic: None = None
     lender: None = None
     job: None = None
-    quota: None = None
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 from rollfleet.policies.tensordict_policy import tensordict_policy
-from rollfleet.torchrl.arguments import grouped, native
+from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of
@@ -50,7 +50,7 @@ class Collector(FleetCollector):
         return super().__new__(cls) if other is None else other
 
     def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
-        keywords = native(arguments, processes=False)
+        keywords = native(arguments)
         make = arguments["create_env_fn"]
         if isinstance(make, Sequence) and not isinstance(make, EnvBase):
             make = make[0]
@@ -74,17 +74,15 @@ class Collector(FleetCollector):
         self.n_env = form.count
         self.frames_per_batch = -(-arguments["frames_per_batch"] // form.count)
         self.requested_frames_per_batch = self.frames_per_batch * form.count
-        if self.policy_device is not None and isinstance(self.policy, nn.Module):
-            keywords["policy_device"] = self.policy_device
-        if self.storing_device is not None:
-            keywords["device"] = self.storing_device
         collector = _OnePolicy(
             self.env,
             acting(self.policy),
+            policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
+            device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=form.count,
             weights_interval=0,
-            **grouped(keywords),
+            **keywords,
         )
         return collector, form, BatchShape(form.batch_size)
 

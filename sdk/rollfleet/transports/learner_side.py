@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rollfleet.data.write_quota import WriteQuota
     from rollfleet.weights.layout import Snapshot
     from rollfleet_api.job import CollectorJob
 
@@ -29,7 +28,6 @@ class Arrival:
         episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
         episode_lengths: int64 `[episodes]`: their lengths in frames.
         nbytes: Its size on the wire.
-        stored: Whether its worker has written it into the learner's replay buffer; `batch` is then empty.
         process: See `Identity` of `rollfleet.wire`; 0: no two processes have the same incarnation.
     """
 
@@ -41,7 +39,6 @@ class Arrival:
     episode_returns: "Tensor"
     episode_lengths: "Tensor"
     nbytes: int
-    stored: bool = False
     process: int = 0
 
 
@@ -180,11 +177,6 @@ class Transport(Protocol):
     @property
     def lender(self) -> Lender | None:
         """Lends memory for weights; None: `send_weights` copies them."""
-        ...
-
-    @property
-    def quota(self) -> "WriteQuota | None":
-        """The frames that workers write into the learner's replay buffer; None: batches come to the learner."""
         ...
 
     @property

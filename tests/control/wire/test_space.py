@@ -82,7 +82,7 @@ async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: "Site"
     await site.nats.provision(job := site.job())
     async with site.guest(job, Role.LEARNER) as learner:
         for chunk in range(33):
-            subject = subjects_of(job).weight_chunk(1, chunk)
+            subject = subjects_of(job).weights_of(None).chunk(1, chunk)
             await learner.client.jetstream().publish(subject, bytes(MIB - 1000))
     assert await site.nats.grow(job)
     assert await reserved(site, job) == (4, 128)

@@ -44,6 +44,7 @@ def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
     jobs.submit(JOB | {"spec": SPEC | {"workers": 4, "source": {"configMap": "code"}}})
     again = jobs.submit(JOB | {"spec": SPEC | {"workers": 3}})
     assert (again.spec.workers, again.metadata.generation) == (3, 2)
+    assert (again.spec.model_extra or {})["env"]["id"] == "CartPole-v1"
     found: Any = jobs.api.get("CollectorJob", jobs.api.namespace, "cartpole")
     assert "source" not in found["spec"]
 

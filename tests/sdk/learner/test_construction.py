@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import rollfleet
 import rollfleet.schemes
-from rollfleet import Collector, ReplayBuffer
+from rollfleet import Collector
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
@@ -222,7 +222,6 @@ def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
         ({"env_kwargs": [{}, {}]}, ("env_kwargs", "workers")),
         ({"policy_device": ["cpu"] * 3, "workers": 2}, ("policy_device", "workers")),
         ({"policy_device": "meta"}, ("policy_device", "policy")),
-        ({"device": "meta", "workers": 2, "replay_buffer": ReplayBuffer(8, shared=True)}, ("device", "replay_buffer")),
     ],
 )
 def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any], names: tuple[str, str]) -> None:

@@ -17,6 +17,7 @@ from rollfleet import Collector
 from rollfleet.data.splitting import split_trajectories
 from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
 from rollfleet.testing import CountingEnv
+from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
     from tests.sdk.collector.places import Collect
@@ -167,19 +168,17 @@ def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
             taken.value += 1
         return always_0(observation)
 
-    def at_rest() -> bool:
-        before = int(taken.value)
-        time.sleep(0.2)
-        return int(taken.value) == before
+    def paused() -> bool:
+        return {each.state for each in collector.stats().workers.values()} == {WorkerState.PAUSED}
 
     collector = apart(CountingEnv, policy, mode="async", max_batches_ahead=1000, **OPTIONS)
     next(collector)
-    assert not at_rest()
     with collector.pause():
-        wait_until(at_rest)
-        for _ in range(3):
-            assert at_rest()
-    wait_until(lambda: not at_rest())
+        wait_until(paused)
+        before = int(taken.value)
+        time.sleep(0.5)
+        assert taken.value == before
+    wait_until(lambda: taken.value > before)
     assert next(collector).batch_size == (2, 8)
     assert collector.stats().missed == 0
 
