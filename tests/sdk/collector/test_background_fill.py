@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, always_0
 from tests.waiting import wait_until
 
-from rollfleet import Collector, ReplayBuffer
+from rollfleet import Collector, Processes, ReplayBuffer
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
 
@@ -23,8 +23,9 @@ def fill() -> Iterator[Fill]:
     """Starts collectors of forked workers, mode async."""
     with ExitStack() as stack:
 
-        def fill(buffer: ReplayBuffer, **keywords: Any) -> Collector:
-            options = OPTIONS | {"mode": "async", "workers": 2, "start_method": "fork", "replay_buffer": buffer}
+        def fill(buffer: ReplayBuffer, restarts: int = 0, **keywords: Any) -> Collector:
+            processes = Processes(start_method="fork", max_restarts_per_worker=restarts)
+            options = OPTIONS | {"mode": "async", "workers": 2, "processes": processes, "replay_buffer": buffer}
             collector = Collector(CountingEnv, always_0, **options | keywords)
             stack.callback(collector.detach)
             collector.start()
@@ -47,7 +48,7 @@ def test_killed_workers_lose_and_corrupt_no_counted_frame(
     fill: Fill, started: Callable[[], list[psutil.Process]]
 ) -> None:
     buffer = ReplayBuffer(1_000_000)
-    collector = fill(buffer, workers=3, max_restarts_per_worker=1000)
+    collector = fill(buffer, workers=3, restarts=1000)
     killed: set[psutil.Process] = set()
 
     def alive() -> list[psutil.Process]:
