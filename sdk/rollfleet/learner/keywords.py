@@ -100,6 +100,6 @@ def _hint(name: str, names: list[str]) -> str:
         return f"write `processes=rollfleet.Processes({name}=...)`"
     if name in PLACES:
         return f"the job sets it: `spec.{PLACES[name]}`"
-    near = nearest(name, names)
-    hint = f"did you mean `{near}`?" if near else f"the keywords are: {', '.join(names)}."
-    return f"{hint} TorchRL's keywords are those of `rollfleet.torchrl`"
+    if near := nearest(name, names):
+        return f"did you mean `{near}`?"
+    return f"TorchRL's collectors, with their keywords, are in `rollfleet.torchrl`; here they are: {', '.join(names)}"

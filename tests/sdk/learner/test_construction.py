@@ -41,7 +41,7 @@ class Closing(gymnasium.Env[Any, Any]):
 
 
 def test_an_unknown_keyword_without_a_near_one_lists_all() -> None:
-    with pytest.raises(TypeError, match=r"the keywords are: .*frames_per_batch, .*replay_buffer, "):
+    with pytest.raises(TypeError, match=r"here they are: .*frames_per_batch, .*replay_buffer, "):
         Collector("CartPole-v1", zzz=1)  # type: ignore[call-arg]
 
 

@@ -27,16 +27,17 @@ def test_processes_is_a_value_of_its_class() -> None:
         Collector("CartPole-v1", frames_per_batch=8, processes=2)  # type: ignore[arg-type]
 
 
-ELSEWHERE = "TorchRL's keywords are those of `rollfleet.torchrl`"
-
-
 @pytest.mark.parametrize(
     ("function", "name", "hint"),
     [
-        (Collector, "frames_per_batsh", rf"did you mean `frames_per_batch`\? {ELSEWHERE}"),
-        (Collector, "create_env_fn", rf"the keywords are: env, policy, frames_per_batch, .*, cluster\. {ELSEWHERE}"),
+        (Collector, "frames_per_batsh", r"did you mean `frames_per_batch`\?"),
+        (
+            Collector,
+            "create_env_fn",
+            r"TorchRL's collectors, .*, are in `rollfleet\.torchrl`; .*: env, policy, .*, cluster",
+        ),
         (Collector, "start_method", r"write `processes=rollfleet\.Processes\(start_method=\.\.\.\)`"),
-        (Collector, "n_envs", rf"did you mean `num_envs`\? {ELSEWHERE}"),
+        (Collector, "n_envs", r"did you mean `num_envs`\?"),
         (Collector, "num_env_runners", r"did you mean `workers`\?"),
         (Collector, "wrappers", r"wrap the environment in a function, and pass that as `env`"),
         (Collector, "split_trajs", r"write `postproc=rollfleet\.split_trajectories`"),
