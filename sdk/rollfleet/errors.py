@@ -18,7 +18,7 @@ RollfleetError
 ├── WeightMismatch            names, shapes or dtypes of weights differ (with the parameter's name)
 ├── WorkerFailed              a worker gave up (with its own error)
 ├── CallFailed                a method that the learner called on a worker raised (with its traceback)
-├── RecordingDamaged          bytes of a recording changed after they were written (with file and offset)
+├── RecordingDamaged          a file of a recording cannot be read (with the file)
 ├── WireError
 │   ├── MessageCorrupt        a message is cut, flipped or inconsistent
 │   └── MessageTooLarge       a message is over a limit (also raised before sending)
@@ -150,17 +150,15 @@ class CallFailed(RollfleetError):
 
 
 class RecordingDamaged(RollfleetError):
-    """Bytes of a recording changed after they were written.
+    """A file of a recording cannot be read.
 
     Attributes:
-        file: The segment of the recording.
-        offset: Position in that file, in bytes.
+        file: The file.
     """
 
-    def __init__(self, file: Path, offset: int, why: str) -> None:
-        super().__init__(f"{file} is damaged at byte {offset}: {why}; `Recording(..., skip_damaged=True)` skips it")
+    def __init__(self, file: Path, why: str) -> None:
+        super().__init__(f"{file} cannot be read: {why}; move it out of the recording to read the rest")
         self.file = file
-        self.offset = offset
 
 
 class WireError(RollfleetError):

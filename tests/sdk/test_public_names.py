@@ -25,7 +25,6 @@ def test_the_public_names_are_these() -> None:
         "exploring",
         "make_env",
         "make_policy",
-        "observe",
         "record",
         "split_trajectories",
         "track",

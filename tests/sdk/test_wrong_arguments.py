@@ -17,7 +17,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "Recording's folder": ("folder", lambda value: rollfleet.Recording(value)),
     "record's folder": ("folder", lambda value: rollfleet.record("a/b", value, address=NOWHERE)),
     "record's size": ("segment_bytes", lambda value: rollfleet.record("a/b", segment_bytes=value, address=NOWHERE)),
-    "observe's memory": ("memory_bytes", lambda value: rollfleet.observe("a/b", memory_bytes=value, address=NOWHERE)),
+    "record's memory": ("memory_bytes", lambda value: rollfleet.record("a/b", memory_bytes=value, address=NOWHERE)),
     "track's tracker": ("to", lambda value: rollfleet.track(NONE, value)),
     "track's folder": ("folder", lambda value: rollfleet.track(NONE, "tensorboard", folder=value)),
     "make_env's spec": ("spec", lambda value: rollfleet.make_env(value)),

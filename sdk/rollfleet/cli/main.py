@@ -194,7 +194,7 @@ def record(
     credentials: Annotated[
         Path | None, typer.Option(help="A NATS credentials file of the job's learner.", exists=True)
     ] = None,
-    segment_size: Annotated[str, typer.Option(help="Maximum size of one file, such as `256Mi`.")] = "256Mi",
+    segment_size: Annotated[str, typer.Option(help="Maximum size of one file, such as `64Mi`.")] = "64Mi",
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
     """Write every batch of a job to disk until the job ends or Ctrl-C. The learner keeps running.

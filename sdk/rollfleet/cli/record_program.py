@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from rollfleet.cli.stop_signal import StopSignal
-from rollfleet.recording.observation import record
+from rollfleet.recording.recorder import record
 from rollfleet_api.address import Address
 
 EXIT_COMPLETE = 0
 
 
 def main(address: Address, folder: Path, *, segment_bytes: int, timeout_s: float) -> int:
-    """Record until the job ends. A second signal ends the program at once; the newest file stays unfinished.
+    """Record until the job ends. A second signal ends the program at once; batches of the last seconds are lost.
 
     Args:
         address: The job's address.

@@ -9,21 +9,26 @@ from pathlib import Path
 
 from nats.aio.client import Client
 
+from rollfleet.errors import ConnectionFailed
+
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 10.0  # an operator renews at half of their validity: hours before they expire
 
 
-def job_of_credentials(credentials: bytes) -> str | None:
-    """Return the job, `namespace/name`, whose subjects a credentials file permits; None: it names no single job."""
+def of_another_job(credentials: bytes, job: str) -> ConnectionFailed:
+    """Return the error of credentials, the content of their file, that are not for `job`. It names both jobs."""
     try:
         payload = credentials.partition(b"USER JWT")[2].split(b".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
-        allowed = " ".join(claims["nats"]["sub"]["allow"])
+        found = re.search(r"(?:^| )rollfleet\.([a-z0-9-]+)\.([a-z0-9-]+)\.", " ".join(claims["nats"]["sub"]["allow"]))
     except (IndexError, KeyError, TypeError, ValueError):  # written by another program than the operator
-        return None
-    found = re.search(r"(?:^| )rollfleet\.([a-z0-9-]+)\.([a-z0-9-]+)\.", allowed)
-    return f"{found[1]}/{found[2]}" if found else None
+        found = None
+    own = found and f"{found[1]}/{found[2]}"
+    return ConnectionFailed(
+        f"these credentials are for {own or 'another job'}, you asked for {job}: "
+        f"{f'connect to {own!r}, or ' if own else ''}use the credentials of {job}"
+    )
 
 
 async def follow_credentials(client: Client, file: Path, known: bytes) -> None:

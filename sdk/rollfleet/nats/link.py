@@ -26,9 +26,8 @@ from nats.js.errors import APIError
 
 from rollfleet.errors import ConnectionFailed, RollfleetError, Timeout
 from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
-from rollfleet.nats.credentials import follow_credentials
+from rollfleet.nats.credentials import follow_credentials, of_another_job
 from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
-from rollfleet.nats.refusals import Refusals
 from rollfleet_api.address import Address
 from rollfleet_api.jetstream import JetStreamCode
 from rollfleet_api.messages import MessageInvalid, unpack
@@ -64,6 +63,7 @@ class Link:
         role: The role that it connects as.
         js: Its JetStream context.
         closed: Whether `close` was called.
+        refusals: Publications and subscriptions that the server has not permitted.
         account_gone_s: When NATS cut us off because the job's account was deleted (`time.monotonic`); None: it has it.
 
     Raises:
@@ -82,7 +82,8 @@ class Link:
         self.closed = False
         self.role = role
         self.account_gone_s: float | None = None
-        self._refusals = Refusals(address.job)
+        self.refusals = 0
+        self._asks_whether_permitted = False
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
         self._warned_refused = False  # of a refusal since the last cut: each attempt to reconnect is refused again
@@ -99,7 +100,7 @@ class Link:
         given = address.credentials.read_bytes() if address.credentials and address.credentials.is_file() else b""
         try:
             self.call(self._connect(timeout_s), timeout_s=timeout_s + 5)
-            self.call(self._refusals.check_job(self.client, self.flush, self.subjects, given), timeout_s=timeout_s + 5)
+            self.call(self._check_job(given), timeout_s=timeout_s + 5)
         except BaseException:
             self._stop()
             raise
@@ -246,6 +247,17 @@ class Link:
 
         await self.client.subscribe(subject, cb=on_message)
 
+    async def may_subscribe(self, subject: str) -> bool:
+        """Return whether the server permits this connection to subscribe to a subject."""
+        before, self._asks_whether_permitted = self.refusals, True
+        try:
+            subscription = await self.client.subscribe(subject)
+            await self.flush()  # a refusal comes before the answer
+            await subscription.unsubscribe()
+        finally:
+            self._asks_whether_permitted = False
+        return self.refusals == before
+
     async def flush(self) -> None:
         """Wait until the server has processed all publications and subscriptions that were sent before."""
         await self.client.flush()  # this one may overtake data that is not yet written
@@ -287,6 +299,15 @@ class Link:
             how = "refused us" if self._refused.done() else f"did not accept us within {timeout_s:g} s"
             raise ConnectionFailed(f"NATS at {where} {how}: {error!r}") from error
 
+    async def _check_job(self, credentials: bytes) -> None:
+        try:
+            if await self.may_subscribe(self.subjects.spec):  # which workers and learners may read
+                return
+        except (nats.errors.Error, OSError, TimeoutError) as error:  # the connection is lost, and comes back
+            log.debug("checking the credentials of %s: %r", self.address.job, error)
+            return
+        raise of_another_job(credentials, self.subjects.key)
+
     async def _close(self, timeout_s: float) -> None:
         if self.client.is_connected:
             await asyncio.wait_for(self.client.flush(), timeout_s)
@@ -303,12 +324,12 @@ class Link:
                 self._refused.set_result(error)
         if ACCOUNT_DELETED in str(error).lower():
             self.account_gone_s = self.account_gone_s or time.monotonic()
-        if self._refusals.hear(error):
-            return
         # A reconnection mends a cut. Warn about errors that it does not mend.
         refused = "violation" in str(error).lower()
-        lasting = isinstance(error, nats.errors.SlowConsumerError) or (refused and not self._warned_refused)
-        self._warned_refused |= refused
+        self.refusals += refused
+        unexpected = refused and not self._asks_whether_permitted
+        lasting = isinstance(error, nats.errors.SlowConsumerError) or (unexpected and not self._warned_refused)
+        self._warned_refused |= unexpected
         log.log(logging.WARNING if lasting else logging.DEBUG, "NATS connection of %s: %r", self.address.job, error)
 
     def _drop_socket(self) -> None:
@@ -316,11 +337,6 @@ class Link:
         left = self.client._transport
         if left:
             left.close()  # type: ignore[no-untyped-call]
-
-    async def _abandon(self) -> None:
-        """Close the socket of a connection that did not close in time: a loop cannot close over an open one."""
-        self._drop_socket()
-        await asyncio.sleep(0)
 
     async def _on_disconnected(self) -> None:
         self._recovered.clear()
@@ -356,7 +372,7 @@ class Link:
             task.cancel()
         if pending:
             self._loop.run_until_complete(asyncio.wait(pending, timeout=1))
-        self._loop.run_until_complete(self._abandon())
+        self._loop.call_soon(self._drop_socket)  # of a connection that did not close in time
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 

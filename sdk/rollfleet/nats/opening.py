@@ -1,4 +1,4 @@
-"""Opens the connection of a learner, an evaluator or a recorder: by arguments, the environment, or a kubeconfig."""
+"""Opens the connection of a learner or a recorder: by arguments, the environment, or a kubeconfig."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ _RUN = "`rollfleet run job.yaml --learner learner.py` starts a learner with a se
 def open_link(
     job: str | CollectorJob | None, *, address: str | None, credentials: str | Path | None, timeout_s: float
 ) -> Link:
-    """Connect to a job as its learner, an evaluator or a recorder.
+    """Connect to a job as its learner or a recorder.
 
     Missing arguments come from the environment. Without an address there, the cluster of the kubeconfig has it.
 

@@ -1,4 +1,4 @@
-"""A job observed from beside: evaluators and recorders receive every batch, and take none from the learner.
+"""Recordings of a job: a recorder receives every batch, and takes none from the learner.
 
-`observe` returns live batches, `record` writes them to disk in segments, `Recording` reads them back.
+`record` writes batches to disk in segments, `Recording` reads them back.
 """

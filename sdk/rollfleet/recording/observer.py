@@ -6,66 +6,42 @@ It subscribes to the subjects that workers publish to, beside the work queue: it
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Self
 
-import torch
 from nats.aio.msg import Msg
 
-from rollfleet.data.batch import to_batch
-from rollfleet.errors import ConnectionFailed, JobEnded, WireError
+from rollfleet.errors import JobEnded, WireError
 from rollfleet.learner.duplicates import DuplicateFilter
 from rollfleet.nats.link import Link
 from rollfleet.nats.presence import JobPresence
 from rollfleet.nats.state import read_state
 from rollfleet.wire.batch_chunks import Assembled, Assembler
-from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.kubernetes_names import credentials_secret
 from rollfleet_api.messages import Control, LearnerPhase
-from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import BEGAN
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
 
 log = logging.getLogger(__name__)
 
-MEMORY_BYTES = 256 << 20
 SUBSCRIBE_TIMEOUT_S = 15.0
 
 
 class Observer:
-    """An iterator over every batch of a job as it arrives: TensorDict `[envs, T]`, each of one worker.
+    """Every batch of a job as it arrives, from one worker each.
 
     It receives batches from the moment that it connects, including those that the learner drops as too old. A reader
-    that is slower than the workers loses batches: those that do not fit into its memory. Iterate from one thread. The
-    iteration ends with the job.
+    that is slower than the workers loses batches: those that do not fit into its memory.
 
     Args:
         link: A connection as the job's learner. It is closed with the observer.
         job: The job.
         memory_bytes: Bound of the batches that wait for the reader; a single larger batch is kept.
-        device: The device of batches; None: the CPU memory in which they were received.
 
     Attributes:
         job: The job.
-
-    Example:
-        >>> with rollfleet.observe("cartpole") as observer:  # doctest: +SKIP
-        ...     for batch in observer:
-        ...         print(batch["next", "reward"].mean())
     """
 
-    def __init__(
-        self,
-        link: Link,
-        job: CollectorJob,
-        *,
-        memory_bytes: int = MEMORY_BYTES,
-        device: torch.device | None = None,
-    ) -> None:
+    def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:
         self.job = job
-        self._link, self._device, self._memory_bytes = link, device, memory_bytes
+        self._link, self._memory_bytes = link, memory_bytes
         self._assembler = Assembler(max_message_bytes=job.spec.delivery.limit_bytes)
         self._follow(job)
         self._duplicates = DuplicateFilter()
@@ -111,40 +87,7 @@ class Observer:
 
     def close(self) -> None:
         """Disconnect. Closing twice is harmless."""
-        self._end(JobEnded(f"this observer of {self.job.key} was closed"))
         self._link.close()
-
-    def __iter__(self) -> Self:
-        """Return self."""
-        return self
-
-    def __next__(self) -> "TensorDict":
-        """Return the next batch.
-
-        Raises:
-            StopIteration: The job has ended, or the observer was closed.
-        """
-        while True:
-            try:
-                assembled = self.receive(1.0)
-            except JobEnded:
-                raise StopIteration from None
-            if assembled is None:
-                continue
-            try:
-                batch: Any = to_batch(unpack_fragment(assembled.buffer)[1])
-            except WireError as error:
-                self.count_corrupt(error)
-            else:
-                return batch if self._device is None else batch.to(self._device)
-
-    def __enter__(self) -> Self:
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     # --- on the link's thread ---
 
@@ -206,20 +149,3 @@ class Observer:
         with self._changed:
             self._ended = self._ended or error
             self._changed.notify_all()
-
-
-async def check_may_observe(link: Link) -> None:
-    """Check that the server permits this connection to read batches.
-
-    Raises:
-        ConnectionFailed: It does not. The text names the credentials to use.
-    """
-    for subject in link.subjects.batch_subjects:
-        subscription = await link.client.subscribe(subject)
-        await link.flush()  # a refusal comes before the answer to this
-        await subscription.unsubscribe()
-    if "permissions violation" in str(link.client.last_error).lower():
-        raise ConnectionFailed(
-            f"these credentials may not read the batches of {link.subjects.key}: use its learner's, which on a cluster "
-            f"are in the Secret `{credentials_secret(link.subjects.job, Role.LEARNER)}` ({link.client.last_error})"
-        )

@@ -1,24 +1,26 @@
-"""Writes every batch of a job to disk, as it was sent."""
+"""Writes every batch of a job to disk, beside its learner."""
 
-import logging
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from uuid import uuid4
 
-import xxhash
-
-from rollfleet.errors import JobEnded, RecordingDamaged, WireError
+from rollfleet.arguments import path_of, whole_number
+from rollfleet.errors import ConnectionFailed, JobEnded, WireError
+from rollfleet.nats.opening import open_link
+from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
-from rollfleet.recording.segments import Description, SegmentWriter, scan, segments_in
-from rollfleet.wire.batch_chunks import Assembled, Identity
-from rollfleet.wire.fragment_message import unpack_fragment
+from rollfleet.recording.segments import SegmentWriter
+from rollfleet.wire.batch_chunks import Assembled
+from rollfleet.wire.codec import decode
+from rollfleet.wire.fragment_message import fragment_of, meta_of
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.kubernetes_names import credentials_secret
+from rollfleet_api.permissions import Role
 
-log = logging.getLogger(__name__)
-
-SEGMENT_BYTES = 256 << 20
+MEMORY_BYTES = 256 << 20
+SEGMENT_BYTES = 64 << 20
 RECEIVE_TIMEOUT_S = 0.5
 
 
@@ -27,7 +29,7 @@ class Recorded:
     """Counters of a recorder since its start.
 
     Attributes:
-        batches: Batches written.
+        batches: Batches written, or about to be.
         frames: Frames in them.
         bytes: Their size.
         missed: Batches that arrived incomplete or faster than they could be written.
@@ -49,22 +51,21 @@ class Recorder:
     Args:
         observer: Receives the batches. It is closed with the recorder.
         folder: The recording's folder. Batches are added to an earlier recording of the same job.
-        segment_bytes: Size of one file at most; a single larger batch has its own.
+        segment_bytes: Size of the batches of one file at most; a single larger batch has its own.
 
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
+        OSError: The folder cannot be written.
 
     Example:
         >>> with rollfleet.record("cartpole", "recording") as recorder:  # doctest: +SKIP
-        ...     recorder.wait(timeout_s=60)
+        ...     recorder.wait()
         ...     print(recorder.counts().batches)
     """
 
     def __init__(self, observer: Observer, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._observer = observer
-        description = Description(recording=uuid4().hex, job=observer.job)
-        self._writer = SegmentWriter(folder, description, segment_bytes=segment_bytes)
-        self._before = _newest_of_each_worker(folder)
+        self._writer = SegmentWriter(folder, observer.job, segment_bytes=segment_bytes)
         self._batches = self._frames = self._bytes = 0
         self._stop = threading.Event()
         self._done: Future[None] = Future()
@@ -136,27 +137,74 @@ class Recorder:
                 self._write(assembled)
             elif stopping:
                 return
+            self._writer.flush_old()
 
     def _write(self, assembled: Assembled) -> None:
-        identity, message = assembled.identity, assembled.buffer
         try:
-            meta, _ = unpack_fragment(message)
+            header, tensors = decode(assembled.buffer)
+            meta = meta_of(header)
+            fragment_of(meta, tensors)
         except WireError as error:
             self._observer.count_corrupt(error)
             return
-        if self._before.pop(identity.worker, None) == (identity, xxhash.xxh3_64_intdigest(message.data)):
-            return  # its worker resends it while the queue is full: the previous recorder has written it
-        self._writer.write(identity, session=meta.session, round=meta.round, message=message)
+        self._writer.write(assembled.identity, meta, tensors)
         self._batches += 1
         self._frames += meta.frames
-        self._bytes += message.nbytes
+        self._bytes += assembled.buffer.nbytes
 
 
-def _newest_of_each_worker(folder: Path) -> dict[int, tuple[Identity, int]]:
-    """Identity and checksum of each worker's last recorded batch."""
+def record(
+    job: str | CollectorJob | None = None,
+    folder: str | Path = "recording",
+    *,
+    address: str | None = None,
+    credentials: str | Path | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+    memory_bytes: int = MEMORY_BYTES,
+    timeout_s: float = 60.0,
+) -> Recorder:
+    """Write every batch of a job to disk, in the background, beside its learner. `Recording` reads them.
 
-    def skip(damaged: RecordingDamaged) -> None:
-        log.warning("%s", damaged)
+    It takes no batch from the learner, and no one waits for it. Missing arguments are found as `rollfleet.connect`
+    finds them.
 
-    records = (record for file in segments_in(folder) for record in scan(file, skip))
-    return {record.identity.worker: (record.identity, record.checksum) for record in records}
+    Args:
+        job: Its name, `namespace/name`, or the job itself. None: read from the environment.
+        folder: The recording's folder. Batches are added to an earlier recording of the same job.
+        address: The NATS server's URL.
+        credentials: The NATS credentials file of the job's learner.
+        segment_bytes: Size of the batches of one file at most; a single larger batch has its own. A file is written
+            when it is full, and 5 s after its first batch at most.
+        memory_bytes: Bound of the batches that wait to be written. Batches that do not fit are dropped, and counted as
+            `missed`.
+        timeout_s: How long to wait for NATS, and for the job.
+
+    Returns:
+        A recorder; also a context manager. It ends with the job.
+
+    Raises:
+        ConnectionFailed: No server was named, none answered, or it refused the credentials.
+        JobInvalid: The name is not valid for a job, another recorder writes into the folder, or it holds batches of
+            another job.
+        JobNotFound: The job did not appear in time.
+        OSError: The folder cannot be written.
+
+    Example:
+        >>> with rollfleet.record("cartpole", "recording") as recorder:  # doctest: +SKIP
+        ...     recorder.wait(timeout_s=60)
+    """
+    folder, segment_bytes = path_of(folder, "folder"), whole_number(segment_bytes, "segment_bytes", least=1)
+    memory_bytes = whole_number(memory_bytes, "memory_bytes", least=1)
+    link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
+    try:
+        subjects = link.subjects
+        if not link.call(link.may_subscribe(subjects.batch_subjects[0]), timeout_s=timeout_s):
+            raise ConnectionFailed(
+                f"these credentials may not read the batches of {subjects.key}: use its learner's, which on a cluster "
+                f"are in the Secret `{credentials_secret(subjects.job, Role.LEARNER)}`"
+            )
+        known = link.call(read_job(link, timeout_s=timeout_s))
+        return Recorder(Observer(link, known, memory_bytes=memory_bytes), folder, segment_bytes=segment_bytes)
+    except BaseException:
+        link.close()
+        raise

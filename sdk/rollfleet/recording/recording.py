@@ -1,7 +1,7 @@
 """Iterates over recorded batches as the learner iterated over the job."""
 
-import logging
 from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,17 +9,14 @@ import torch
 
 from rollfleet.arguments import path_of
 from rollfleet.data.batch import join, to_batch
-from rollfleet.errors import JobInvalid, MessageCorrupt, RecordingDamaged
-from rollfleet.recording.segments import Record, describe, scan, segments_in
+from rollfleet.errors import JobInvalid
+from rollfleet.recording.segments import Record, Segment, read, segments_in
 from rollfleet.system.devices import device_of
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.job import CollectorJob
+from rollfleet.wire.batch_chunks import Identity
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
-
-log = logging.getLogger(__name__)
 
 
 class Recording:
@@ -27,14 +24,13 @@ class Recording:
 
     In mode Async it yields TensorDict `[envs, T]`, each of one worker, in its order; the order between workers may
     differ from the learner's. In mode Sync it joins the batches of one round, as the learner's iterator does. Each
-    batch is read when it is asked for, into its own memory. A recording in progress can be read up to its last batch.
+    batch is read when it is asked for, into its own memory. A recording in progress can be read up to its last file.
 
     It holds every batch that workers sent. That includes batches that the learner dropped as older than
     `weights.maxLag`. Of a round that the learner closed early, it includes batches that came before the next round.
 
     Args:
         folder: The recording's folder.
-        skip_damaged: Skip damaged parts (see `damaged`) instead of raising an error.
         device: The device of batches; None: CPU memory.
 
     Attributes:
@@ -49,109 +45,62 @@ class Recording:
         ...     print(batch.batch_size, batch["next", "reward"].mean())
     """
 
-    def __init__(
-        self, folder: str | Path, *, skip_damaged: bool = False, device: str | torch.device | None = None
-    ) -> None:
-        self._folder, self._skip_damaged = path_of(folder, "folder"), skip_damaged
+    def __init__(self, folder: str | Path, *, device: str | torch.device | None = None) -> None:
+        self._folder = path_of(folder, "folder")
         self._device = None if device is None else device_of(device, "device")
-        self._damaged: dict[tuple[Path, int], RecordingDamaged] = {}
-        if not segments_in(self._folder):
+        if not (files := segments_in(self._folder)):
             raise JobInvalid(f"no recording in {folder}: create one with `rollfleet record JOB --to FOLDER`")
-        self.job = self._first_job()
-
-    @property
-    def damaged(self) -> list[RecordingDamaged]:
-        """Damaged parts that were skipped until now, each with its file and offset."""
-        return list(self._damaged.values())
+        self.job = Segment.open(files[0]).job
 
     def __len__(self) -> int:
-        """Return the number of batches that an iteration yields. They are not read: damaged ones count, too."""
+        """Return the number of batches that an iteration yields. They are not read."""
         return sum(1 for _ in self._groups())
 
     def __iter__(self) -> Iterator["TensorDict"]:
         """Iterate over the batches in their order.
 
         Raises:
-            RecordingDamaged: A part is damaged. The error has its file and offset.
+            RecordingDamaged: A file cannot be read. The error has its path.
         """
         for group in self._groups():
-            batches = [arrival.batch for record in group if (arrival := self._arrival(record))]
-            if batches:
-                yield join(batches, self.job.spec.collect.cat_results) if group[0].round else batches[0]
+            batches = [self._arrival(record).batch for record in group]
+            yield join(batches, self.job.spec.collect.cat_results) if group[0].meta.round else batches[0]
 
     def arrivals(self) -> Iterator[Arrival]:
         """Iterate over the batches as each worker sent them, with their metadata.
 
         Raises:
-            RecordingDamaged: A part is damaged. The error has its file and offset.
+            RecordingDamaged: A file cannot be read. The error has its path.
         """
-        for records in self._runs():
-            for record in records:
-                if arrival := self._arrival(record):
-                    yield arrival
-
-    def _first_job(self) -> CollectorJob:
-        for file in segments_in(self._folder):
-            try:
-                return describe(file).job
-            except RecordingDamaged as damaged:
-                first = damaged
-                self._on_damage(damaged)
-        raise first
+        return map(self._arrival, chain.from_iterable(self._runs()))
 
     def _groups(self) -> Iterator[list[Record]]:
-        for records in self._runs():
-            yield from by_rounds(records)
+        return chain.from_iterable(map(by_rounds, self._runs()))
 
     def _runs(self) -> Iterator[Iterator[Record]]:
         """Records by run of the recorder: a recreated job numbers its rounds from the start."""
-        files: list[Path] = []
-        running = ""
-        for file in segments_in(self._folder):
-            try:
-                run = describe(file).recording
-            except RecordingDamaged:  # reported when it is scanned
-                run = running
-            if files and run != running:
-                yield self._records(files)
-                files = []
-            files.append(file)
-            running = run
-        yield self._records(files)
+        newest: dict[int, Identity] = {}
 
-    def _records(self, files: Iterable[Path]) -> Iterator[Record]:
-        for file in files:
-            yield from scan(file, self._on_damage)
+        def new(record: Record) -> bool:
+            """Whether a run before has not recorded it: a worker sends a batch again while the queue is full."""
+            before, newest[record.identity.worker] = newest.get(record.identity.worker), record.identity
+            return before != record.identity
 
-    def _arrival(self, record: Record) -> Arrival | None:
-        try:
-            buffer = record.read()
-            try:
-                meta, fragment = unpack_fragment(buffer, checksum=False)
-                batch: Any = to_batch(fragment)
-            except MessageCorrupt as error:
-                raise RecordingDamaged(record.file, record.offset, str(error)) from error
-        except RecordingDamaged as damaged:
-            self._on_damage(damaged)
-            return None
-        identity = record.identity
+        for _, run in groupby(read(self._folder), key=lambda segment: segment.recorder):
+            yield filter(new, chain.from_iterable(segment.records for segment in run))
+
+    def _arrival(self, record: Record) -> Arrival:
+        identity, fragment = record.identity, record.read()
+        batch: Any = to_batch(fragment)
         return Arrival.of(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
-            meta=meta,
+            meta=record.meta,
             fragment=fragment,
             batch=batch if self._device is None else batch.to(self._device),
             nbytes=record.nbytes,
         )
-
-    def _on_damage(self, damaged: RecordingDamaged) -> None:
-        if not self._skip_damaged:
-            raise damaged
-        where = (damaged.file, damaged.offset)
-        if where not in self._damaged:
-            log.warning("%s", damaged)
-            self._damaged[where] = damaged
 
 
 def by_rounds(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -162,8 +111,8 @@ def by_rounds(records: Iterable[Record]) -> Iterator[list[Record]]:
     of_round: dict[int, Record] = {}
     newest = (0, 0)
     for record in records:
-        when = (record.session, record.round)
-        if not record.round:
+        when = (record.meta.session, record.meta.round)
+        if not record.meta.round:
             yield [record]
         elif when >= newest:
             if when > newest and of_round:

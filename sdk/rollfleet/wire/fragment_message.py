@@ -3,6 +3,8 @@
 Observations that are stacks of images are folded: see `rollfleet.wire.frame_stacks`.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -50,8 +52,30 @@ def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta
         MessageCorrupt: `pack_fragment` did not make these bytes.
     """
     header, tensors = decode(buffer, checksum=checksum)
+    meta = meta_of(header)
+    return meta, fragment_of(meta, tensors)
+
+
+def meta_of(header: bytes) -> BatchMeta:
+    """Return the metadata of a message that `decode` has read.
+
+    Raises:
+        MessageCorrupt: `pack_fragment` did not make these bytes.
+    """
     try:
-        meta = unpack(BatchMeta, header)
+        return unpack(BatchMeta, header)
+    except MessageInvalid as error:
+        raise MessageCorrupt(f"no batch: {error}") from error
+
+
+def fragment_of(meta: BatchMeta, tensors: Mapping[Key, Tensor]) -> Fragment:
+    """Return the fragment of the tensors of a message. They are views, except unfolded stacks, which have new memory.
+
+    Raises:
+        MessageCorrupt: `pack_fragment` did not make these tensors.
+    """
+    tensors = dict(tensors)
+    try:
         returns, lengths = tensors.pop(_RETURNS), tensors.pop(_LENGTHS)
         form = tensors.pop(_STRUCTURE, None)
         structure = None if form is None else unpack(Structure, bytes(form.numpy()))
@@ -62,7 +86,7 @@ def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta
         if part not in parts or not key:
             raise MessageCorrupt(f"no batch: it holds {(part, *key)}")
         parts[part][tuple(key)] = tensor
-    fragment = Fragment(
+    return Fragment(
         steps={**parts[_STEPS], **_unfolded(parts)},
         final=parts[_FINAL],
         episode_returns=returns,
@@ -70,7 +94,6 @@ def unpack_fragment(buffer: Buffer, *, checksum: bool = True) -> tuple[BatchMeta
         version=meta.version,
         structure=structure,
     )
-    return meta, fragment
 
 
 def _unfolded(parts: dict[str, dict[Key, Tensor]]) -> dict[Key, Tensor]:

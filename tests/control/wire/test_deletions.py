@@ -66,7 +66,9 @@ async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_
         await site.nats.deprovision(key)
 
 
-async def test_everyone_sees_that_a_job_was_deleted(site: "Site", monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_everyone_sees_that_a_job_was_deleted(
+    site: "Site", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The account goes with the job: NATS ends all connections, and takes none."""
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)
     job = site.job(policy={"random": {}})
@@ -75,14 +77,14 @@ async def test_everyone_sees_that_a_job_was_deleted(site: "Site", monkeypatch: p
 
     def work() -> None:
         worker = NatsWorkerTransport(Link(workers, role=Role.WORKER), 0)
-        observer = rollfleet.observe(job.key, address=learners.url, credentials=learners.credentials)
+        recorder = rollfleet.record(job.key, tmp_path, address=learners.url, credentials=learners.credentials)
         collector = rollfleet.connect(job.key, address=learners.url, credentials=learners.credentials)
-        with closing(worker), observer, collector:
+        with closing(worker), recorder, collector:
             ready.set()
             wait_until(lambda: worker._job_ended, 30)
             with pytest.raises(JobEnded):
                 next(collector)
-            assert list(observer) == []
+            assert recorder.wait(30)
 
     ready = threading.Event()
     working = asyncio.create_task(asyncio.to_thread(work))

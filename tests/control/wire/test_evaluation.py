@@ -37,7 +37,7 @@ async def test_an_evaluation_workers_result_reaches_the_learner(site: "Site") ->
             collector.update_policy_weights_()
             wait_until(lambda: collector.evaluations)
             assert [(each.version, each.episodes) for each in collector.evaluations] == [(1, 2)]
-            assert link._refusals.count == 0
+            assert link.refusals == 0
         thread.join(20)  # the end of the job ends it
         assert not thread.is_alive()
         worker.close()

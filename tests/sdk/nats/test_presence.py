@@ -1,8 +1,9 @@
-"""A NATS that is away, or came back empty, ends nobody: worker, learner and observer wait until the job is back."""
+"""A NATS that is away, or came back empty, ends nobody: worker, learner and recorder wait until the job is back."""
 
 import logging
 import shutil
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,23 +38,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_nats_that_came_back_empty_is_waited_for(
-    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     job = server.provision(**ASYNC)
     worker, owner = start_worker(job, 0), server.link()
-    with (
-        rollfleet.observe(server.subjects.key, address=server.url(Role.LEARNER), timeout_s=10) as observer,
-        connect() as collector,
-    ):
+    recorder = rollfleet.record(server.subjects.key, tmp_path, address=server.url(Role.LEARNER), timeout_s=10)
+    with recorder, connect() as collector:
         list(islice(collector, 3))
         with caplog.at_level(logging.WARNING):
             server.kill()
             shutil.rmtree(server.folder / "jetstream", ignore_errors=True)
             server.start_again()
-            wait_until(lambda: sum(WAITS in message for message in caplog.messages) >= 3)  # worker, learner, observer
+            wait_until(lambda: sum(WAITS in message for message in caplog.messages) >= 3)  # worker, learner, recorder
         owner.call(provision(owner, job), timeout_s=10)
         list(islice(collector, 3))
-        next(observer)
+        before = recorder.counts().batches
+        list(islice(collector, 3))
+        wait_until(lambda: recorder.counts().batches > before)
     worker.join()
     assert worker.error is None
     assert worker.transport.incarnation == 0
