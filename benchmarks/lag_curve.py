@@ -76,8 +76,7 @@ def trained(max_lag: int, seed: int, frames: int) -> Run:
         frames_per_batch=BATCH_FRAMES,
         total_frames=frames,
         mode="async",
-        max_lag=max_lag,
-        max_batches_ahead=max(1, max_lag // WORKERS),
+        processes=rollfleet.Processes(max_lag=max_lag, max_batches_ahead=max(1, max_lag // WORKERS)),
         seed=seed,
     ) as collector:
         for batch in collector:

@@ -49,10 +49,10 @@ from rollfleet.learner.gathering import Gatherer
 
 hand_over, out = Gatherer.hand_over, open(sys.argv[1], "a", buffering=1)
 
-def recorded(self, arrivals):
-    for each in arrivals:
+def recorded(self, *, stored):
+    for each in self.under_way:
         print(time.monotonic(), os.getpid(), each.worker, each.incarnation, each.sequence, file=out)
-    hand_over(self, arrivals)
+    hand_over(self, stored=stored)
 
 Gatherer.hand_over = recorded
 env = gymnasium.make("CartPole-v1")

@@ -147,7 +147,7 @@ def test_each_extra_gives_a_command_that_works(
     run = partial(environment.run, "rollfleet")
     version = run("--version")
     assert version.stdout == f"rollfleet {wheel.name.split('-')[1]}\n", version.stderr
-    assert "default/first is valid" in run("validate", "job.yaml").stdout
+    assert "first is valid" in run("validate", "job.yaml").stdout
     names = environment.run("python", "-P", "-c", PUBLIC_NAMES)
     assert "Collector" in names.stdout.split(), names.stderr
     done = run("run", "job.yaml")

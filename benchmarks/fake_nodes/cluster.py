@@ -18,7 +18,7 @@ from tests.control.kubernetes import ApiServer, find
 from tests.control.wire.jwt_nats import NatsInJwtMode
 from tests.ports import free_ports
 
-from rollfleet_operator.clock import parse_time
+from rollfleet_api.times import parse_time
 from rollfleet_operator.nats.trust import SEED_FILE
 
 ROOT = Path(__file__).parents[2]

@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND
+from rollfleet_api.pods import Pod
 from rollfleet_api.validation import bounded
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.observed import Pod, parsed_pod
+from rollfleet_operator.observed import parsed_pod
 
 _GONE: Final = 4096
 """Number of remembered deletions: the answer to an earlier write must not restore a deleted object."""

@@ -3,14 +3,15 @@
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.pods import Pod
+from rollfleet_api.times import parse_time
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.clock import parse_time
 from rollfleet_operator.errors import SourceMissing
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.observed import Observed, Pod, Run, observe
+from rollfleet_operator.observed import Observed, Run, observe
 
 LONGEST_S: Final = 60.0
 """Longest interval between lookups of why a run cannot create its pods."""

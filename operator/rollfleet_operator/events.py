@@ -7,7 +7,7 @@ from typing import Final
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobStatus
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
-from rollfleet_operator.clock import format_time
+from rollfleet_api.times import format_time
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.problems import clip
 

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollfleet_api.permissions import Role
-from rollfleet_operator.observed import Crash, Observed, Pod
+from rollfleet_api.pods import Crash, Pod, last_line
+from rollfleet_operator.observed import Observed
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 _BACK_OFF: Final = re.compile(r'^Back-off pulling image "[^"]*": \w+: ')
 _CONTAINER: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-_TITLES: Final = {
-    Role.WORKER: "worker {}",
-    Role.LEARNER: "the learner",
-    Role.EVALUATION: "evaluation worker {}",
-}
 _CAPACITY: Final = ("cpu", "memory", "ephemeral-storage", "pods")
 MAX_MESSAGE: Final = 1024
 """The most characters of a message in conditions and events."""
@@ -90,12 +86,7 @@ def last_crash(pods: Iterable[Pod]) -> tuple[Pod, Crash] | None:
 
 def title(pod: Pod) -> str:
     """Return the name of a pod in messages."""
-    return _TITLES[pod.role].format(pod.index)
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a log or an error that has text; empty if none has."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return "the learner" if pod.role is Role.LEARNER else pod.process
 
 
 def clip(message: str) -> str:

@@ -2,7 +2,7 @@
 
 from rollfleet_api.job import CollectorJob, CollectorJobStatus
 from rollfleet_api.status import ConditionType
-from rollfleet_operator.clock import parse_time
+from rollfleet_api.times import parse_time
 from rollfleet_operator.verdict import held
 
 LINGER_S = 30.0

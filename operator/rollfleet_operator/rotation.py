@@ -7,8 +7,8 @@ has brought the new ones to the pods, and running programs have connected with t
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_api.times import parse_time
 from rollfleet_operator import names
-from rollfleet_operator.clock import parse_time
 from rollfleet_operator.problems import Problem, clip
 
 REVOKED_AFTER_S: Final = 600

@@ -7,8 +7,9 @@ from typing import Final
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_operator.nats_port import Heartbeats
-from rollfleet_operator.observed import Observed, Pod
+from rollfleet_operator.observed import Observed
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.verdict import Stage, Verdict, current_run
 

@@ -6,6 +6,7 @@ from typing import Final
 from pydantic import JsonValue, ValidationError
 
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import last_line
 from rollfleet_api.reported import reported
 from rollfleet_api.status import (
     CollectorJobStatus,
@@ -14,10 +15,10 @@ from rollfleet_api.status import (
     Phase,
     WorkersStatus,
 )
+from rollfleet_api.times import format_time
 from rollfleet_operator import names
-from rollfleet_operator.clock import format_time
 from rollfleet_operator.conditions import condition, conditions
-from rollfleet_operator.problems import clip, crashed, last_crash, last_line
+from rollfleet_operator.problems import clip, crashed, last_crash
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
 from rollfleet_operator.verdict import Stage
 

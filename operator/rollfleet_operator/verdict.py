@@ -13,12 +13,13 @@ from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import last_line
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
+from rollfleet_api.times import parse_time
 from rollfleet_operator import names
-from rollfleet_operator.clock import parse_time
 from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.observed import Observed, Run
-from rollfleet_operator.problems import Problem, crashed, last_crash, last_line, title, why_no_pods, why_not_running
+from rollfleet_operator.problems import Problem, crashed, last_crash, title, why_no_pods, why_not_running
 from rollfleet_operator.revision import learner_revision, workers_revision
 
 RESTART_S: Final = 1800.0

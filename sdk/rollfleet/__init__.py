@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rollfleet.policies.actor_critic import ActorCritic
     from rollfleet.policies.factory import make_policy
     from rollfleet.policies.random_policy import RandomPolicy
+    from rollfleet.processes.settings import Processes
     from rollfleet.progress import LearningCurve
     from rollfleet.recording.recorder import record
     from rollfleet.recording.recording import Recording
@@ -42,6 +43,7 @@ __all__ = [
     "Exploration",
     "Jobs",
     "LearningCurve",
+    "Processes",
     "RandomPolicy",
     "Recording",
     "ReplayBuffer",
@@ -65,6 +67,7 @@ _HOMES = {
     "Exploration": "rollfleet.exploration",
     "Jobs": "rollfleet.cluster.jobs",
     "LearningCurve": "rollfleet.progress",
+    "Processes": "rollfleet.processes.settings",
     "RandomPolicy": "rollfleet.policies.random_policy",
     "Recording": "rollfleet.recording.recording",
     "ReplayBuffer": "rollfleet.data.replay_buffer",

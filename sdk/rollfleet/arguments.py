@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 def shown(value: object) -> str:
     """Return a value as Python shows it, for a message: in one line, cut after `MAX_SHOWN` characters."""
     try:
-        text = " ".join(repr(value).split())
+        text = " ".join(repr(plain(value)).split())
     except Exception:  # an object of the caller's
         text = f"a {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

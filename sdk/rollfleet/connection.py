@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollfleet.arguments import true_or_false
+from rollfleet.arguments import plain, true_or_false
 from rollfleet.collector import Collector
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import JobInvalid
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rollfleet.schemes import WeightScheme
 
 
-@hints_names(caller="rollfleet.connect")
+@hints_names("rollfleet.connect")
 def connect(
     job: str | CollectorJob | None = None,
     policy: Any = None,
@@ -38,7 +38,6 @@ def connect(
     rank: int = 0,
     ranks: int = 1,
     # Batches
-    split_trajs: bool | None = False,
     postproc: "Callable[[TensorDict], Any] | None" = None,
     replay_buffer: Extends | None = None,
     acknowledge: str = "auto",
@@ -46,7 +45,7 @@ def connect(
     weight_scheme: "WeightScheme | None" = None,
     # Devices
     device: Device | None = None,
-    no_cuda_sync: bool | None = False,
+    no_cuda_sync: bool = False,
 ) -> Collector:
     """Become the learner of a job: iterate over its batches, and send weights to its workers.
 
@@ -78,7 +77,6 @@ def connect(
         rank: The rank of this process, from 0. It replaces an earlier process of the same rank.
         ranks: The number of the learner's processes. It replaces all processes of a learner with another number.
 
-        split_trajs: Yield `split_trajectories(batch)`.
         postproc: A function of each batch. The iterator yields its result.
         replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
             yields None.
@@ -97,14 +95,13 @@ def connect(
             job.
         ClusterError: The kubeconfig's cluster refused a request, or cannot be reached.
         JobInvalid: The job's name, the credentials file, a device, a rank or another value is not valid,
-            `no_cuda_sync` has no device, or there are more ranks than workers.
+            `no_cuda_sync` has no device, there are more ranks than workers, or several ranks and stragglers.
         JobNotFound: The job did not exist in time.
         PolicyInvalid: `policy` has lazy parameters, which cannot be initialised here.
         WeightMismatch: `policy` has weights in a form that cannot be sent.
         TypeError: A keyword is unknown. The message has the one to write.
     """
     options: dict[str, Any] = {
-        "split_trajs": split_trajs,
         "postproc": postproc,
         "replay_buffer": replay_buffer,
         "weight_scheme": weight_scheme,
@@ -112,11 +109,11 @@ def connect(
     }
     LearnerOptions(**options)  # raises before anything is connected
     batch_device = None if device is None else device_of(device, "device")
-    awaits_no_copies = no_cuda_sync is not None and true_or_false(no_cuda_sync, "no_cuda_sync")
+    awaits_no_copies = true_or_false(no_cuda_sync, "no_cuda_sync")
     if awaits_no_copies and batch_device is None:
         raise JobInvalid("`no_cuda_sync` is about copies to `device`; name a device, or remove it")
     try:
-        own_rank = Rank(rank, ranks)
+        own_rank = Rank(plain(rank), ranks := plain(ranks))
     except ValueError as error:
         raise JobInvalid(str(error)) from error
     link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
@@ -126,6 +123,11 @@ def connect(
             raise JobInvalid(
                 f"`ranks` is {ranks}, but {known.key} has {workers} worker{'s' * (workers > 1)}, and each worker sends "
                 f"to one rank: write `ranks={workers}` or fewer, or give the job `workers: {ranks}` or more"
+            )
+        if ranks > 1 and known.spec.stragglers.threshold < 1:
+            raise JobInvalid(
+                f"{known.key} has `stragglers.threshold` {known.spec.stragglers.threshold:g}, which only a learner of "
+                "one process can follow: remove it from the job, or connect with `ranks=1`"
             )
         one = known.spec.env.model_copy(update={"num_envs": 1})
         initialise_as_learner(policy, partial(make_env, one))

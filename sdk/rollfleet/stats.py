@@ -30,6 +30,7 @@ class Stats:
         missed: Batches that were sent and never came: pushed out of the stream under `whenFull: DropOldest`, or lost
             with NATS's storage.
         stale: Batches dropped because their version or round was too old.
+        interrupted: Batches dropped because an exception, such as Ctrl-C, ended their iteration.
         corrupt: Batches dropped because they could not be read.
         waited_s: Seconds that this learner has waited for batches.
         waited_for_room_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
@@ -44,6 +45,7 @@ class Stats:
     repeated: int
     missed: int
     stale: int
+    interrupted: int
     corrupt: int
     waited_s: float
     waited_for_room_s: float

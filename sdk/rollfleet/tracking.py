@@ -150,6 +150,15 @@ def _number(value: float | Tensor) -> float:
     return float(value.item() if isinstance(value, Tensor) else value)  # `float` warns of a loss with its graph
 
 
+def _unused(folder: Path, job: str, *, is_resumed: bool) -> str:
+    """Return the first of `job`, `job-2`, `job-3` and so on that the folder does not have, or the last that it has."""
+    number = 1
+    while (folder / (job if number == 1 else f"{job}-{number}")).exists():
+        number += 1
+    number = max(number - is_resumed, 1)
+    return job if number == 1 else f"{job}-{number}"
+
+
 def track(
     collector: BatchIterator,
     to: str,
@@ -172,7 +181,8 @@ def track(
         collector: The collector. If a checkpoint is resumed, do that first.
         to: "tensorboard", "wandb", "mlflow" or "trackio": the package, which must be installed.
         project: The project, or experiment, that the run belongs to. TensorBoard has none.
-        name: The name of the run. None: the name of the job.
+        name: The name of the run. None: the name of the job, with a number if the folder has a run of that name. After
+            a resumed checkpoint: that of the newest such run.
         folder: The folder of files that TensorBoard and Weights & Biases write here; TensorBoard's are in
             `folder/name`.
 
@@ -183,7 +193,8 @@ def track(
     if not isinstance(to, str) or to not in TRACKERS:
         raise JobInvalid(f"to: expected one of {', '.join(TRACKERS)}, got {shown(to)}")
     where = path_of(folder, "folder")
-    run = Run(project=project, name=name or collector.job.metadata.name, folder=where, frames=collector.frames)
+    name = name or _unused(where, collector.job.metadata.name, is_resumed=collector.frames > 0)
+    run = Run(project=project, name=name, folder=where, frames=collector.frames)
     try:
         write, close = TRACKERS[to](run)
     except ImportError as error:

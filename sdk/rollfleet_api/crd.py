@@ -21,24 +21,12 @@ _HEADER: Final = (
     "# Generated from sdk/rollfleet_api by `python -m rollfleet_api.crd crds/collectorjob.yaml`; edit the models.\n"
 )
 
-_KEPT: Final = (
-    "description",
-    "type",
-    "format",
-    "enum",
-    "minimum",
-    "maximum",
-    "maxLength",
-    "maxItems",
-    "pattern",
-    "anyOf",
-    "required",
-    "x-kubernetes-int-or-string",
-    "x-kubernetes-preserve-unknown-fields",
-    "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys",
-    "x-kubernetes-validations",
-)
+_WORDS: Final = """
+description type format enum minimum maximum maxLength maxItems pattern anyOf required
+x-kubernetes-int-or-string x-kubernetes-preserve-unknown-fields
+x-kubernetes-list-type x-kubernetes-list-map-keys x-kubernetes-validations
+"""
+_KEPT: Final = tuple(_WORDS.split())
 """Keywords that are copied. Not `additionalProperties: false`: the API server refuses or prunes unknown fields."""
 
 _COLUMNS: Final = (
@@ -104,10 +92,15 @@ def crd_yaml() -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the CRD to the given path, or to standard output."""
+    written(crd_yaml(), arguments)
+
+
+def written(text: str, arguments: list[str]) -> None:
+    """Write a text to the path in the arguments of a program; without one to standard output."""
     if arguments:
-        Path(arguments[0]).write_text(crd_yaml(), encoding="utf-8")
+        Path(arguments[0]).write_text(text, encoding="utf-8")
     else:
-        sys.stdout.write(crd_yaml())
+        sys.stdout.write(text)
 
 
 def _root_schema() -> Schema:

@@ -12,34 +12,24 @@ from rollfleet_api.fields import child
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.validation import JobErrors, Problem, parse_job
 
-_SCALARS: Final = {
-    "tag:yaml.org,2002:null": (r"~|null|Null|NULL|", "~nN"),
-    "tag:yaml.org,2002:bool": (
-        r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF",
-        "yYnNtTfFoO",
-    ),
-    "tag:yaml.org,2002:int": (r"[-+]?(0b[01_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)", "-+0123456789"),
-    "tag:yaml.org,2002:float": (
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        "-+0123456789.",
-    ),
-    "tag:yaml.org,2002:merge": (r"<<", "<"),
-}
-"""The patterns of plain scalars, each with its possible first characters.
-
-PyYAML's own patterns would read `1e-3` as text, `1:30` as ninety and `2026-01-01` as a date; kubectl does not.
-"""
+_TAG: Final = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with kubectl's patterns for scalars. A repeated key is an error."""
+    """PyYAML's safe loader, with kubectl's numbers and without dates. A repeated key is an error.
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own name)
+    PyYAML would read `1e-3` as text, `1:30` as ninety and `2026-01-01` as a date.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own name)
+        first: [(tag, pattern) for tag, pattern in known if tag.removeprefix(_TAG) not in ("int", "float", "timestamp")]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: dict[object, yaml.Node] = {}
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+            if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAG}merge":
                 if key.value in seen:
                     first = seen[key.value].start_mark.line + 1
                     raise yaml.constructor.ConstructorError(
@@ -49,17 +39,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-for _tag, (_pattern, _first) in _SCALARS.items():
-    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})$"), list(_first))
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"$"), [""])
-
-
-def _octal(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = str(node.value).replace("0o", "0", 1) if "0o" in str(node.value) else str(node.value)
-    return int(loader.construct_yaml_int(yaml.ScalarNode(node.tag, text, node.start_mark, node.end_mark)))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _octal)
+_INT: Final = r"[-+]?(0b[01_]+|0o?[0-7_]+|0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$"
+_FLOAT: Final = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+_Loader.add_implicit_resolver(f"{_TAG}int", re.compile(_INT), list("-+0123456789"))
+_Loader.add_implicit_resolver(f"{_TAG}float", re.compile(_FLOAT), list("-+0123456789."))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +79,6 @@ def read_text(file: Path) -> str:
     """
     try:
         return file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise JobErrors([Problem("", "no such file", str(file))]) from error
-    except IsADirectoryError as error:
-        raise JobErrors([Problem("", "is a folder; name the files in it", str(file))]) from error
     except UnicodeDecodeError as error:
         message = f"not text in UTF-8: byte {error.object[error.start]:#04x} at position {error.start}"
         raise JobErrors([Problem("", message, str(file))]) from error

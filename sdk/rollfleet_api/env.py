@@ -78,8 +78,8 @@ class EnvSpec(Model):
         Rule(
             cel="self.backend != 'EnvPool' || (!has(self.entrypoint) && self.vectorization == 'Sync' && "
             "self.processes == 0 && (!has(self.wrappers) || size(self.wrappers) == 0))",
-            message="EnvPool makes its own environments and steps them in its own threads; write their `id`, and "
-            "remove `entrypoint`, `wrappers`, `vectorization` and `processes`",
+            message="EnvPool makes its own environments, in its own threads; write an `id` of EnvPool, such as "
+            "`Pong-v5`, and remove `entrypoint`, `wrappers`, `vectorization` and `processes`",
             holds=lambda env: (
                 env.backend is not Backend.ENVPOOL
                 or not (env.entrypoint or env.wrappers or env.processes or env.vectorization is not Vectorization.SYNC)

@@ -9,7 +9,8 @@ EXIT_CRASHED: Final = 1
 """The worker failed. It may succeed when it is started again."""
 
 EXIT_PERMANENT: Final = 2
-"""The worker failed and would fail again in the same way: the job is invalid, or weights do not fit the policy."""
+"""The worker failed and would fail again in the same way: the job is invalid, weights do not fit the policy, or the
+environments failed their first reset."""
 
 EXIT_GONE: Final = 3
 """The job, or NATS, was not there. It may come back: a deleted job's workers are not started again anyway."""

@@ -33,6 +33,9 @@ REFUSAL: Final = "rollfleet"
 MAX_COUNT: Final = 2**53 - 1
 """The largest count or seed: the largest whole number that every JSON reader keeps exact."""
 
+MAX_QUOTED: Final = 60
+"""The most characters of a wrong text in a message."""
+
 MAX_DEPTH: Final = 64
 """The deepest nesting of a free-form value. A value that contains itself (YAML aliases can) would never end."""
 
@@ -45,6 +48,12 @@ def refusal(*found: tuple[str, str]) -> PydanticCustomError:
     """
     text = "; ".join(f"{path}: {message}" if path else message for path, message in found)
     return PydanticCustomError(REFUSAL, "{text}", {"text": text, "found": found})
+
+
+def clipped(text: str) -> str:
+    """Return a text for a message: in one line of at most `MAX_QUOTED` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_QUOTED else f"{line[: MAX_QUOTED - 1]}…"
 
 
 def child(path: str, part: str | int) -> str:
@@ -76,6 +85,7 @@ class Rule:
         holds: The same rule in Python, on the model; None: only the API server can check it, or a validator does.
         field: The path of the field to blame, from the model, in YAML words; empty: the model.
         message_cel: A CEL expression for a message with numbers; `message` is its fallback.
+        words: Returns that message in Python.
 
     Example:
         >>> rule = Rule(cel="self.low <= self.high", message="must not exceed `high`", holds=lambda m: m.low <= m.high)
@@ -86,6 +96,7 @@ class Rule:
     holds: Callable[[Any], bool] | None = None
     field: str = ""
     message_cel: str = ""
+    words: Callable[[Any], str] | None = None
 
     def schema(self) -> dict[str, JsonValue]:
         """Return the rule as an entry of the CRD's `x-kubernetes-validations`."""
@@ -138,7 +149,7 @@ class Model(BaseModel):
     def _check_rules(self) -> Self:
         broken = [rule for rule in self.RULES if rule.holds is not None and not rule.holds(self)]
         if broken:
-            raise refusal(*((rule.field, rule.message) for rule in broken))
+            raise refusal(*((rule.field, rule.words(self) if rule.words else rule.message) for rule in broken))
         return self
 
 
@@ -184,7 +195,7 @@ class Matching:
             return text
         suggestion = self.suggest(text) if self.suggest else ""
         hint = f"; write `{suggestion}`" if suggestion else ""
-        raise refusal(("", f"{self.expected}, got `{text}`{hint}"))
+        raise refusal(("", f"{self.expected}, got `{clipped(text)}`{hint}"))
 
 
 _IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"

@@ -5,10 +5,9 @@
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-from rollfleet_api.crd import crd
+from rollfleet_api.crd import crd, written
 
 _HEAD: Final = """\
 # The fields of a CollectorJob
@@ -111,10 +110,7 @@ def _text(text: str) -> str:
 
 def main(arguments: list[str]) -> None:
     """Write the page to the given path, or to standard output."""
-    if arguments:
-        Path(arguments[0]).write_text(fields_page(), encoding="utf-8")
-    else:
-        sys.stdout.write(fields_page())
+    written(fields_page(), arguments)
 
 
 if __name__ == "__main__":

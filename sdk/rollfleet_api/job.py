@@ -4,73 +4,41 @@ Attributes are snake_case, YAML is camelCase. The parts are defined in `env`, `p
 `metadata` and `status`; import them from here.
 """
 
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from rollfleet_api.collection import (
-    CatResults,
-    CollectSpec,
-    DeliverySpec,
-    Exploration,
-    Mode,
-    Precision,
-    Storage,
-    StragglersSpec,
-    WeightsSpec,
-    WhenFull,
-)
-from rollfleet_api.env import Backend, EnvSpec, Vectorization, WrapperSpec
-from rollfleet_api.evaluation import EvaluationSpec
-from rollfleet_api.fields import FreeForm, Model, Rule, refusal
-from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG, Metadata
-from rollfleet_api.placement import (
-    MAX_WORKERS,
-    AutoscaleSpec,
-    FailureSpec,
-    GpuSpec,
-    Image,
-    LearnerSpec,
-    ResourcesSpec,
-    SourceSpec,
-)
-from rollfleet_api.policy import Activation, MlpSpec, PolicySpec, RandomSpec
-from rollfleet_api.status import CollectorJobStatus
-
-__all__ = [
-    "API_VERSION",
-    "KIND",
-    "MAX_WORKERS",
-    "Activation",
-    "AutoscaleSpec",
-    "Backend",
-    "CatResults",
-    "CollectSpec",
-    "CollectorJob",
-    "CollectorJobSpec",
-    "CollectorJobStatus",
-    "DeliverySpec",
-    "EnvSpec",
-    "EvaluationSpec",
-    "Exploration",
-    "FailureSpec",
-    "GpuSpec",
-    "LearnerSpec",
-    "Metadata",
-    "MlpSpec",
-    "Mode",
-    "PolicySpec",
-    "Precision",
-    "RandomSpec",
-    "ResourcesSpec",
-    "SourceSpec",
-    "Storage",
-    "StragglersSpec",
-    "Vectorization",
-    "WeightsSpec",
-    "WhenFull",
-    "WrapperSpec",
-]
+from rollfleet_api.collection import CatResults as CatResults
+from rollfleet_api.collection import CollectSpec as CollectSpec
+from rollfleet_api.collection import DeliverySpec as DeliverySpec
+from rollfleet_api.collection import Exploration as Exploration
+from rollfleet_api.collection import Mode as Mode
+from rollfleet_api.collection import Precision as Precision
+from rollfleet_api.collection import Storage as Storage
+from rollfleet_api.collection import StragglersSpec as StragglersSpec
+from rollfleet_api.collection import WeightsSpec as WeightsSpec
+from rollfleet_api.collection import WhenFull as WhenFull
+from rollfleet_api.env import Backend as Backend
+from rollfleet_api.env import EnvSpec as EnvSpec
+from rollfleet_api.env import Vectorization as Vectorization
+from rollfleet_api.env import WrapperSpec as WrapperSpec
+from rollfleet_api.evaluation import EvaluationSpec as EvaluationSpec
+from rollfleet_api.fields import FreeForm, Model, Rule
+from rollfleet_api.metadata import DNS_LABEL_PATTERN, MAX_NAME_LENGTH, NAME_TOO_LONG
+from rollfleet_api.metadata import Metadata as Metadata
+from rollfleet_api.placement import MAX_WORKERS as MAX_WORKERS
+from rollfleet_api.placement import AutoscaleSpec as AutoscaleSpec
+from rollfleet_api.placement import FailureSpec as FailureSpec
+from rollfleet_api.placement import GpuSpec as GpuSpec
+from rollfleet_api.placement import Image
+from rollfleet_api.placement import LearnerSpec as LearnerSpec
+from rollfleet_api.placement import ResourcesSpec as ResourcesSpec
+from rollfleet_api.placement import SourceSpec as SourceSpec
+from rollfleet_api.policy import Activation as Activation
+from rollfleet_api.policy import MlpSpec as MlpSpec
+from rollfleet_api.policy import PolicySpec as PolicySpec
+from rollfleet_api.policy import RandomSpec as RandomSpec
+from rollfleet_api.status import CollectorJobStatus as CollectorJobStatus
 
 API_VERSION: Final = "rollfleet.dev/v1alpha1"
 KIND: Final = "CollectorJob"
@@ -80,39 +48,24 @@ SPARE_LAG: Final = 2
 
 _FRAMES = "self.collect.framesPerBatch"
 _ENVS = "self.env.numEnvs"
+_NO_MULTIPLE: Final = "%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write e.g. %d"
 
 
-def frames_problem(frames_per_batch: int, num_envs: int) -> tuple[str, str] | None:
-    """Return what is wrong with the batch size: the field's path in the spec and a message; None: nothing."""
-    if frames_per_batch % num_envs == 0:
-        return None
-    envs = f"the {num_envs} environments of a worker (`env.numEnvs`)"
-    below = frames_per_batch // num_envs * num_envs
-    if not below:
-        message = f"{frames_per_batch} is less than {envs}; write {num_envs} or more"
-    else:
-        message = f"{frames_per_batch} is not a multiple of {envs}; write {below} or {below + num_envs}"
-    return ("collect.framesPerBatch", message)
+def _no_multiple(frames: int, envs: int) -> str:
+    return _NO_MULTIPLE % (frames, envs, (frames // envs + 1) * envs)
 
 
 class CollectorJobSpec(Model):
     """The desired state of a job."""
 
     RULES = (
-        # In Python `frames_problem` checks the first two.
         Rule(
-            cel=f"{_FRAMES} >= {_ENVS}",
-            message="must be at least `env.numEnvs`",
-            field="collect.framesPerBatch",
-            message_cel="'%d is less than the %d environments of a worker (`env.numEnvs`); write %d or more'"
-            f".format([{_FRAMES}, {_ENVS}, {_ENVS}])",
-        ),
-        Rule(
-            cel=f"{_FRAMES} < {_ENVS} || {_FRAMES} % {_ENVS} == 0",
+            cel=f"{_FRAMES} % {_ENVS} == 0",
             message="must be a multiple of `env.numEnvs`",
+            holds=lambda spec: spec.collect.frames_per_batch % spec.env.num_envs == 0,
             field="collect.framesPerBatch",
-            message_cel="'%d is not a multiple of the %d environments of a worker (`env.numEnvs`); write %d or %d'"
-            f".format([{_FRAMES}, {_ENVS}, {_FRAMES} / {_ENVS} * {_ENVS}, ({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
+            message_cel=f"'{_NO_MULTIPLE}'.format([{_FRAMES}, {_ENVS}, ({_FRAMES} / {_ENVS} + 1) * {_ENVS}])",
+            words=lambda spec: _no_multiple(spec.collect.frames_per_batch, spec.env.num_envs),
         ),
         Rule(
             cel="self.mode == 'Sync' || self.stragglers.threshold >= 1.0",
@@ -189,12 +142,6 @@ class CollectorJobSpec(Model):
         le=2**31 - 1,
         description="Delete the job this many seconds after its end, with success or not. Default: never.",
     )
-
-    @model_validator(mode="after")
-    def _check_frames(self) -> Self:
-        if problem := frames_problem(self.collect.frames_per_batch, self.env.num_envs):
-            raise refusal(problem)
-        return self
 
     @property
     def steps_per_batch(self) -> int:

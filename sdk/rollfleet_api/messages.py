@@ -5,15 +5,19 @@ are here. Any NATS client can read these messages: `nats sub 'rollfleet.default.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 MAX_MESSAGE_BYTES = 1 << 20
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but for tabs and ends of lines
+Text = Annotated[str, AfterValidator(lambda text: _CONTROL.sub("", text))]
+"""A text of a worker, without what a terminal that shows it would obey."""
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 _STRICT = ConfigDict(strict=True, extra="ignore", ser_json_inf_nan="constants")
@@ -77,7 +81,7 @@ class Answer:
 
     number: Count
     result: str = "null"
-    error: str | None = None
+    error: Text | None = None
 
 
 @with_config(_STRICT)
@@ -96,6 +100,7 @@ class Control:
         seed: The seed that the learner set; None: it has set none.
         static_seed: Whether all workers and environments get that very seed.
         seeding: Number of times that this learner has set the seed. On a new number workers recreate their episodes.
+        interrupts: Number of batches that this learner has lost to exceptions. On a new number episodes begin anew.
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
         resumed: The version that this session continues from. A later one is this learner's own: an earlier learner,
@@ -116,6 +121,7 @@ class Control:
     seed: Count | None = None
     static_seed: bool = False
     seeding: Count = 0
+    interrupts: Count = 0
     origin: Count = 0
     resumed: Count = 2**63 - 1
     steps: Count = 0
@@ -243,7 +249,7 @@ class WorkerStatus:
     batches: Count
     frames_per_second: float
     mean_return: float | None
-    error: str | None = None
+    error: Text | None = None
     fatal: bool = False
     in_step_s: float = 0.0
     waited_for_room_s: float = 0.0
@@ -339,7 +345,6 @@ class RankStatus:
         life: Unique id of the process.
         session: Session of rank 0 whose control it follows; 0: it has received none.
         round: The last round of that session that its loop got, or that was given up; 0: none.
-        enough: The last round of that session for which this rank needs no more fragments; 0: none.
         frames: Frames returned to its loop.
         batches: Batches returned to its loop.
         dropped: Batches dropped, for any reason.
@@ -352,7 +357,6 @@ class RankStatus:
     life: str
     session: Count = 0
     round: Count = 0
-    enough: Count = 0
     frames: Count = 0
     batches: Count = 0
     dropped: Count = 0

@@ -7,9 +7,9 @@ objects.
 import re
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema
 
-from rollfleet_api.fields import FreeForm, Model, refusal
+from rollfleet_api.fields import Model, refusal
 
 MAX_LABEL_LENGTH: Final = 63
 """The most characters of a DNS label (RFC 1123), and therefore of a pod's host name."""
@@ -67,7 +67,9 @@ Namespace = Annotated[
 
 
 class Metadata(Model):
-    """Kubernetes' metadata of a job. All but the first four fields belong to the API server."""
+    """Kubernetes' metadata of a job. All but the first four fields belong to the API server; others are left out."""
+
+    model_config = ConfigDict(extra="ignore")
 
     name: JobName = Field(description="The job's name: a DNS label.", examples=["cartpole"])
     namespace: Namespace = Field(default="default", description="The Kubernetes namespace.")
@@ -79,11 +81,3 @@ class Metadata(Model):
     resource_version: str | None = Field(default=None, description="Version of the object; changes with every write.")
     creation_timestamp: str | None = Field(default=None, description="Creation time (RFC 3339).")
     deletion_timestamp: str | None = Field(default=None, description="Time of the deletion request (RFC 3339).")
-    deletion_grace_period_seconds: int | None = Field(default=None, description="Seconds until the deletion is forced.")
-    generate_name: str | None = Field(
-        default=None, description="The prefix from which the API server generated the name."
-    )
-    self_link: str | None = Field(default=None, description="Unused since Kubernetes 1.20.")
-    finalizers: list[str] = Field(default=[], description="Controllers that must agree to the deletion.")
-    owner_references: list[FreeForm] = Field(default=[], description="The job's owners; it is deleted with them.")
-    managed_fields: list[FreeForm] = Field(default=[], description="The fields that each tool has written.")

@@ -156,10 +156,6 @@ class Subjects:
         """Wildcard of the workers' leases."""
         return f"{self.prefix}.claims.*"
 
-    def weight_chunk(self, version: int, chunk: int) -> str:
-        """Return the subject of a chunk of a version for all workers."""
-        return self.weights_of(None).chunk(version, chunk)
-
     def batch_chunk(self, worker: int, chunk: int) -> str:
         """Return the subject of a chunk of a worker's batch."""
         return f"{self.prefix}.batches.{worker}.{chunk}"

@@ -5,9 +5,9 @@ from typing import Final
 
 from pydantic import Field
 
+from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.status import CollectorJobStatus
-from rollfleet_ui.diagnosis import Diagnosis
-from rollfleet_ui.views import View
+from rollfleet_api.views import View
 
 SERIES: Final = (
     "frames",

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 
+from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
-from rollfleet_ui.diagnosis import Diagnosis
+from rollfleet_api.views import JobView, one_line
 from rollfleet_ui.model import JobRow, WorkerRow
-from rollfleet_ui.views import JobView, one_line
 
 SKETCH_POINTS = 30
 

@@ -11,9 +11,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from rollfleet_api.views import View
 from rollfleet_ui.model import History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.source import ShownJob, Viewer
-from rollfleet_ui.views import View
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ def job_data(**spec: object) -> dict[str, object]:
 ENV = {"id": "CartPole-v1"}
 RULES = [
     ({"workers": 0}, "spec.workers: must be at least 1, got 0"),
-    ({"workers": "two"}, 'spec.workers: expected a whole number, got the text "two"'),
-    ({"workers": "8"}, 'spec.workers: expected a whole number, got the text "8"; write 8 without quotes'),
-    ({"workers": True}, "spec.workers: expected a whole number, got the boolean true"),
-    ({"workers": 2.0}, "spec.workers: expected a whole number, got the number 2.0; write 2"),
-    ({"workers": None}, "spec.workers: expected a whole number, got nothing (null); remove it for the default"),
-    ({"suspend": "true"}, 'spec.suspend: expected true or false, got the text "true"; write true without quotes'),
-    ({"mode": "sync"}, "spec.mode: got `sync`; write `Sync`"),
-    ({"mode": 3}, "spec.mode: expected `Sync` or `Async`, got the number 3"),
-    ({"delivery": {"whenFull": "drop-oldest"}}, "spec.delivery.whenFull: got `drop-oldest`; write `DropOldest`"),
+    ({"workers": "two"}, 'spec.workers: expected a whole number, got "two"'),
+    ({"workers": "8"}, 'spec.workers: expected a whole number, got "8"; write 8 without quotes'),
+    ({"workers": True}, "spec.workers: expected a whole number, got true"),
+    ({"workers": 2.0}, "spec.workers: expected a whole number, got 2.0; write 2"),
+    ({"workers": None}, "spec.workers: expected a whole number, got null; remove it for the default"),
+    ({"suspend": "true"}, 'spec.suspend: expected true or false, got "true"; write true without quotes'),
+    ({"mode": "sync"}, 'spec.mode: got "sync"; write `Sync`'),
+    ({"mode": 3}, "spec.mode: expected `Sync` or `Async`, got 3"),
+    ({"delivery": {"whenFull": "drop-oldest"}}, 'spec.delivery.whenFull: got "drop-oldest"; write `DropOldest`'),
     ({"env": ENV | {"numEnv": 2}}, "spec.env.numEnv: unknown field `numEnv`; did you mean `numEnvs`?"),
     (
         {"env": ENV | {"num_envs": 2}},
@@ -29,13 +29,13 @@ RULES = [
     ({"source": {"x": 1, "configMap": "a"}}, "spec.source.x: unknown field `x`; the fields here are configMap"),
     (
         {"env": ENV | {"numEnvs": 100}},
-        "spec.collect.framesPerBatch: 64 is less than the 100 environments of a worker (`env.numEnvs`); "
-        "write 100 or more",
+        "spec.collect.framesPerBatch: 64 is not a multiple of the 100 environments of a worker "
+        "(`env.numEnvs`); write e.g. 100",
     ),
     (
         {"env": ENV | {"numEnvs": 24}},
-        "spec.collect.framesPerBatch: 64 is not a multiple of the 24 environments of a worker (`env.numEnvs`); "
-        "write 48 or 72",
+        "spec.collect.framesPerBatch: 64 is not a multiple of the 24 environments of a worker "
+        "(`env.numEnvs`); write e.g. 72",
     ),
     (
         {"env": {}},
@@ -67,7 +67,7 @@ RULES = [
     ),
     (
         {"env": "CartPole-v1"},
-        'spec.env: expected a mapping, got the text "CartPole-v1"; write e.g. `env: {id: CartPole-v1}`',
+        'spec.env: expected a mapping, got "CartPole-v1"; write e.g. `env: {id: CartPole-v1}`',
     ),
     (
         {"env": ENV | {"kwargs": {"a": {"b": float("nan")}}}},
@@ -95,7 +95,7 @@ RULES = [
     ({"policy": {"mlp": {"hidden": [0]}}}, "spec.policy.mlp.hidden[0]: must be at least 1, got 0"),
     (
         {"policy": {"mlp": {"hidden": 64}}},
-        "spec.policy.mlp.hidden: expected a list, got the number 64; write `hidden: [64]`",
+        "spec.policy.mlp.hidden: expected a list, got 64; write `hidden: [64]`",
     ),
     ({"collect": {}}, "spec.collect.framesPerBatch: missing; write e.g. `framesPerBatch: 2048`"),
     (

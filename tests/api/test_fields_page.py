@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from rollfleet_api import fields_page
 
 PAGE = fields_page.fields_page()
@@ -14,12 +12,6 @@ def test_the_page_is_current(repository: Path) -> None:
     assert (repository / "docs/fields.md").read_text() == PAGE, (
         "run python -P -m rollfleet_api.fields_page docs/fields.md"
     )
-
-
-def test_the_command_writes_a_file_or_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fields_page.main([str(tmp_path / "fields.md")])
-    fields_page.main([])
-    assert (tmp_path / "fields.md").read_text() == capsys.readouterr().out == PAGE
 
 
 def test_fields_show_their_values_defaults_and_rules() -> None:

@@ -33,6 +33,7 @@ counts = st.integers(0, 2**63 - 1)
 indices = st.integers(0, 2**16 - 1)
 numbers = st.floats(allow_nan=False)  # a NaN arrives too, but is not equal to itself
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
+errors = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=50)
 parameters = st.builds(Parameter, model=texts, name=texts, dtype=texts, shape=st.lists(counts, max_size=5).map(tuple))
 evaluations = st.builds(
     Evaluation,
@@ -73,14 +74,14 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         WorkerStatus,
         worker=indices,
         incarnation=counts,
-        answer=st.none() | st.builds(Answer, number=counts, result=texts, error=st.none() | texts),
+        answer=st.none() | st.builds(Answer, number=counts, result=texts, error=st.none() | errors),
         state=st.sampled_from(WorkerState),
         version=counts,
         frames=counts,
         batches=counts,
         frames_per_second=numbers,
         mean_return=st.none() | numbers,
-        error=st.none() | texts,
+        error=st.none() | errors,
         fatal=st.booleans(),
         time_s=numbers,
     ),
@@ -104,7 +105,6 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         life=texts,
         session=counts,
         round=counts,
-        enough=counts,
         frames=counts,
         batches=counts,
         dropped=counts,
@@ -256,6 +256,14 @@ def test_mean_return_of_a_diverged_policy_arrives(value: float) -> None:
 def test_error_that_names_an_odd_file_arrives_readable() -> None:
     status = WorkerStatus(**asdict(EXAMPLES[WorkerStatus]) | {"error": "no file caf\udce9.xml, nor \N{SNOWMAN}"})
     assert unpack(WorkerStatus, pack(status)).error == "no file caf?.xml, nor \N{SNOWMAN}"
+
+
+def test_errors_of_workers_hold_nothing_that_a_terminal_obeys() -> None:
+    odd = "a\x1b]0;title\x07\x9b2J\r\tb\n"
+    status = WorkerStatus(**asdict(EXAMPLES[WorkerStatus]) | {"error": odd, "answer": Answer(number=1, error=odd)})
+    arrived = unpack(WorkerStatus, pack(status))
+    assert arrived.answer is not None
+    assert arrived.error == arrived.answer.error == "a]0;title2J\tb\n"
 
 
 @pytest.mark.parametrize(("total_bytes", "chunks"), [(0, 0), (1, 1), (16, 1), (17, 2), (32, 2)])

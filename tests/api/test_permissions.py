@@ -99,7 +99,7 @@ def everything_of(subjects: Subjects) -> list[str]:
         subjects.spec,
         subjects.control,
         subjects.manifest,
-        subjects.weight_chunk(1, 0),
+        subjects.weights_of(None).chunk(1, 0),
         subjects.learner,
         subjects.rank(1),
         subjects.lease(0),
@@ -137,15 +137,15 @@ async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "
         await stream.publish(OURS.lease(0), b"claim", headers=first_only)
         with pytest.raises(APIError, match="wrong last sequence"):
             await stream.publish(OURS.lease(0), b"claim", headers=first_only)
-        await learner.client.jetstream().publish(OURS.weight_chunk(1, 0), b"weights")
+        await learner.client.jetstream().publish(OURS.weights_of(None).chunk(1, 0), b"weights")
         assert (await heard.next_msg(5)).data == b"weights"
-        assert await worker.last(OURS.weight_chunk(1, 0)) == b"weights"
+        assert await worker.last(OURS.weights_of(None).chunk(1, 0)) == b"weights"
         assert worker.refused.empty()
 
 
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
     server.provision()
-    forbidden = [OURS.control, OURS.manifest, OURS.weight_chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
+    forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
     forbidden += [OURS.rank(1), *own_administration(OURS.state_get), *consuming(OURS), *OF_THE_WHOLE_SERVER]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]
     forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
@@ -178,7 +178,7 @@ async def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") 
     async with guest(server, Role.WORKER) as worker, guest(server, Role.LEARNER) as learner:
         assert not await learner.refused_to_subscribe([OURS.workers, OURS.spec, OURS.ranks])
         stream = learner.client.jetstream()
-        for subject in (OURS.control, OURS.weight_chunk(1, 0), OURS.manifest, OURS.learner):
+        for subject in (OURS.control, OURS.weights_of(None).chunk(1, 0), OURS.manifest, OURS.learner):
             assert (await stream.publish(subject, b"{}")).stream == OURS.state_stream
         config = {"durable_name": OURS.learner_consumer, "ack_policy": "explicit"}
         request = {"stream_name": OURS.batches_stream, "config": config}

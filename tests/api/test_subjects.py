@@ -32,7 +32,7 @@ def matches(pattern: str, subject: str) -> bool:
 def used(subjects: Subjects) -> list[str]:
     """Every subject that carries a message of a job with three workers."""
     each = [(subjects.lease(w), subjects.worker(w), subjects.taken(w), subjects.batch_chunk(w, 0)) for w in range(3)]
-    slots = [subjects.weight_chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
+    slots = [subjects.weights_of(None).chunk(version, chunk) for version in (1, 2) for chunk in (0, 10)]
     learners = [subjects.spec, subjects.control, subjects.manifest, subjects.learner, subjects.rank(1)]
     return [*learners, *slots, *sum(each, ())]
 
@@ -148,7 +148,7 @@ def test_role_has_the_permissions_that_its_program_uses_and_no_others(
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
 def test_role_may_read_the_learners_last_messages_and_only_its_own_inbox(role: Role) -> None:
     allowed = permissions(SUBJECTS, role)
-    for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weight_chunk(3, 2)):
+    for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weights_of(None).chunk(3, 2)):
         assert [p for p in allowed.publish if matches(p, direct_get(SUBJECTS, subject))]
     other = Role.LEARNER if role is Role.WORKER else Role.WORKER
     assert [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, role)}.abc.1")]
@@ -156,6 +156,6 @@ def test_role_may_read_the_learners_last_messages_and_only_its_own_inbox(role: R
 
 
 def test_version_does_not_overwrite_the_previous_one() -> None:
-    chunks = [SUBJECTS.weight_chunk(version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
+    chunks = [SUBJECTS.weights_of(None).chunk(version, 0) for version in range(1, 2 + WEIGHT_SLOTS)]
     assert len(set(chunks)) == WEIGHT_SLOTS
     assert all(one != following for one, following in pairwise(chunks))

@@ -19,12 +19,12 @@ def test_wrong_spec_is_reported_with_what_to_write(spec: dict[str, object], mess
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    data = job_data(workers="two", mode="sync", env=ENV | {"numEnvs": 3, "numEnv": 1})
+    data = job_data(workers="two", mode="sync", env=ENV | {"numEnv": 1}, policy={"mlp": {"hiden": 1}})
     assert [line.split(":")[0] for line in messages(data)] == [
         "spec.workers",
         "spec.mode",
         "spec.env.numEnv",
-        "spec.collect.framesPerBatch",
+        "spec.policy.mlp.hiden",
     ]
 
 
@@ -36,7 +36,7 @@ NAMES = [
     ("My_Job", "write e.g. `my-job`"),
     ("a.b", "write e.g. `a-b`"),
     ("-", "must begin and end with a letter or digit"),
-    (1234, 'expected text, got the number 1234; write it in quotes: "1234"'),
+    (1234, 'expected text, got 1234; write it in quotes: "1234"'),
 ]
 
 
@@ -60,9 +60,8 @@ def test_longest_name_and_long_namespace_are_accepted() -> None:
         (
             job_data() | {"apiVersion": "v1", "kind": "Pod"},
             [
-                'apiVersion: expected `rollfleet.dev/v1alpha1`, got the text "v1"; '
-                "write `apiVersion: rollfleet.dev/v1alpha1`",
-                'kind: expected `CollectorJob`, got the text "Pod"; write `kind: CollectorJob`',
+                'apiVersion: expected `rollfleet.dev/v1alpha1`, got "v1"; write `apiVersion: rollfleet.dev/v1alpha1`',
+                'kind: expected `CollectorJob`, got "Pod"; write `kind: CollectorJob`',
             ],
         ),
         (
@@ -73,7 +72,7 @@ def test_longest_name_and_long_namespace_are_accepted() -> None:
             ],
         ),
         ([], ["expected a mapping with apiVersion, kind, metadata and spec, got a list"]),
-        (None, ["expected a mapping with apiVersion, kind, metadata and spec, got nothing (null)"]),
+        (None, ["expected a mapping with apiVersion, kind, metadata and spec, got null"]),
     ],
 )
 def test_other_kinds_are_refused_without_errors_of_fields(data: object, expected: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Every keyword of TorchRL's collectors is in the table of `rollfleet.torchrl`; the native error knows it, too."""
+"""Every keyword of TorchRL's collectors is in the table of `rollfleet.torchrl`."""
 
 import inspect
 from typing import Any
@@ -7,11 +7,8 @@ import pytest
 from torchrl import collectors
 from torchrl.collectors import distributed
 
-from rollfleet import Collector
-from rollfleet.learner.keywords import TORCHRLS
 from rollfleet.torchrl.arguments import HERE, NATIVE, WITHOUT_EFFECT
 
-OURS = set(inspect.signature(Collector).parameters)
 THEIRS: list[Any] = [
     collectors.Collector,
     collectors.MultiCollector,
@@ -20,7 +17,6 @@ THEIRS: list[Any] = [
     distributed.RPCCollector,
     distributed.RayCollector,
 ]
-_IN_A_WORKER = {"worker_idx"}  # set by TorchRL itself
 
 
 def keywords_of(theirs: Any) -> set[str]:
@@ -33,8 +29,3 @@ def test_every_keyword_of_torchrl_is_in_the_table(theirs: Any) -> None:
     found = keywords_of(theirs)
     assert len(found) > 15
     assert found - HERE - set(NATIVE) - set(WITHOUT_EFFECT) == set()
-
-
-def test_the_native_collectors_error_knows_each_that_is_not_its_own() -> None:
-    known = set.union(*map(keywords_of, THEIRS)) | {"num_workers", "filter_warnings_subprocess"}
-    assert known - OURS - _IN_A_WORKER == TORCHRLS

@@ -74,7 +74,10 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, 32), nn.Tanh(), nn.Linear(32, outputs))
 
 
-@pytest.mark.parametrize("place", [{}, {"workers": 2, "start_method": "fork"}], ids=["here", "processes"])
+FORKS = {"workers": 2, "processes": rollfleet.Processes(start_method="fork")}
+
+
+@pytest.mark.parametrize("place", [{}, FORKS], ids=["here", "processes"])
 def test_clip_ppo_with_gae_learns_from_batches_of_a_torchrl_actor(place: dict[str, Any]) -> None:
     head = TensorDictModule(mlp(2, 2), in_keys=["observation"], out_keys=["logits"])
     actor = modules.ProbabilisticActor(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.job_server import AllocatesAtMost, Server, WorkerThread
+from tests.sdk.collector.places import Collect, CollectInProcesses
 
 import rollfleet
 from rollfleet import Collector, Jobs
@@ -97,3 +98,47 @@ def allocates_at_most() -> AllocatesAtMost:
         assert peak <= nbytes
 
     return allocates_at_most
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A nats-server for the collectors of a module, one after another."""
+    server = Server(tmp_path_factory.mktemp("nats"))
+    yield server
+    server.stop()
+
+
+def _place(request: pytest.FixtureRequest, stack: ExitStack) -> Collect:
+    if request.param == "nats":
+        from tests.sdk.collector.over_nats import CollectOverNats
+
+        return CollectOverNats(stack, request.getfixturevalue("shared_server"))
+    return CollectInProcesses(stack) if request.param == "processes" else Collect(stack)
+
+
+@pytest.fixture(params=["here", "processes", "nats"])
+def collect(request: pytest.FixtureRequest) -> Iterator[Collect]:
+    """Makes collectors on each transport in turn."""
+    with ExitStack() as stack:
+        yield _place(request, stack)
+
+
+@pytest.fixture(params=["processes", "nats"])
+def apart(request: pytest.FixtureRequest) -> Iterator[Collect]:
+    """Makes collectors with two workers outside of the learner, on each such transport in turn."""
+    with ExitStack() as stack:
+        yield _place(request, stack)
+
+
+@pytest.fixture
+def here() -> Iterator[Callable[..., Collector]]:
+    """Makes collectors in this process only."""
+    with ExitStack() as stack:
+        yield Collect(stack)
+
+
+@pytest.fixture
+def processes() -> Iterator[Collect]:
+    """Makes collectors of two worker processes."""
+    with ExitStack() as stack:
+        yield CollectInProcesses(stack)

@@ -86,11 +86,15 @@ def test_tensorboard_shows_each_step_once_after_a_resumed_learner_went_back(tmp_
     assert [(each.step, each.value) for each in events.Scalars("loss")] == [(128, 1.0), (256, 2.0), (384, 2.0)]
 
 
-def test_run_has_the_name_of_the_job(tmp_path: Path) -> None:
-    with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
-        with rollfleet.track(collector, to="tensorboard", folder=tmp_path):
-            pass
-        assert [path.name for path in tmp_path.iterdir()] == [collector.job.metadata.name]
+def test_runs_have_the_name_of_the_job_and_a_number_and_a_resumed_learner_goes_on_with_the_newest(
+    tmp_path: Path,
+) -> None:
+    for frames, names in ((0, ["collector"]), (0, ["collector", "collector-2"]), (8, ["collector", "collector-2"])):
+        with rollfleet.Collector("CartPole-v1", frames_per_batch=8) as collector:
+            collector.load_state_dict(collector.state_dict() | {"frames": frames})
+            with rollfleet.track(collector, to="tensorboard", folder=tmp_path):
+                pass
+        assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 @pytest.mark.parametrize("tracker", ["torch.utils.tensorboard", "wandb", "mlflow", "trackio"])

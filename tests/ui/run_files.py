@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from rollfleet_ui.diagnosis import Diagnosis
+from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, JobPage, JobRow, WorkerRow
 from rollfleet_ui.saved_runs import SavedRun

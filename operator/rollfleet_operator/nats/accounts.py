@@ -1,6 +1,6 @@
 """The account of a job: its limits, and the tags by which an operator knows it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rollfleet_api.job import CollectorJob, Storage
 from rollfleet_api.streams import subjects_of
@@ -17,21 +17,10 @@ SPARE_CONNECTIONS = 32  # evaluators, recorders, users, the operator
 _UNLIMITED = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountLimits:
-    """The limits of an account besides those of its batches.
-
-    Attributes:
-        state_bytes: The most bytes of a job's state: two versions of the weights, and a little more.
-    """
-
-    state_bytes: int = 1 << 30
-
-
 def job_account(
-    job: CollectorJob, keys: Keys, limits: AccountLimits, *, now_s: int, installation: str = "", renewed_s: int = 0
+    job: CollectorJob, keys: Keys, state_bytes: int, *, now_s: int, installation: str = "", renewed_s: int = 0
 ) -> Token:
-    """Return the account of a job.
+    """Return the account of a job, with at most `state_bytes` of state.
 
     `renewed_s`: when the newest credentials of the job were issued, seconds since the epoch.
     """
@@ -45,7 +34,7 @@ def job_account(
             "type": "account",
             "signing_keys": [keys.issuer(subjects, uid).public],
             "tags": [f"{JOB_TAG}:{subjects.key}", f"{UID_TAG}:{uid}", *made_by],
-            "limits": _limits(job, limits),
+            "limits": _limits(job, state_bytes),
             **_revocations(job, now_s, renewed_s),
         },
     )
@@ -82,7 +71,7 @@ def _revocations(job: CollectorJob, now_s: int, renewed_s: int) -> Claims:
     return {} if since_s is None else {"revocations": {"*": since_s - 1}}  # NATS includes the second itself
 
 
-def _limits(job: CollectorJob, limits: AccountLimits) -> Claims:
+def _limits(job: CollectorJob, state_bytes: int) -> Claims:
     """Return the account's limits.
 
     Its bytes have their bound in the streams: with a limit of all of them, NATS would reserve them twice. A learner can
@@ -90,7 +79,7 @@ def _limits(job: CollectorJob, limits: AccountLimits) -> Claims:
     """
     in_memory = job.spec.delivery.storage is Storage.MEMORY
     evaluating = job.spec.evaluation.workers if job.spec.evaluation else 0
-    largest = max(job.spec.delivery.limit_bytes, limits.state_bytes)
+    largest = max(job.spec.delivery.limit_bytes, state_bytes)
     return {
         # Workers count twice: the server counts a lost connection until it notices the loss. A learner may have as
         # many ranks as workers.

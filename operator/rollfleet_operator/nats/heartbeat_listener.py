@@ -1,7 +1,7 @@
 """The last messages of a job: from subscriptions, and from NATS for those of before them.
 
-The operator's memory is shared by all jobs, and any worker may publish for all workers of its job. Therefore only
-messages that are read later are kept, of a limited size, and a limited number for all jobs together.
+All jobs share the operator's memory. Therefore it keeps only messages that it reads later, of a limited size, and a
+limited number for all jobs together.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
+from rollfleet_api.worker_errors import last_line
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
 from rollfleet_operator.nats_port import Heartbeats
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 M = TypeVar("M")
 
 NO_RESPONDERS: Final = "503"  # the status if no service listens
-TOO_MANY: Final = "413"  # the status if more subjects match than NATS answers for
 ASKED_AT_ONCE: Final = 1000  # NATS answers for at most 1,024 subjects at a time
 ASKED_BYTES: Final = 4 << 20  # of one answer: NATS cuts off a connection that has too much to read
 
@@ -40,15 +40,10 @@ MESSAGES_OF_JOB: Final = 512
 """The messages of a job that are kept in any case, so that large jobs take nothing from small ones."""
 
 BEAT_BYTES: Final = 1 << 16  # of a worker's heartbeat, with its last error
+ERROR_CHARS: Final = 500  # of the line of the error that is kept
 LEASE_BYTES: Final = 1 << 10
 LEARNER_BYTES: Final = 1 << 12  # of the learner's heartbeat, or of its orders besides those for single workers
 ORDER_BYTES: Final = 32  # of an order for a single worker
-
-MOST_ERROR: Final = 2000
-"""The most kept characters of a worker's last error, whose last line is shown."""
-
-MOST_ERRORS: Final = 64
-"""The most kept errors of a job. Of further workers it is only known that they failed."""
 
 
 @dataclass(slots=True)
@@ -78,10 +73,8 @@ class HeartbeatListener:
         self._asked = 0  # number of requests for all subjects on this connection
         self._beats: dict[int, WorkerStatus] = {}
         self._last: dict[str, bytes] = {}  # the other messages
-        self._before: dict[str, bytes] = {}  # those of earlier connections that this one has not seen
         self._uid: str | None = None  # UID of the job
         self._pushed: set[str] = set()  # subjects with a message since the subscription: it is newer than any answer
-        self._failed: set[int] = set()  # workers whose error is kept
         self._workers = 0  # the greatest number of workers so far
         self._subjects = Subjects(namespace="none", job="none")
         self._asking = asyncio.Lock()
@@ -116,22 +109,19 @@ class HeartbeatListener:
 
         A learner or a worker that restarts needs them. Weights are not among them: the learner sends them again.
         """
-        return self._before | self._last if job.metadata.uid == self._uid else {}
+        return dict(self._last) if job.metadata.uid == self._uid else {}
 
     def forget(self) -> None:
         """Drop all messages."""
         self._uid, self._listening, self._workers = None, None, 0
-        self._count.kept -= len(self._beats) + len(self._last) + len(self._before)
-        for messages in (self._beats, self._last, self._before, self._failed):
-            messages.clear()
+        self._count.kept -= len(self._beats) + len(self._last)
+        self._beats.clear()
+        self._last.clear()
 
     async def _listen(self, client: Client) -> None:
         subjects = self._subjects
-        self._before |= self._last
-        self._count.kept -= len(self._beats)
-        for messages in (self._beats, self._last, self._failed, self._pushed):
-            messages.clear()
         self._asked = 0
+        self._pushed.clear()
         wanted = (subjects.workers, subjects.learner, subjects.control, subjects.leases)
         listening = [await client.subscribe(subject, cb=self._on_message) for subject in wanted]
         try:
@@ -144,35 +134,30 @@ class HeartbeatListener:
 
     async def _ask_for_all(self, client: Client) -> None:
         subjects = self._subjects
-        learner, stream = [subjects.learner, subjects.control], subjects.state_stream
+        each = [of(index) for index in range(self._workers) for of in (subjects.worker, subjects.lease)]
+        wanted = [subjects.learner, subjects.control, *each]
         try:
-            if not await self._ask(client, stream, [*learner, subjects.workers, subjects.leases]):
-                each = [of(index) for index in range(self._workers) for of in (subjects.worker, subjects.lease)]
-                wanted = [subject for subject in (*learner, *each) if subject not in self._pushed]
-                for first in range(0, len(wanted), ASKED_AT_ONCE):
-                    await self._ask(client, stream, wanted[first : first + ASKED_AT_ONCE])
+            for first in range(0, len(wanted), ASKED_AT_ONCE):
+                await self._ask(client, wanted[first : first + ASKED_AT_ONCE])
         except (NatsError, TimeoutError, OSError) as error:
             raise NatsUnavailable(f"NATS did not return the last heartbeats of {subjects.key}: {error!r}") from error
         self._asked += 1
-        if self._asked > 1:
-            self._pushed.clear()
 
-    async def _ask(self, client: Client, stream: str, wanted: list[str]) -> bool:
-        """Keep the last messages of subjects; return whether these were few enough for NATS.
+    async def _ask(self, client: Client, wanted: list[str]) -> None:
+        """Keep the last messages of subjects.
 
         Raises:
             NoRespondersError: The stream does not exist.
             TimeoutError: NATS did not answer in time.
         """
+        subject = f"$JS.API.DIRECT.GET.{self._subjects.state_stream}"
         request: dict[str, object] = {"multi_last": wanted, "max_bytes": ASKED_BYTES}
         while True:
-            end = await self._answered(client, f"$JS.API.DIRECT.GET.{stream}", request)
+            end = await self._answered(client, subject, request)
             if end.get("Status") == NO_RESPONDERS:
                 raise NoRespondersError
-            if end.get("Status") == TOO_MANY:
-                return False
             if not int(end.get("Nats-Num-Pending", "0")):
-                return True
+                return
             request |= {"seq": int(end["Nats-Last-Sequence"]) + 1, "up_to_seq": int(end["Nats-UpTo-Sequence"])}
 
     async def _answered(self, client: Client, subject: str, request: dict[str, object]) -> dict[str, str]:
@@ -203,9 +188,16 @@ class HeartbeatListener:
         """Keep a message if it is read later; return whether it was kept."""
         parent, _, last = subject.rpartition(".")
         subjects, worker = self._subjects, _index(last)
-        if worker is not None and worker < self._workers and parent == subjects.workers[:-2]:
-            return self._keep_beat(worker, data)
-        if worker is not None and worker < self._workers and parent == subjects.leases[:-2]:
+        known = worker is not None and worker < self._workers
+        if worker is not None and known and parent == subjects.workers[:-2]:
+            status = _read(WorkerStatus, data) if len(data) <= BEAT_BYTES else None
+            if not self._admit(status is not None and status.worker == worker, new=worker not in self._beats):
+                return False
+            assert status is not None
+            error = status.error and last_line(status.error)[:ERROR_CHARS]
+            self._beats[worker] = replace(status, answer=None, error=error)
+            return True
+        if known and parent == subjects.leases[:-2]:
             limit = LEASE_BYTES
         elif subject == subjects.learner:
             limit = LEARNER_BYTES
@@ -213,39 +205,19 @@ class HeartbeatListener:
             limit = LEARNER_BYTES + ORDER_BYTES * self._workers
         else:
             limit = -1  # a client has invented the subject
-        if not self._admit(len(data) <= limit, new=subject not in self._last and subject not in self._before):
+        if not self._admit(len(data) <= limit, new=subject not in self._last):
             return False
         self._last[subject] = data
-        self._before.pop(subject, None)
-        return True
-
-    def _keep_beat(self, worker: int, data: bytes) -> bool:
-        status = _read(WorkerStatus, data) if len(data) <= BEAT_BYTES else None
-        valid = status is not None and status.worker == worker
-        if not self._admit(valid, new=worker not in self._beats) or status is None:
-            return False
-        self._beats[worker] = self._trimmed(status)
         return True
 
     def _admit(self, valid: bool, *, new: bool) -> bool:
         """Count a message; return whether it is kept."""
-        own = len(self._beats) + len(self._last) + len(self._before)
+        own = len(self._beats) + len(self._last)
         # At most as many as are left for all others: the largest job leaves half, also if it exists on paper only.
         kept = valid and (not new or own < max(MESSAGES_OF_JOB, MOST_MESSAGES - self._count.kept))
         self._count.kept += kept and new
         self._count.dropped += not kept
         return kept
-
-    def _trimmed(self, status: WorkerStatus) -> WorkerStatus:
-        """Return a heartbeat without its answer to the learner, with the end of its error if it is among the first."""
-        status = replace(status, answer=None) if status.answer else status
-        if not status.error:
-            self._failed.discard(status.worker)
-            return status
-        if status.worker in self._failed or len(self._failed) < MOST_ERRORS:
-            self._failed.add(status.worker)
-            return replace(status, error=status.error[-MOST_ERROR:])
-        return replace(status, error=None)
 
 
 def _index(token: str) -> int | None:

@@ -71,7 +71,7 @@ class NatsOnServer:
             wanted = job_account(
                 job,
                 self._keys,
-                settings.limits,
+                settings.state_bytes,
                 now_s=now_s,
                 installation=settings.installation,
                 renewed_s=max(self._given.get((subjects, role), (0, 0))[1] for role in Role),
@@ -87,7 +87,7 @@ class NatsOnServer:
         subjects = subjects_of(job)
         async with _time_limit(subjects):
             connection = await self._connections.of(subjects)
-            lacks = await streams.lacks_space(connection.account, job, state_bytes=self._settings.limits.state_bytes)
+            lacks = await streams.lacks_space(connection.account, job, state_bytes=self._settings.state_bytes)
             if lacks:
                 await self._provision_streams(connection, job)
             return lacks
@@ -121,7 +121,7 @@ class NatsOnServer:
         await self._system.close()
 
     async def _provision_streams(self, connection: JobConnection, job: CollectorJob) -> None:
-        kept, state_bytes = connection.listener.kept(job), self._settings.limits.state_bytes
+        kept, state_bytes = connection.listener.kept(job), self._settings.state_bytes
         try:
             await streams.provision(connection.account, job, kept, state_bytes=state_bytes)
         except NatsFull as error:

@@ -7,7 +7,6 @@ from typing import Final, Self
 
 from rollfleet_api.address import CA, URL
 from rollfleet_api.quantity import parse_bytes
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Server
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.tokens import Signer, TokenInvalid
@@ -34,7 +33,7 @@ class NatsSettings:
         server: The address, for the operator and for all pods.
         keys: The keys that sign accounts and users.
         system: Credentials of a user in the system account; None: the installation's own NATS, whose key is known.
-        limits: The limits of a job's account besides its batches.
+        state_bytes: The most bytes of a job's state: two versions of the weights, and a little more.
         validity: The validity of credentials.
         installation: The id of this installation, which tells its jobs from those of others with the same keys; empty:
             no other has them.
@@ -44,7 +43,7 @@ class NatsSettings:
     server: Server
     keys: Keys
     system: bytes | None = None
-    limits: AccountLimits = field(default_factory=AccountLimits)
+    state_bytes: int = 1 << 30
     validity: Validity = field(default_factory=Validity)
     installation: str = ""
     public_url: str = ""
@@ -69,7 +68,7 @@ class NatsSettings:
                 server=Server(url=url, ca=Path(ca).read_bytes() if ca else None),
                 keys=Keys(operator),
                 system=system.read_bytes() if system.is_file() else None,
-                limits=AccountLimits(state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi")),
+                state_bytes=parse_bytes(environ.get(STATE_BYTES) or "1Gi"),
                 validity=Validity(life_s=int(environ.get(LIFE_S) or Validity().life_s)),
                 installation=Path(installation).read_text() if installation else environ.get(INSTALLATION, ""),
                 public_url=environ.get(PUBLIC_URL, ""),

@@ -4,23 +4,23 @@ from typing import Final
 
 import yaml
 
+from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_api.status import CollectorJobStatus, ConditionType, Phase
-from rollfleet_operator.clock import parse_time
+from rollfleet_api.times import parse_time
+from rollfleet_api.views import JobView
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.observed import Pod
 from rollfleet_operator.problems import crashed, title
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.ui.edits import edit
 from rollfleet_operator.ui.workers import object_rows, worker_rows
 from rollfleet_operator.verdict import current_run
-from rollfleet_ui.diagnosis import diagnose
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, WorkerRow
 from rollfleet_ui.rows import SKETCH_POINTS, job_row
 from rollfleet_ui.spec_text import defaulted, spec_text
-from rollfleet_ui.views import JobView
 
 _ENDS: Final = {
     Phase.COMPLETE: (Happened.COMPLETE, ConditionType.COMPLETE),

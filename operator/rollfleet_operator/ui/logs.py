@@ -7,11 +7,11 @@ from typing import Final
 import kopf
 
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.nats_port import JobKey
-from rollfleet_operator.observed import Pod
 
 AT_ONCE: Final = 8
 """The most logs that are read at a time: each may take a megabyte of memory."""

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_api.streams import subjects_of
+from rollfleet_api.views import one_line
 from rollfleet_operator.frame_rate import STALE_S
-from rollfleet_operator.observed import Pod, Run
-from rollfleet_operator.problems import last_crash, last_line, why_not_running
+from rollfleet_operator.observed import Run
+from rollfleet_operator.problems import last_crash
 from rollfleet_operator.snapshot import FRESH_S, Snapshot
 from rollfleet_ui.model import ObjectRow, WorkerRow
 from rollfleet_ui.rows import learner_row, worker_row
-from rollfleet_ui.views import one_line
 
 
 def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
@@ -72,15 +73,8 @@ def _learner(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:
 
 def _pod_state(pod: Pod | None) -> str:
     """Return the state of a pod that does not run; empty: it runs; `Ended`: it ended in order."""
-    if pod is None:
-        return "Pending"
-    if pod.deleting:
-        return "Terminating"
-    if pod.finished:
-        return "Failed" if pod.failed else "Ended"
-    if pod.running:
-        return ""
-    return pod.waiting[0] if pod.waiting and pod.waiting[0] else "Pending"
+    state = pod.state if pod else "Pending"
+    return {"Running": "" if pod and pod.running else "Pending", "Succeeded": "Ended"}.get(state, state)
 
 
 def _of_pods(snapshot: Snapshot, pods: Sequence[Pod]) -> dict[str, object]:
@@ -97,10 +91,8 @@ def _of_pods(snapshot: Snapshot, pods: Sequence[Pod]) -> dict[str, object]:
 
 def _error(pods: Sequence[Pod]) -> str:
     """Return why the newest pod does not run, or the last output of the newest that crashed."""
-    if pods and (problem := why_not_running(pods[-1])):
-        return one_line(problem.message)
     newest = last_crash(pods)
-    return one_line(last_line(newest[1].message) or newest[1].reason) if newest else ""
+    return one_line((pods[-1].message if pods else "") or (newest[0].message if newest else ""))
 
 
 def _oldest_first(snapshot: Snapshot, role: Role) -> list[Pod]:

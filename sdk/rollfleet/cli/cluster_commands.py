@@ -108,7 +108,7 @@ def submit(
     from rollfleet.cli.submit import follow as show_log
     from rollfleet.cli.submit import has_ended, with_learner
     from rollfleet.errors import JobEnded
-    from rollfleet_ui.diagnosis import diagnose
+    from rollfleet_api.diagnosis import diagnose
 
     if learner:
         known, sources = with_learner(known, job.resolve().parent, learner, arguments or ())

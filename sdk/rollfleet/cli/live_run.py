@@ -15,6 +15,7 @@ from rollfleet.system.child_processes import LAST_LINES, Child
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import Condition, ConditionType
+from rollfleet_api.views import JobView, one_line
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow
@@ -22,7 +23,6 @@ from rollfleet_ui.rows import SKETCH_POINTS, job_row, learner_row, worker_row
 from rollfleet_ui.saved_runs import SavedRun, write_log
 from rollfleet_ui.source import Viewer
 from rollfleet_ui.spec_text import defaulted, spec_text
-from rollfleet_ui.views import JobView, one_line
 
 LOOK_S: Final = 0.5
 SAVE_S: Final = 10.0

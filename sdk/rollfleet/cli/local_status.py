@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from rollfleet_api.diagnosis import Diagnosis, diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.reported import reported
@@ -16,8 +17,7 @@ from rollfleet_api.status import (
     Phase,
     WorkersStatus,
 )
-from rollfleet_ui.diagnosis import Diagnosis, diagnose
-from rollfleet_ui.views import CollectView, JobSpecView, JobView, MetadataView
+from rollfleet_api.views import CollectView, JobSpecView, JobView, MetadataView
 
 STOPPED: Final = "Stopped"
 _PHASES: Final = {

@@ -9,12 +9,12 @@ from rollfleet.cli.validate import importing_from
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
-from rollfleet_ui.diagnosis import diagnose
-from rollfleet_ui.views import JobView
+from rollfleet_api.views import JobView
 
 
 def with_learner(
@@ -87,10 +87,10 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
             if seen.held(ConditionType.FAILED):
                 return EXIT_FAILURE
             pods = [pod for pod in jobs.describe(job).pods if pod.role == Role.LEARNER]
-            new = [pod for pod in pods if pod.status.phase != "Pending" and pod.metadata.name not in followed]
+            new = [pod for pod in pods if pod.phase != "Pending" and pod.name not in followed]
             for pod in new:
-                followed.add(pod.metadata.name)
-                for line in jobs.api.logs(pod.metadata.namespace, pod.metadata.name, follow=True):
+                followed.add(pod.name)
+                for line in jobs.api.logs(seen.metadata.namespace, pod.name, follow=True):
                     show(line)
             if new:
                 break  # the states of the meantime are past

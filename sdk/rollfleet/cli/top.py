@@ -19,8 +19,9 @@ from rollfleet.cluster.description import (
     workers_table,
 )
 from rollfleet.errors import ClusterError
+from rollfleet_api.pods import Pod
 from rollfleet_api.status import ConditionType, Phase
-from rollfleet_ui.views import JobView, PodView, one_line
+from rollfleet_api.views import JobView, one_line
 
 _STYLES = {Phase.FAILED: "red", Phase.COMPLETE: "green", Phase.RUNNING: "cyan"}
 
@@ -53,7 +54,7 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
     return table
 
 
-def overview(jobs: Sequence[JobView], pods: Sequence[PodView] | None, now: datetime) -> RenderableType:
+def overview(jobs: Sequence[JobView], pods: Sequence[Pod] | None, now: datetime) -> RenderableType:
     """Build the whole output: jobs and, where `pods` are given, the workers of the one job."""
     if not jobs:
         return Text("no CollectorJobs in this namespace; --all-namespaces shows all namespaces")

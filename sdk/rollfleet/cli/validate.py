@@ -6,16 +6,16 @@ not checked against the packages of this machine.
 """
 
 import contextlib
-import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TextIO, TypeVar
 
 from pydantic import ValidationError
 
+from rollfleet.system.entrypoints import imported, load
 from rollfleet_api.documents import Document, read_documents, read_text
 from rollfleet_api.job import Backend, CollectorJob, EnvSpec, PolicySpec
 from rollfleet_api.validation import JobErrors, Problem
@@ -53,7 +53,9 @@ def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
                 for problem in problems:
                     print(problem, file=out)
                 if not problems and document.job:
-                    print(f"{document.where('')}: {document.job.key} is valid", file=out)
+                    metadata = document.job.metadata
+                    name = document.job.key if "namespace" in metadata.model_fields_set else metadata.name
+                    print(f"{document.where('')}: {name} is valid", file=out)
     return int(failed)
 
 
@@ -98,11 +100,8 @@ def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: 
     if policy:
         entrypoints["spec.policy.entrypoint"] = policy.entrypoint
     for path, entrypoint in entrypoints.items():
-        if entrypoint is not None and not brings_code and (message := _entrypoint_problem(entrypoint)):
+        if entrypoint is not None and not brings_code and (message := _failure(load, entrypoint)):
             yield path, message
-
-
-# --- Environments ----------------------------------------------------------------------------------------------------
 
 
 def _environment_problem(env: EnvSpec, brings_code: bool) -> str:
@@ -110,73 +109,29 @@ def _environment_problem(env: EnvSpec, brings_code: bool) -> str:
     if env.id is None or env.backend is not Backend.GYMNASIUM:
         return ""  # EnvPool has its own registry, which only a worker with EnvPool can query
     # Not at the top: commands that do not need gymnasium should not wait for its import.
-    from gymnasium.envs.registration import parse_env_id, registry
+    import gymnasium
 
-    env_id = env.id
-    module, _, name = env_id.rpartition(":")
-    if module:
-        if brings_code:
-            return ""
-        if message := _module_problem(module):
-            return message
-    if name in registry:
-        return ""
-    namespace, base, version = parse_env_id(name)
-    versions: dict[str, list[tuple[int, str]]] = {}
-    for registered in registry.values():
-        known = f"{registered.namespace}/{registered.name}" if registered.namespace else registered.name
-        versions.setdefault(known, []).append((registered.version or 0, registered.id))
-    wanted = f"{namespace}/{base}" if namespace else base
-    if wanted in versions:
-        if version is None:
-            return ""  # Gymnasium uses the newest version
-        listed = ", ".join(f"`{known}`" for _, known in sorted(versions[wanted]))
-        return f"`{env_id}` is not a registered environment; write `{max(versions[wanted])[1]}` (registered: {listed})"
-    if brings_code:
-        return ""
-    plain = {known.lower(): known for known in versions}
-    near = difflib.get_close_matches(wanted.lower(), plain, n=1, cutoff=0.6)
-    if near:
-        of_near = versions[plain[near[0]]]
-        same = [known for number, known in of_near if number == version]
-        return f"`{env_id}` is not a registered environment; did you mean `{same[0] if same else max(of_near)[1]}`?"
-    if namespace and not any(known.startswith(f"{namespace}/") for known in versions):
-        return (
-            f"`{env_id}` is not a registered environment: no installed package registers `{namespace}/`; "
-            f"install the package, or name it: `package:{name}`"
-        )
-    return f"`{env_id}` is not a registered environment; write `module:{name}` if a module registers it when imported"
-
-
-# --- Entrypoints -----------------------------------------------------------------------------------------------------
-
-
-def _entrypoint_problem(entrypoint: str) -> str:
-    """Return the problem of a well-formed `module:callable`; empty if it is valid."""
-    module, _, name = entrypoint.partition(":")
-    if message := _module_problem(module):
-        return message
-    found: object = sys.modules[module]
-    for part in name.split("."):
-        if not hasattr(found, part):
-            public = [known for known in dir(found) if not known.startswith("_")]
-            near = difflib.get_close_matches(part, public, n=1)
-            return f"`{module}` has no `{name}`" + (f"; did you mean `{module}:{near[0]}`?" if near else "")
-        found = getattr(found, part)
-    if not callable(found):
-        return f"`{entrypoint}` is a {type(found).__name__} and cannot be called"
+    module, _, name = env.id.rpartition(":")
+    if module and (brings_code or (message := _failure(imported, module))):
+        return "" if brings_code else message
+    try:
+        gymnasium.spec(name)
+    except (gymnasium.error.VersionNotFound, gymnasium.error.DeprecatedEnv) as error:
+        return f"`{env.id}` is not a registered environment: {error}"
+    except gymnasium.error.UnregisteredEnv as error:
+        if not brings_code:
+            hint = f"Install its package, or write `module:{name}` if a module registers it when imported"
+            return f"`{env.id}` is not a registered environment: {error} {hint}"
+    except gymnasium.error.Error:
+        pass  # an id without a version: Gymnasium uses the newest one
     return ""
 
 
-def _module_problem(module: str) -> str:
+def _failure(work: Callable[[str], object], value: str) -> str:
     try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            return f"module `{error.name}` is not installed here; install it, or give workers the code in `spec.source`"
-        return f"`{module}` cannot be imported: {error}"
-    except Exception as error:  # an import can raise anything
-        return f"`{module}` cannot be imported: {type(error).__name__}: {error}"
+        work(value)
+    except ValueError as error:
+        return str(error)
     return ""
 
 

@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
@@ -26,7 +25,6 @@ from rollfleet.errors import (
     Timeout,
     WorkerReplaced,
 )
-from rollfleet.nats.evaluation_transport import NatsEvaluationTransport
 from rollfleet.nats.link import Link
 from rollfleet.nats.state import read_job
 from rollfleet.nats.worker_transport import NatsWorkerTransport
@@ -125,18 +123,11 @@ def _workers(job: CollectorJob, evaluation: bool) -> int:
 
 
 def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec | None, sigterm: _Sigterm) -> int:
-    transport: NatsWorkerTransport | NatsEvaluationTransport
-    make: Callable[[Workload, int], Worker | EvaluationWorker]
-    if evaluation:
-        transport = NatsEvaluationTransport(link, index, evaluation)
-        make = partial(EvaluationWorker, transport)
-    else:
-        transport = NatsWorkerTransport(link, index)
-        make = partial(Worker, transport)
+    transport = NatsWorkerTransport(link, index, evaluation)
     torch.set_num_threads(int(os.environ.get(THREADS, 0)) or available_cpus())
 
     def made() -> Worker | EvaluationWorker:
-        sigterm.worker = make(Workload.of(job), index)
+        sigterm.worker = (EvaluationWorker if evaluation else Worker)(transport, Workload.of(job), index)
         return sigterm.worker
 
     code = work(transport, made, index)

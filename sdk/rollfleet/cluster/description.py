@@ -11,8 +11,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollfleet_ui.diagnosis import Diagnosis, diagnose, stale
-from rollfleet_ui.views import EventView, JobView, PodView, age, one_line
+from rollfleet_api.diagnosis import Diagnosis, diagnose, stale
+from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
+from rollfleet_api.views import EventView, JobView, age, one_line
 
 NEWEST_EVENTS: Final = 10
 _LEARNER_RESTARTS: Final = (
@@ -35,7 +37,7 @@ class Description:
     """
 
     job: JobView
-    pods: tuple[PodView, ...]
+    pods: tuple[Pod, ...]
     events: tuple[EventView, ...]
     time: datetime
 
@@ -66,7 +68,7 @@ class Description:
         return Group(*parts)
 
 
-def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: datetime) -> Table:
+def workers_table(shown: Sequence[Pod], pods: Iterable[Pod], now: datetime) -> Table:
     """Build a table of pods.
 
     Args:
@@ -74,7 +76,7 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
         pods: All pods of the job; failed ones are counted as crashes.
         now: The current time, for ages.
     """
-    failed = Counter(pod.process for pod in pods if pod.status.phase == "Failed")
+    failed = Counter(pod.process for pod in pods if pod.failed)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("worker", justify="right", no_wrap=True)
     for column in ("state", "node"):
@@ -86,20 +88,20 @@ def workers_table(shown: Sequence[PodView], pods: Iterable[PodView], now: dateti
         table.add_row(
             pod.process.removeprefix("worker "),
             Text(pod.state, style="" if pod.state in ("Running", "Succeeded") else "yellow"),
-            pod.spec.node_name or "-",
+            pod.node or "-",
             str(failed[pod.process]),
-            age((now - pod.metadata.creation_timestamp).total_seconds()),
+            age(now.timestamp() - pod.created_s),
             Text(one_line(pod.message)),
         )
     return table
 
 
-def newest_pods(pods: Iterable[PodView]) -> list[PodView]:
+def newest_pods(pods: Iterable[Pod]) -> list[Pod]:
     """Return the newest pod of each worker, by index, then of each evaluation worker, then of the learner."""
-    newest: dict[str, PodView] = {}
-    for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp):
+    newest: dict[str, Pod] = {}
+    for pod in sorted(pods, key=lambda pod: pod.created_s):
         newest[pod.process] = pod
-    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.index is None, pod.index or 0))
+    return sorted(newest.values(), key=lambda pod: (pod.worker is None, pod.role is Role.LEARNER, pod.index))
 
 
 def amount_of_frames(job: JobView) -> str:

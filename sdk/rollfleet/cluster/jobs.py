@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +15,16 @@ from pydantic import ValidationError
 from rollfleet.arguments import seconds, shown, whole_number
 from rollfleet.cluster.api import ClusterApi, Manifest
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound, Timeout
+from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.documents import read_job
 from rollfleet_api.fields import MAX_COUNT
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.kubernetes_names import JOB_LABEL
+from rollfleet_api.kubernetes_names import JOB_LABEL, ROLE_LABEL
 from rollfleet_api.permissions import Role
+from rollfleet_api.pods import Pod
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_ui.diagnosis import diagnose
-from rollfleet_ui.views import EventView, JobView, PodView, View
+from rollfleet_api.views import EventView, JobView, View
 
 if TYPE_CHECKING:
     from rollfleet.cluster.description import Description
@@ -101,23 +102,7 @@ class Jobs:
         manifest = self._manifest(job)
         if sources is None:
             return _view(JobView, self.api.apply(manifest))
-        namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
-        files, before = sources.config_map(name, namespace), self.api.get("ConfigMap", namespace, name)
-        owners = before["metadata"].get("ownerReferences", []) if before else []
-        files["metadata"]["ownerReferences"] = owners
-        self.api.apply(files)  # before the job, whose pods wait for it
-        try:
-            created = _view(JobView, self.api.apply(manifest))
-        except BaseException:
-            if before is None:
-                self.api.delete("ConfigMap", namespace, name)
-            raise
-        own = {"kind": KIND, "name": created.metadata.name}  # also that of a deleted job, which is about to go
-        if before is None or any(own.items() <= each.items() for each in owners):
-            owner = {"name": created.metadata.name, "uid": created.metadata.uid}
-            files["metadata"]["ownerReferences"] = [{"apiVersion": API_VERSION, "kind": KIND, **owner}]
-            self.api.apply(files)
-        return created
+        return _view(JobView, write_with_sources(self.api, manifest, sources, self.api.apply))
 
     def get(self, job: str) -> JobView:
         """Return a job with its status."""
@@ -230,16 +215,14 @@ class Jobs:
         pods = [
             pod
             for pod in self._pods(seen)
-            if pod.status.phase != "Pending"
-            and (pod.role == Role.LEARNER or not learner)
-            and worker in (None, pod.worker)
+            if pod.phase != "Pending" and (pod.role == Role.LEARNER or not learner) and worker in (None, pod.worker)
         ]
         if not pods:
             subject = "the learner" if learner else f"worker {worker}" if worker is not None else "the job"
             raise ClusterError(f"{subject} has no pod that has started: {seen.key} is {diagnose(seen)}", 0, "NoPod")
 
-        def lines(pod: PodView) -> Iterator[LogLine]:
-            for text in self.api.logs(seen.metadata.namespace, pod.metadata.name, follow=follow, tail=tail):
+        def lines(pod: Pod) -> Iterator[LogLine]:
+            for text in self.api.logs(seen.metadata.namespace, pod.name, follow=follow, tail=tail):
                 yield LogLine(pod.worker, text, pod.process)
 
         return _merged([lines(pod) for pod in pods]) if follow else (line for pod in pods for line in lines(pod))
@@ -298,15 +281,46 @@ class Jobs:
         head = {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata | {"namespace": given}}
         return {**head, "spec": written["spec"]}
 
-    def _pods(self, job: JobView) -> tuple[PodView, ...]:
-        listed = self.api.list("Pod", job.metadata.namespace, labels=f"{JOB_LABEL}={job.metadata.name}")
-        return tuple(_view(PodView, each) for each in listed.items)
+    def _pods(self, job: JobView) -> tuple[Pod, ...]:
+        listed = self.api.list("Pod", job.metadata.namespace, labels=f"{JOB_LABEL}={job.metadata.name},{ROLE_LABEL}")
+        return tuple(map(Pod.parse, listed.items))
 
-    def _events(self, job: JobView, pods: Sequence[PodView]) -> tuple[EventView, ...]:
-        subjects = {job.metadata.uid, *(pod.metadata.uid for pod in pods)}
+    def _events(self, job: JobView, pods: Sequence[Pod]) -> tuple[EventView, ...]:
+        subjects = {job.metadata.uid, *(pod.uid for pod in pods)}
         listed = self.api.list("Event", job.metadata.namespace).items
         found = [_view(EventView, each) for each in listed if each["involvedObject"].get("uid") in subjects]
         return tuple(sorted(found, key=lambda event: event.time))
+
+
+def write_with_sources(
+    api: ClusterApi, manifest: Manifest, sources: "Sources", write: Callable[[Manifest], Manifest]
+) -> Manifest:
+    """Write the ConfigMap that a job's `spec.source` names, and then the job. Return the job.
+
+    The ConfigMap is deleted with the job, unless its user created it.
+
+    Args:
+        api: The client of the cluster.
+        manifest: The job.
+        sources: The modules of the ConfigMap.
+        write: The client's `create` or `apply`.
+    """
+    namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
+    files, before = sources.config_map(name, namespace), api.get("ConfigMap", namespace, name)
+    owners = before["metadata"].get("ownerReferences", []) if before else []
+    files["metadata"]["ownerReferences"] = owners
+    write(files)  # before the job, whose pods wait for it
+    try:
+        created = write(manifest)
+    except BaseException:
+        if before is None:
+            api.delete("ConfigMap", namespace, name)
+        raise
+    own = {"kind": KIND, "name": created["metadata"]["name"]}  # also that of a deleted job, which is about to go
+    if before is None or any(own.items() <= each.items() for each in owners):
+        owner = own | {"apiVersion": API_VERSION, "uid": created["metadata"]["uid"]}
+        api.patch("ConfigMap", namespace, name, {"metadata": {"ownerReferences": [owner]}})
+    return created
 
 
 def _not_found(namespace: str, name: str) -> JobNotFound:

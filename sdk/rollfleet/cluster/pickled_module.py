@@ -1,7 +1,6 @@
-"""Modules that hold one pickled callable: `rollfleet.cluster.pickled` writes them, and a worker of the job calls it."""
+"""Modules that hold one pickled value: `rollfleet.cluster.sources` writes them, a worker of the job imports them."""
 
 import base64
-import importlib
 import pickle
 import sys
 import zlib
@@ -9,25 +8,25 @@ from typing import Any
 
 
 def written(data: str) -> str:
-    """Return the source of a module.
+    """Return the source of a module with the name `value`.
 
     Args:
-        data: The callable: pickled, compressed by zlib, in base64.
+        data: The value: pickled, compressed by zlib, in base64.
     """
-    return f"PYTHON = {sys.version_info[:2]}\nDATA = '{data}'\n"
+    python = sys.version_info[:2]
+    return f"from rollfleet.cluster.pickled_module import loaded\n\nvalue = loaded({python}, {data!r})\n"
 
 
-def call(*, module: str) -> Any:
-    """Call the callable of a module: the entry point that a job names.
+def loaded(python: tuple[int, int], data: str) -> Any:
+    """Return the value of a module.
 
     Raises:
         RuntimeError: Another version of Python has written it.
     """
-    found = importlib.import_module(module)
-    if sys.version_info[:2] != found.PYTHON:
-        theirs, ours = (".".join(map(str, each[:2])) for each in (found.PYTHON, sys.version_info))
+    if sys.version_info[:2] != python:
+        theirs, ours = (".".join(map(str, each[:2])) for each in (python, sys.version_info))
         raise RuntimeError(
             f"the program runs on Python {theirs}, and this worker's image has {ours}: use an image with Python "
             f"{theirs}, or pass functions of modules to `rollfleet.Collector`"
         )
-    return pickle.loads(zlib.decompress(base64.b64decode(found.DATA)))()
+    return pickle.loads(zlib.decompress(base64.b64decode(data)))

@@ -87,11 +87,6 @@ class Reach:
             self._tunnel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether no tunnel is needed. A tunnel's bytes go through the API server."""
-        return self._tunnel is None
-
     def _wait_for_secret(self, timeout_s: float) -> Mapping[str, Any]:
         name, until = credentials_secret(self._job, Role.LEARNER), time.monotonic() + timeout_s
         while (secret := self._api.get("Secret", self._namespace, name)) is None:

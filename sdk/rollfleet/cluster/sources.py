@@ -1,14 +1,17 @@
-"""Names of functions and classes for a job, and the source of the modules that define them.
+"""Names of functions and classes for a job, and the modules that define them.
 
-A job names code, and never has pickled objects. Modules of the user's own travel as text in a ConfigMap, which workers
-have on their import path. Installed modules do not: the image has them.
+A job names code. Modules of the user's own travel as whole files in a ConfigMap, which workers have on their import
+path. Installed modules do not: the image has them. What no module defines travels as bytes of cloudpickle in a file:
+functions of the running script or of a notebook, lambdas, closures. Only a job's author writes that ConfigMap.
 """
 
 import ast
+import base64
 import importlib.util
 import site
 import sys
 import sysconfig
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -17,12 +20,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from rollfleet.arguments import shown
-from rollfleet.cluster.definitions import definitions
-from rollfleet.errors import JobInvalid
+import cloudpickle  # type: ignore[import-untyped]
+import xxhash
 
-MAIN: Final = "main_program"
-"""The name of the program's own module on a worker, where `__main__` is the worker's program."""
+from rollfleet.arguments import shown
+from rollfleet.cluster.pickled_module import written
+from rollfleet.errors import JobInvalid
 
 MAX_BYTES: Final = 1 << 20
 """The most bytes that the API server takes in one ConfigMap."""
@@ -68,37 +71,27 @@ class Sources:
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
-        self._wanted: set[str] = set()  # of the program's own names
 
     def name(self, value: Any, keyword: str) -> Named:
-        """Return the name of a function or a class, or of a `functools.partial` with keywords. Keep its module.
+        """Return the name of a function or a class, or of a `functools.partial` with keywords. Keep its code.
 
         Args:
-            value: The function or class.
+            value: The function, class, or other callable.
             keyword: The keyword of the call that has it, for messages.
 
         Raises:
-            JobInvalid: A worker could not import it. The message shows what to write.
+            JobInvalid: It is not callable, or cannot be pickled. The message shows what to write.
         """
-        if isinstance(value, partial):
-            if value.args:
-                raise JobInvalid(f"`{keyword}`: a partial for a cluster has keywords only; write them as `name=value`")
+        if isinstance(value, partial) and not value.args:
             inner = self.name(value.func, keyword)
             return Named(entrypoint=inner.entrypoint, kwargs=inner.kwargs | value.keywords)
         module, qualname = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-        if qualname.endswith("<lambda>") or "<locals>" in qualname:
-            kind = "a lambda" if qualname.endswith("<lambda>") else "a local function or class"
-            raise JobInvalid(
-                f"`{keyword}` is {kind}, which no worker can import; write it at the top of a module:\n"
-                f"    def make(**kwargs):\n"
-                f"        return ...  # then `{keyword}=make`"
-            )
-        if not isinstance(module, str) or not qualname or not _is_found(value, module, qualname):
-            raise JobInvalid(
-                f"`{keyword}`: workers import code by its name, and {shown(value)} has none; pass a function or a "
-                f"class, or its 'module:callable'"
-            )
-        return Named(entrypoint=f"{self._keep(module, qualname)}:{qualname}", kwargs={})
+        if isinstance(module, str) and module != "__main__" and _is_found(value, module, qualname):
+            self.keep(module)
+            return Named(entrypoint=f"{module}:{qualname}", kwargs={})
+        if not callable(value):
+            raise JobInvalid(f"`{keyword}`: expected a function, a class or its 'module:callable', got {shown(value)}")
+        return Named(entrypoint=f"{self._pickle(value, keyword)}:value", kwargs={})
 
     def keep(self, module: str) -> None:
         """Keep a module that a job names, and the modules of the user's own that it imports; an installed one: none."""
@@ -142,19 +135,23 @@ class Sources:
         items = [{"key": _key(path), "path": path} for path in self.files]
         return [{"name": "source", "configMap": {"name": config_map, "items": items}}]
 
-    def _keep(self, module: str, qualname: str) -> str:
-        """Keep the module of a name. Return the module's name on a worker."""
-        if module != "__main__":
-            self.keep(module)
-            return module
-        main = sys.modules["__main__"]
-        spec = getattr(main, "__spec__", None)  # of `python -m`
-        name = MAIN if spec is None else str(spec.name)
-        path = f"{MAIN}.py" if spec is None else _path(spec)
-        self._wanted.add(qualname.partition(".")[0])
-        self._add(path, definitions(_cells(main), self._wanted), package=_package(spec) if spec else "")
-        if spec and spec.parent:
-            self.keep(spec.parent)
+    def _pickle(self, value: Any, keyword: str) -> str:
+        """Keep a module with a pickled value, which takes parts of the user's own modules along. Return its name."""
+        own = [sys.modules[name] for name in list(sys.modules) if name != "__main__" and is_own(name)]
+        for module in own:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            data = zlib.compress(cloudpickle.dumps(value))
+        except Exception as error:  # `__reduce__` and `__getstate__` may raise any error
+            raise JobInvalid(
+                f"`{keyword}` cannot be sent to a worker: {error!r}; write a function at the top of a module that "
+                f"makes it there, and pass that"
+            ) from error
+        finally:
+            for module in own:
+                cloudpickle.unregister_pickle_by_value(module)
+        name = f"pickled_{xxhash.xxh64_hexdigest(data)}"
+        self.files[f"{name}.py"] = written(base64.b64encode(data).decode())
         return name
 
     def _add(self, path: str, text: str, *, package: str) -> None:
@@ -214,17 +211,3 @@ def _imported(text: str, package: str) -> Iterator[str]:
             base = ".".join([*above, *filter(None, [node.module])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _cells(main: Any) -> list[str]:
-    """Return the source of the program: its file, or a notebook's cells.
-
-    Raises:
-        JobInvalid: Python's prompt keeps no source.
-    """
-    if file := getattr(main, "__file__", None):
-        return [Path(file).read_text(encoding="utf-8")]
-    cells = getattr(main, "In", None)  # of IPython: the cells that have run
-    if isinstance(cells, list):
-        return cells
-    raise JobInvalid("Python's prompt keeps no source: write your functions and classes into a file, and import it")

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.jobs import Jobs
+from rollfleet.cluster.jobs import Jobs, write_with_sources
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import ClusterError, JobEnded, JobInvalid, JobNotFound
-from rollfleet_api.job import KIND, CollectorJob
+from rollfleet_api.diagnosis import UNSEEN, Diagnosis, diagnose
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.status import ConditionType
-from rollfleet_ui.diagnosis import UNSEEN, Diagnosis, diagnose
 
 log = logging.getLogger(__name__)
 
@@ -72,19 +72,12 @@ class Submission:
         metadata = {**job.dump()["metadata"], "namespace": api.namespace, "ownerReferences": _owners(api)}  # type: ignore[dict-item]
         namespaced = job.metadata.model_copy(update={"namespace": api.namespace})
         self.job = job.model_copy(update={"metadata": namespaced})
-        source = job.spec.source.config_map if job.spec.source else ""
-        if source:
+        manifest = {**job.dump(), "metadata": metadata}
+        if job.spec.source:
             self._show(f"sending {', '.join(sorted(sources.files))}")
-            api.create(sources.config_map(source, api.namespace))
-        try:
-            created = api.create({**job.dump(), "metadata": metadata})["metadata"]
-        except BaseException:
-            if source:
-                api.delete("ConfigMap", api.namespace, source)
-            raise
-        if source:
-            owner = {"apiVersion": job.api_version, "kind": KIND, "name": created["name"], "uid": created["uid"]}
-            api.patch("ConfigMap", api.namespace, source, {"metadata": {"ownerReferences": [owner]}})
+            write_with_sources(api, manifest, sources, api.create)
+        else:
+            api.create(manifest)
 
     def wait(self) -> None:
         """Wait until all workers are ready. A line on stderr shows how many are, and why others are not.

@@ -97,22 +97,6 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
     return TensorDict(nested(flat), batch_size=flat[TRAJECTORY].shape, names=[None, "time"])
 
 
-def frames_in(fragment: Fragment) -> dict[Key, Tensor]:
-    """Return the frames of a fragment, [frames, ...] by key, as in a replay buffer: without padding and mask.
-
-    Raises:
-        JobInvalid: Frames are not tensors of one shape.
-    """
-    if fragment.structure is not None and not fragment.structure.is_dense:
-        raise JobInvalid(
-            "`rollfleet.ReplayBuffer` holds tensors of one shape, and these environments' observations are others; "
-            "use TorchRL's ReplayBuffer"
-        )
-    flat = {key: value.flatten(0, 1) for key, value in expanded(fragment).items()}
-    mask = flat.pop(MASK, None)
-    return flat if mask is None else {key: value[mask] for key, value in flat.items()}
-
-
 def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
     """Return all values of a batch, [envs, T, ...] by key.
 

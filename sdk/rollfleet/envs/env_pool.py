@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.system.cpus import available_cpus
+from rollfleet_api.wording import nearest
 
 _OURS = ("env_type", "num_envs", "batch_size", "seed", "env_seed")
 _INT32 = 1 << 31
@@ -53,8 +53,8 @@ class EnvPoolVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             )
         known = self._envpool.list_all_envs()
         if env_id not in known:
-            near = get_close_matches(env_id, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(env_id, known)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise EnvironmentInvalid(f"{source}: no such environment{hint}")
         self._id, self._kwargs = env_id, {"num_threads": min(num_envs, available_cpus()), **kwargs}
         self._pool: Any = None

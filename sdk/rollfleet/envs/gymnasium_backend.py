@@ -1,7 +1,6 @@
 """The backend `Gymnasium`: registered environments, and those of an entrypoint or a factory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,7 +12,8 @@ from rollfleet.envs.tensor_env import TensorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, check_backend, is_torchrl
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.entrypoints import load
-from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
+from rollfleet_api.job import EnvSpec, Vectorization
+from rollfleet_api.wording import nearest
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 VectorEnv: TypeAlias = gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -53,13 +53,13 @@ def _vectorized(
         build: Callable[[], Env] = partial(_registered, spec.id, spec.kwargs)
         first: Env | VectorEnv | None = None
     else:
-        build, first = _from_factory(spec, source, factory or _entrypoint(spec, source))
+        build, first = _from_factory(spec, source, factory or _loaded(spec.entrypoint or "", source))
         if isinstance(first, gymnasium.vector.VectorEnv):
             return _ready(first, spec, source)
         if is_torchrl(first):
             return TorchRLEnv(build_torchrl(first, build, spec, source), on_device.get("device"))  # type: ignore[return-value, arg-type]
     wrappers: list[tuple[Callable[..., object], Mapping[str, object]]] = [
-        (_loaded(wrapper, source), wrapper.kwargs) for wrapper in spec.wrappers
+        (_loaded(wrapper.entrypoint, f"{source}, wrapper"), wrapper.kwargs) for wrapper in spec.wrappers
     ]
     if on_device:
         wrappers.append((TensorEnv, on_device))
@@ -91,13 +91,6 @@ def _single(build: Callable[[], Env], wrappers: Sequence[tuple[Callable[..., obj
             raise TypeError(f"wrapper {wrapper} returned a {type(wrapped).__name__}, not a gymnasium.Env")
         env = wrapped
     return env
-
-
-def _entrypoint(spec: EnvSpec, source: str) -> Callable[..., object]:
-    try:
-        return load(spec.entrypoint or "")
-    except ValueError as exc:
-        raise EnvironmentInvalid(f"{source}: {exc}") from exc
 
 
 def _from_factory(
@@ -144,17 +137,17 @@ def _ready(env: VectorEnv, spec: EnvSpec, source: str) -> VectorEnv:
     return env
 
 
-def _loaded(wrapper: WrapperSpec, source: str) -> Callable[..., object]:
+def _loaded(entrypoint: str, source: str) -> Callable[..., object]:
     try:
-        return load(wrapper.entrypoint)
+        return load(entrypoint)
     except ValueError as exc:
-        raise EnvironmentInvalid(f"{source}, wrapper: {exc}") from exc
+        raise EnvironmentInvalid(f"{source}: {exc}") from exc
 
 
 def _failed(source: str, exc: Exception, spec: EnvSpec) -> EnvironmentInvalid:
     if spec.id is not None and isinstance(exc, gymnasium.error.UnregisteredEnv):
-        near = get_close_matches(spec.id, gymnasium.registry, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
+        near = nearest(spec.id, gymnasium.registry)
+        hint = f"did you mean {near!r}?" if near else "write 'module:Name-v0' to import the module that registers it"
         return EnvironmentInvalid(f"{source}: {exc} ({hint})")
     return EnvironmentInvalid(
         f"{source} could not be built with kwargs {dict(spec.kwargs)}: {type(exc).__name__}: {exc}. "

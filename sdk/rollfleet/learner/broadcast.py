@@ -14,12 +14,11 @@ from rollfleet.weights.models import models_of
 
 log = logging.getLogger(__name__)
 
-MAX_PASSED_OVER = 1000  # versions, for one batch
 NOTHING = "the policy has no parameters or buffers to send"
 
 
 class Broadcaster:
-    """Sends versions of one policy.
+    """Sends versions of one policy; on ranks other than 0, follows the versions that rank 0 sends.
 
     Args:
         transport: The learner's side of a transport.
@@ -40,12 +39,12 @@ class Broadcaster:
         self, transport: Transport, policy: Any, *, scheme: WeightScheme, version: int, acts: bool = False
     ) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
+        self._leader = None if transport.rank.leads else transport.peers
         self._layout: Layout | None = None
         self._last: Tensor | None = None  # the bytes sent last; valid until the next snapshot
         self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
         self._for_all = self._resumed = version
         self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
-        self._passes_on = False  # whether an outer collector numbers the versions
         self.version = version
         self.has_policy = policy is not None and any(scheme.select(policy).values())
 
@@ -63,6 +62,13 @@ class Broadcaster:
         """Workers that have a newer version than all others, and that version."""
         return tuple(sorted((worker, version) for worker, version in self._for_some.items() if version > self._for_all))
 
+    def follow(self) -> int:
+        """On ranks other than 0, take over the versions that rank 0 has sent. Returns the newest version."""
+        if self._leader is not None and (control := self._leader.leader_control()) is not None:
+            self._for_all, self._for_some = control.version, dict(control.some)
+            self.version = max(control.version, *self._for_some.values(), 0)
+        return self.version
+
     def select(self, policy: Any) -> dict[str, State]:
         """Return the tensors of a policy that travel, by model and name."""
         return self._scheme.select(policy)
@@ -70,10 +76,9 @@ class Broadcaster:
     def is_due(self, interval: int) -> bool:
         """Whether the policy is due: after this many batches.
 
-        With interval 0 it is due once: workers cannot act before the first version. It is never due if an outer
-        collector numbers the versions.
+        With interval 0 it is due once: workers cannot act before the first version.
         """
-        if not self.has_policy or self._passes_on:
+        if not self.has_policy or self._leader is not None:
             return False
         if not interval:
             return self.version == 0
@@ -89,11 +94,14 @@ class Broadcaster:
         return self._resumed < version <= max(self._for_all, *self._for_some.values(), 0)
 
     def pass_over(self, version: int) -> None:
-        """Number the next version after this one, which an earlier learner has sent. A broken worker may lie."""
-        self.version = max(self.version, min(version, self.version + MAX_PASSED_OVER))
+        """Number the next version after this one, which an earlier learner has sent."""
+        if self._leader is None:
+            self.version = max(self.version, version)
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""
+        if self._leader is not None:
+            return
         if version < self.version:
             log.warning(
                 "restored version %d, but workers have had version %d already: weights that are %d versions older are "
@@ -106,45 +114,31 @@ class Broadcaster:
         self.version = max(self.version, version)
         self._batches = None
 
-    def pass_on(self, models: Mapping[str, State], version: int) -> int:
-        """Load weights of an outer collector into the policy, if there is one, and send them. Returns their version.
-
-        Args:
-            models: The named tensors of each model.
-            version: The outer collector's number. They keep it here if it is newer; 0: the next one.
-
-        Raises:
-            WeightMismatch: Names, shapes or dtypes differ from earlier versions.
-        """
-        if self._policy is not None:
-            self._load(self._travelling(models))
-        sent = self.send(models, version=version)
-        self._passes_on = self._passes_on or version > 0
-        return sent
-
     def send(
         self,
         models: Mapping[str, State] | None = None,
         *,
         workers: Collection[int] | None = None,
-        version: int = 0,
     ) -> int:
         """Take a snapshot and send it. Returns its version at once, while the transport still sends.
+
+        Ranks other than 0 send nothing, and return the newest version that rank 0 has sent.
 
         Args:
             models: The named tensors of each model. Other models keep the weights sent last. None: the policy.
             workers: The workers that get it. None: all.
-            version: Its number, if that is higher than the next one.
 
         Raises:
             WeightMismatch: Names, shapes or dtypes differ from earlier versions.
             NoWeights: There are no weights to send.
         """
+        if self._leader is not None:
+            return self.follow()
         if models is not None:
             models = self._travelling(models)
             if not any(models.values()):
                 raise NoWeights(NOTHING)
-        version = max(self.version + 1, version)
+        version = self.version + 1
         if not self._acts:
             self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))
         elif models is not None:

@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import gymnasium
 import torch
-from pydantic import ValidationError
 from torch import nn
 
 from rollfleet.arguments import shown
-from rollfleet.data.replay_buffer import ReplayBuffer
-from rollfleet.data.ring import Ring
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
 from rollfleet.errors import JobInvalid, PolicyInvalid
+from rollfleet.learner.job_keywords import PLACES, job_of
 from rollfleet.learner.keywords import Keywords
-from rollfleet.learner.options import LearnerOptions, check_together, check_values
-from rollfleet.learner.spec_errors import in_python
-from rollfleet.learner.spec_fields import SPEC_FIELDS
+from rollfleet.learner.options import LearnerOptions, check
 from rollfleet.policies.actor import Policy
 from rollfleet.policies.factory import spaces_taken
 from rollfleet.policies.lazy import initialise, initialise_as_learner
@@ -37,7 +33,7 @@ from rollfleet.system.entrypoints import load
 from rollfleet.transports.hooks import HOOKS, Hooks
 from rollfleet.transports.learner_side import Transport
 from rollfleet.transports.workload import Space, Workload
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob, CollectorJobSpec, EnvSpec, Vectorization
+from rollfleet_api.job import CollectorJob, CollectorJobSpec, EnvSpec, Vectorization
 
 if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
@@ -88,60 +84,41 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    check_values(keywords)
-    options = LearnerOptions.of(keywords)
-    inline, place = keywords["workers"] == 0, keywords["cluster"]
-    factory = keywords["policy_factory"]
-    if policy is not None:
-        _check_policy(policy)
-    check_together(keywords)
-    if str(keywords["backend"]).lower() == "envpool" and not isinstance(env, str | list | tuple):
-        raise JobInvalid(f"env: `backend='envpool'` takes an id of EnvPool, such as 'Pong-v5', not {shown(env)}")
-    acting = policy if factory is None else None
-    if keywords["policy_device"] is not None and acting is not None and not isinstance(acting, nn.Module):
-        raise JobInvalid(f"`policy_device` moves an nn.Module; {type(acting).__name__} is none, so remove the keyword")
-    if keywords["device"] is not None and not inline and place is None and _ring(options) is not None:
-        raise JobInvalid(
-            "`device` has no effect with this `replay_buffer`: workers write frames into the buffer themselves; remove "
-            "`device`, and move the samples that you draw"
-        )
-    job = _job(env, keywords, workers=1 if inline else keywords["workers"])
+    options = LearnerOptions(**{name: keywords[name] for name in LearnerOptions.__dataclass_fields__})
+    inline, place, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
+    check(keywords)
+    job = _job(env, keywords)
     count = job.spec.workers
     envs = _for_each(env, count, "env")
     _check_envs(envs, job.spec, inline=inline)
-    if job.spec.evaluation is not None and factory is None and not isinstance(policy, nn.Module):
-        raise JobInvalid(
-            f"`evaluation` needs a policy with weights, an nn.Module or a `policy_factory`, and not {shown(policy)}"
-        )
     copies = not inline or not (one_policy or job.spec.weights.interval == 1)
     policies = _Policies(
-        policy=acting,
-        factories=None if factory is None else _for_each(_callables(factory), count, "policy_factory"),
-        devices=_devices(keywords["policy_device"] if place is None else None, count, "policy_device"),
+        policy=policy if factory is None else None,
+        factories=None if factory is None else _factories(factory, count),
+        devices=_devices(keywords, count, "policy_device"),
         copies=copies,
     )
-    if keywords["policy_device"] is not None and policy is None and factory is None:
-        raise JobInvalid("`policy_device` needs a policy to move; pass `policy` or `policy_factory`, or remove it")
+    _check_policy(policy, keywords)
     env_kwargs = keywords["env_kwargs"]
     kwargs = _for_each({} if env_kwargs is None else env_kwargs, count, "env_kwargs")
     _check_kwargs(kwargs, envs)
-    hooks = {name: keywords[name] for name in HOOKS if callable(keywords[name])}
     workload = Workload(
         job=job,
         make_env=_Envs(
             spec=job.spec.env,
             given=envs,
             kwargs=kwargs,
-            devices=_devices(keywords["env_device"] if place is None else None, count, "env_device"),
+            devices=_devices(keywords, count, "env_device"),
             no_cuda_sync=keywords["no_cuda_sync"],
         ),
         make_policy=policies,
         scheme=options.weight_scheme or scheme_of(job.spec.weights),
-        make_hooks=partial(Hooks.of, job.spec.collect, hooks),
+        make_hooks=partial(
+            Hooks.of, job.spec.collect, {name: keywords[name] for name in HOOKS if callable(keywords[name])}
+        ),
     )
     if copies or factory is not None:
         initialise_as_learner(policy, partial(workload.make_env, 0))
-    shared = not copies and factory is None and isinstance(policy, nn.Module) and policies.stays_on_its_device
     sources = None
     if place is not None:
         from rollfleet.learner.on_cluster import on_cluster
@@ -152,7 +129,9 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
         workload=workload,
         options=options,
         in_this_process=inline,
-        acts_with_the_learners_policy=shared,
+        acts_with_the_learners_policy=(
+            not copies and factory is None and isinstance(policy, nn.Module) and policies.stays_on_its_device
+        ),
         sources=sources,
     )
 
@@ -190,17 +169,10 @@ def start(construction: Construction, keywords: Keywords) -> tuple[Transport, Co
         device=device,
         no_cuda_sync=keywords["no_cuda_sync"],
         start_method=keywords["start_method"],
-        max_restarts_per_worker=keywords["max_restarts_per_worker"],
+        max_restarts_per_worker=keywords["max_restarts_per_worker"] or 0,
         quiet=keywords["quiet"],
-        ring=_ring(construction.options),
     )
     return processes, job
-
-
-def _ring(options: LearnerOptions) -> Ring | None:
-    """Return the buffer's ring if workers can write frames into it themselves: no function changes them before."""
-    buffer = options.replay_buffer
-    return buffer.ring if isinstance(buffer, ReplayBuffer) and options.postproc is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +204,7 @@ class _Policies:
     """A function that makes a worker's policy."""
 
     policy: Any
-    factories: Sequence[Callable[..., Any]] | None
+    factories: Sequence[Callable[..., Any] | str] | None
     devices: Sequence[torch.device | None]
     copies: bool
 
@@ -248,7 +220,7 @@ class _Policies:
         device = self.devices[worker % len(self.devices)]
         policy: Any
         if self.factories is not None:
-            policy = _made(self.factories[worker % len(self.factories)], observation_space, action_space)
+            policy = _called(self.factories[worker % len(self.factories)], observation_space, action_space)
         elif self.policy is None:
             return random_policy(action_space)
         elif not isinstance(self.policy, nn.Module) or (not self.copies and self.stays_on_its_device):
@@ -267,30 +239,32 @@ class _Policies:
         return built
 
 
-def _job(env: Any, keywords: Keywords, *, workers: int) -> CollectorJob:
-    spec: dict[str, Any] = {"policy": {"entrypoint": _GIVEN}, "env": {}, "collect": {}}
-    for keyword, field in SPEC_FIELDS.items():
-        if keyword in keywords.given:
-            value = keywords[keyword]
-            field.put(spec, _GIVEN if keyword in HOOKS and callable(value) else value)
-    SPEC_FIELDS["mode"].put(spec, keywords["mode"])
-    SPEC_FIELDS["workers"].put(spec, workers)
+def _job(env: Any, keywords: Keywords) -> CollectorJob:
     first = env[0] if isinstance(env, list | tuple) and env else env
-    spec["env"] |= {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
-    if (count := _envs_in(first)) is not None:
-        spec["env"].setdefault("numEnvs", count)
-    try:
-        data = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "collector"}, "spec": spec}
-        return CollectorJob.model_validate(data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        raise JobInvalid(in_python(error)) from None
+    values = {name: keywords[name] for name in PLACES} | {"workers": keywords["workers"] or 1}
+    values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
+    if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
+        values["num_envs"] = count
+    made = {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
+    return job_of(values, made, {"entrypoint": _GIVEN})
 
 
-def _check_policy(policy: object) -> None:
+def _check_policy(policy: Any, keywords: Keywords) -> None:
+    factory, moves = keywords["policy_factory"], keywords["policy_device"] is not None
     if isinstance(policy, type):
         raise PolicyInvalid(f"policy is the class {policy.__name__}; pass an object of it, or `policy_factory=`")
-    if not callable(policy):
+    if policy is not None and not callable(policy):
         raise PolicyInvalid(f"a policy is an nn.Module or another callable, not a {type(policy).__name__}")
+    if factory is not None or isinstance(policy, nn.Module):
+        return
+    if moves:
+        raise JobInvalid(
+            f"`policy_device` requires an nn.Module or a `policy_factory`, got the policy {shown(policy)}; remove it"
+        )
+    if keywords["evaluation"] is not None:
+        raise JobInvalid(
+            f"`evaluation` needs a policy with weights, an nn.Module or a `policy_factory`, and not {shown(policy)}"
+        )
 
 
 def _check_envs(envs: Sequence[Any], job: CollectorJobSpec, *, inline: bool) -> None:
@@ -344,37 +318,36 @@ def _for_each(value: Any, workers: int, name: str) -> Sequence[Any]:
     return value
 
 
-def _devices(value: Any, workers: int, name: str) -> list[torch.device | None]:
+def _devices(keywords: Keywords, workers: int, name: str) -> list[torch.device | None]:
+    value = keywords[name] if keywords["cluster"] is None else None  # pods may have devices that this machine lacks
     return [None if each is None else device_of(each, name) for each in _for_each(value, workers, name)]
 
 
-def _callables(factory: Any) -> Any:
-    """Return factories that can be called. Those named `module:callable` are imported on the worker."""
-    if isinstance(factory, list | tuple):
-        return [_callables(each) for each in factory]
+def _factories(factory: Any, workers: int) -> Sequence[Any]:
+    factories = _for_each(factory, workers, "policy_factory")
+    for each in factories:
+        if not isinstance(each, str):
+            _check_factory(each)
+    return factories
+
+
+def _called(factory: Any, *spaces: Space) -> Any:
+    """Call a policy factory, which may be named `module:callable`: it is imported on the worker."""
     if isinstance(factory, str):
-        return _ByName(factory)
+        try:
+            factory = load(factory)
+        except ValueError as exc:
+            raise PolicyInvalid(f"policy_factory: {exc}") from exc
+    return factory(*spaces[: _check_factory(factory)])
+
+
+def _check_factory(factory: Any) -> int:
+    """Return the number of spaces that a policy factory takes."""
     if isinstance(factory, nn.Module):
         raise PolicyInvalid("policy_factory makes a policy, and this nn.Module is one; pass it as `policy`")
-    if not callable(factory) or spaces_taken(factory) is None:
+    if not callable(factory) or (taken := spaces_taken(factory)) is None:
         raise PolicyInvalid(
             f"policy_factory is called as factory(observation_space, action_space) or factory(); {shown(factory)} "
             f"cannot be"
         )
-    return factory
-
-
-def _made(factory: Callable[..., Any], *spaces: Space) -> Any:
-    return factory(*spaces[: spaces_taken(factory)])
-
-
-@dataclass(frozen=True, slots=True)
-class _ByName:
-    entrypoint: str
-
-    def __call__(self, *args: Any) -> Any:
-        try:
-            factory = load(self.entrypoint)
-        except ValueError as exc:
-            raise PolicyInvalid(f"policy_factory: {exc}") from exc
-        return _made(_callables(factory), *args)
+    return taken

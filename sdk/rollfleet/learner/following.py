@@ -3,21 +3,18 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
 from typing import Any
 
 from rollfleet.errors import JobEnded
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
-from rollfleet.learner.gathering import CHECK_WORKERS_S, Gatherer
+from rollfleet.learner.gathering import Gatherer
 from rollfleet.learner.options import MANUAL, LearnerOptions
-from rollfleet.learner.rounds import RoundShape
 from rollfleet.learner.tally import Tally
 from rollfleet.schemes import scheme_of
-from rollfleet.transports.learner_side import Arrival, Peers, Transport
-from rollfleet.weights.layout import State
+from rollfleet.transports.learner_side import Arrival, Transport
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, RankStatus
+from rollfleet_api.messages import LearnerPhase, RankStatus
 
 log = logging.getLogger(__name__)
 
@@ -28,43 +25,6 @@ ANY_LAG = 1 << 62
 SessionRound = tuple[int, int]  # session and round
 
 
-class FollowedWeights(Broadcaster):
-    """The versions that rank 0 has sent, by its control messages. This rank sends nothing."""
-
-    def follow(self, control: Control | None) -> int:
-        """Take over the versions of a control message of rank 0. Returns the newest version."""
-        if control is not None:
-            self._for_all, self._for_some = control.version, dict(control.some)
-            self.version = max(control.version, *self._for_some.values(), 0)
-        return self.version
-
-    def is_due(self, interval: int) -> bool:
-        """Return False: all ranks have the same weights, and rank 0 sends them."""
-        return False
-
-    def send(
-        self,
-        models: Mapping[str, State] | None = None,
-        *,
-        workers: Collection[int] | None = None,
-        version: int = 0,
-    ) -> int:
-        """Send nothing. Returns the newest version that rank 0 has sent, as far as this rank knows."""
-        return self.follow(_peers_of(self._transport).leader_control())
-
-    def pass_on(self, models: Mapping[str, State], version: int) -> int:
-        """Load the weights into the policy, if there is one. Send nothing."""
-        if self._policy is not None:
-            self._load(models)
-        return self.send()
-
-    def pass_over(self, version: int) -> None:
-        """Do nothing: rank 0 numbers the versions."""
-
-    def continue_from(self, version: int) -> None:
-        """Do nothing: rank 0 numbers the versions."""
-
-
 class Follower(Gatherer):
     """Gathers the fragments of one rank's workers, for the rounds that rank 0 opens.
 
@@ -73,14 +33,15 @@ class Follower(Gatherer):
     """
 
     def __init__(
-        self, transport: Transport, job: CollectorJob, weights: FollowedWeights, tally: Tally, *, manual: bool = False
+        self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
     ) -> None:
         super().__init__(transport, job, weights, tally, manual=manual)
-        self._followed, self._leader = weights, _peers_of(transport)
+        assert transport.peers is not None, "a learner of one process has rank 0 only"
+        self._leader = transport.peers
         self.admission = Admission(max_lag=0, session=0, sync=False)  # this class orders the rounds itself
         self._bound_lag()
         self._queues: dict[int, deque[Arrival]] = {}  # worker -> its fragments, at most one of each round
-        self._gathered = self._received = self._enough_of = (0, 0)
+        self._gathered = self._received = (0, 0)
         control = self._leader.leader_control()
         self._completed_session = control.session if control and control.phase is LearnerPhase.COMPLETE else None
         self._alone_since_s: float | None = time.monotonic()
@@ -91,24 +52,23 @@ class Follower(Gatherer):
 
         Also whether this process has.
         """
-        if self.phase is LearnerPhase.COMPLETE:
+        if self.director.phase is LearnerPhase.COMPLETE:
             return True
         control = self._leader.leader_control()
         if control is None or control.phase is not LearnerPhase.COMPLETE:
             return False
         return control.session != self._completed_session
 
-    def hand_over(self, arrivals: list[Arrival]) -> None:
-        """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
+    def hand_over(self, *, stored: bool) -> None:
+        """Count what was gathered as the learner's, and acknowledge it unless the learner does so itself."""
         self._received = self._gathered
-        super().hand_over(arrivals)
+        super().hand_over(stored=stored)
 
-    def direct(self) -> None:
-        """Do nothing: rank 0 directs the workers."""
-
-    def enter(self, phase: LearnerPhase) -> None:
-        """Set the phase of this process only."""
-        self.phase = phase
+    def drop(self) -> None:
+        """Drop and count what an exception has interrupted. Rank 0 need not wait for this rank to receive it."""
+        super().drop()
+        self._received = self._gathered
+        self._report()
 
     def check_workers(self) -> None:
         """Check the workers' states, and whether rank 0 is present.
@@ -118,7 +78,6 @@ class Follower(Gatherer):
             JobEnded: The job was complete when this rank connected, and no new rank 0 comes.
         """
         super().check_workers()
-        self._followed.follow(self._leader.leader_control())
         if self._alone_since_s is None:
             return
         control = self._leader.leader_control()
@@ -127,49 +86,25 @@ class Follower(Gatherer):
             self._alone_since_s = None
         elif control is not None and alone_s > LEADER_TIMEOUT_S:
             raise JobEnded(
-                f"{self._job.key} was complete when {self._rank} connected, and no rank 0 connected within "
+                f"{self.director.job.key} was complete when {self._rank} connected, and no rank 0 connected within "
                 f"{LEADER_TIMEOUT_S:g} s"
             )
         elif alone_s - self._warned_s > WARN_AFTER_S:
             self._warned_s = alone_s
-            log.warning("%s of %s waits for rank 0, which has not connected", self._rank, self._job.key)
+            log.warning("%s of %s waits for rank 0, which has not connected", self._rank, self.director.job.key)
 
     def _gather_round(self) -> list[Arrival]:
-        silent = False
         while True:
             self._drop_earlier_sessions()
             heads = {worker: _round_of(queue[0]) for worker, queue in self._queues.items() if queue}
-            missing = self._members() - heads.keys()
-            self._report_enough(list(heads.values()))
-            if heads and silent and self._is_closed(min(heads.values())):
-                missing -= self._idle(missing)
-            if heads and not missing:
+            if heads and self._members() <= heads.keys():
                 break
             if self.is_over():
                 return []
             if arrival := self._next():
                 self._enqueue(arrival)
-            silent = arrival is None
         self._gathered = min(heads.values())
-        senders = [worker for worker in sorted(heads) if heads[worker] == self._gathered]
-        control = self._leader.leader_control()
-        self.shape = RoundShape.of(
-            self.job.spec,
-            tuple(sorted(self._members().union(senders))),
-            control.steps if control and (control.session, control.round) == self._gathered else 0,
-        )
-        return [self._queues[worker].popleft() for worker in senders]
-
-    def _report_enough(self, heads: list[SessionRound]) -> None:
-        """Report to rank 0 that this rank has enough fragments of the earliest round, which it may then close."""
-        first = min(heads, default=(0, 0))
-        if first > self._enough_of and heads.count(first) >= self._enough(self._members()):
-            self._enough_of = first
-            self._report()
-
-    def _is_closed(self, round_: SessionRound) -> bool:
-        control = self._leader.leader_control()
-        return control is not None and round_ <= (control.session, control.closed)
+        return [self._queues[worker].popleft() for worker in sorted(heads) if heads[worker] == self._gathered]
 
     def _enqueue(self, arrival: Arrival) -> None:
         queue = self._queues.setdefault(arrival.worker, deque())
@@ -189,25 +124,20 @@ class Follower(Gatherer):
                 self.admission.stale += 1
                 self._transport.take(queue.popleft())
 
-    def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
-        self._followed.follow(self._leader.leader_control())
-        return super()._next(timeout_s)
-
     def _bound_lag(self) -> None:
         super()._bound_lag()
         if self._sync:
             self.admission.max_lag = ANY_LAG
 
     def _report(self) -> None:
-        tally, session = self._tally, max(self._received[0], self._enough_of[0])
+        tally = self._tally
         self._leader.report(
             RankStatus(
                 rank=self._rank.rank,
                 ranks=self._rank.ranks,
                 life="",  # the transport sets it
-                session=session,
-                round=self._received[1] if self._received[0] == session else 0,
-                enough=self._enough_of[1] if self._enough_of[0] == session else 0,
+                session=self._received[0],
+                round=self._received[1],
                 frames=tally.frames - tally.restored,
                 batches=tally.batches,
                 dropped=self._dropped(),
@@ -230,17 +160,9 @@ def gatherer_over(
         acts: Whether `policy` is the very object that collects.
     """
     scheme, version = options.weight_scheme or scheme_of(job.spec.weights), transport.resumed.version
-    manual = options.acknowledge == MANUAL
-    if transport.rank.leads:
-        weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
-        return weights, Gatherer(transport, job, weights, tally, manual=manual)
-    followed = FollowedWeights(transport, policy, scheme=scheme, version=version)
-    return followed, Follower(transport, job, followed, tally, manual=manual)
-
-
-def _peers_of(transport: Transport) -> Peers:
-    assert transport.peers is not None, "a learner of one process has rank 0 only"
-    return transport.peers
+    weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)
+    gatherer = Gatherer if transport.rank.leads else Follower
+    return weights, gatherer(transport, job, weights, tally, manual=options.acknowledge == MANUAL)
 
 
 def _round_of(arrival: Arrival) -> SessionRound:

@@ -1,24 +1,22 @@
-"""Directs the workers and gathers their fragments: a round in mode Sync, the next batch in mode Async."""
+"""Gathers the fragments of workers: a round in mode Sync, the next batch in mode Async."""
 
 import time
 from collections import Counter
 from collections.abc import Set
-from dataclasses import replace
 
 from rollfleet.errors import JobInvalid, NoWeights, Timeout, WorkerFailed
 from rollfleet.learner.admission import Admission
 from rollfleet.learner.broadcast import Broadcaster
+from rollfleet.learner.directing import Director
 from rollfleet.learner.rounds import Round, RoundShape
-from rollfleet.learner.run_state import RunState
 from rollfleet.learner.tally import Tally
 from rollfleet.stats import Stats
-from rollfleet.system.interrupts import interruptible
+from rollfleet.system.interrupts import interruptible, uninterrupted
 from rollfleet.transports.learner_side import Arrival, PeerTotals, Transport
 from rollfleet_api.job import CollectorJob, Mode
-from rollfleet_api.messages import Call, Control, LearnerPhase, LearnerStatus, WorkerState
+from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
 
 CHECK_WORKERS_S = 1.0  # between two checks of the workers' states
-ASK_PEERS_S = 0.02  # interval of checks whether a round may be closed
 CTRL_C_S = 0.1  # until Ctrl-C ends a wait
 IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSED)
 
@@ -26,11 +24,11 @@ IDLE = (WorkerState.STARTING, WorkerState.WAITING_FOR_LEARNER, WorkerState.PAUSE
 class Gatherer:
     """Gathers batches of a job's workers. In a learner of several ranks, this is rank 0.
 
-    Rank 0 gathers the fragments of its own workers, and directs all workers. It closes a round once every present rank
-    has enough fragments of it, and opens the next one once every present rank has received the last.
+    Rank 0 gathers the fragments of its own workers, and directs all workers. It opens a round once every present rank
+    has received the last. Only a learner of one process closes a round before all workers have sent.
 
-    After an exception, `gather` continues: it keeps the open round, the fragments that have come, and a gathered batch
-    until `hand_over`.
+    After an exception, `drop` drops the open round, or the batch that was gathered and not yielded, and counts it. The
+    next one has new episodes.
 
     Args:
         transport: The learner's side of a transport.
@@ -40,74 +38,88 @@ class Gatherer:
         manual: Whether the learner acknowledges batches itself.
 
     Attributes:
-        run_state: Rounds and seeds.
-        phase: The phase that workers are in.
+        director: Directs the workers.
         admission: Which arrivals reach the learner.
         shape: The shape of the batch gathered last; None: that of its arrivals.
+        under_way: Arrivals that were gathered and not yielded.
+        interrupted: Batches dropped because an exception ended their iteration.
     """
 
     def __init__(
         self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
     ) -> None:
-        self._transport, self._job, self._weights, self._tally = transport, job, weights, tally
-        self._manual, self._quota = manual, tally.quota
+        self._transport, self._weights, self._tally = transport, weights, tally
+        self._manual = manual
         self._unacknowledged: list[Arrival] = []  # handed over
         self._sync = job.spec.mode is Mode.SYNC
         self._session, self._rank, self._peers = transport.resumed.session, transport.rank, transport.peers
-        self._control: Control | None = None  # the last one sent
-        self._call: Call | None = None
+        self.director = Director(transport, job, weights, self._all_frames)
         self._checked_s, self._waited_s = time.monotonic(), 0.0
         self._waiting_since_s: float | None = None  # since when the learner waits for data; None: it does not
-        self._steps, self._opened = 0, False  # T of the open round; whether this session has opened one
         self._round: Round | None = None  # the open one
-        self._ready: list[Arrival] = []  # and not handed over
+        self._handed_over = False  # whether `under_way` was
+        self.under_way: list[Arrival] = []
+        self.interrupted = 0
         self.shape: RoundShape | None = None
-        self.run_state = RunState(round=transport.resumed.round)
-        self.phase = LearnerPhase.RUN
         self.admission = Admission(max_lag=job.spec.weights_max_lag, session=self._session, sync=self._sync)
         self._bound_lag()
-
-    @property
-    def job(self) -> CollectorJob:
-        """The job, with the edits since the learner connected."""
-        return self._transport.job or self._job
 
     def gather(self) -> list[Arrival]:
         """Wait for the arrivals that make the next batch; return them in the order of their workers.
 
-        Returns an empty list when the job is over meanwhile: other ranks, or workers that fill the replay buffer
-        themselves, have the last frames.
+        Returns an empty list when the job is over meanwhile: other ranks have the last frames.
 
         Raises:
             JobInvalid: No batch can come: the learner has not acknowledged as many as workers may be ahead.
         """
-        if not self._ready:
-            self._check_unacknowledged()
-            self._waiting_since_s = time.monotonic()
-            try:
-                self._ready = self._gather_round() if self._sync else self._gather_one()
-            finally:
-                self._waited_s, self._waiting_since_s = self._waited(), None
-        return self._ready
+        self._check_unacknowledged()
+        self._waiting_since_s = time.monotonic()
+        try:
+            self.under_way, self._handed_over = self._gather_round() if self._sync else self._gather_one(), False
+        finally:
+            self._waited_s, self._waiting_since_s = self._waited(), None
+        return self.under_way
 
     def end_round(self) -> None:
         """In mode Sync, wait until every rank has received the last round of this session."""
-        if self._sync and self._opened and self._round is None:
+        if self._sync and self.director.has_opened and self._round is None:
             self._wait_for_peers()
 
     def is_over(self) -> bool:
         """Whether no batch is to come: the learner, with all its ranks, has `totalFrames`, or has completed the job."""
-        return self.phase is LearnerPhase.COMPLETE or 0 < self.job.spec.collect.total_frames <= self._all_frames()
+        return self.director.phase is LearnerPhase.COMPLETE or self._has_total_frames()
 
-    def hand_over(self, arrivals: list[Arrival]) -> None:
-        """Count these arrivals as the learner's, and acknowledge them unless it does so itself."""
-        self._ready = []
+    def hand_over(self, *, stored: bool) -> None:
+        """Count what was gathered as the learner's, and acknowledge it unless the learner does so itself.
+
+        Args:
+            stored: Whether it is in the replay buffer already, and cannot be lost any more.
+        """
+        arrivals = self.under_way
         self._unacknowledged += arrivals
         self._tally.add(arrivals, newest=self._weights.version)
+        self._handed_over = True
+        if stored:
+            self.under_way = []
         if not self._manual:
             self.acknowledge()
-        self.direct_async()
+        self.director.direct_async()
         self._report()
+
+    def drop(self) -> None:
+        """Drop and count what an exception has interrupted. Environments begin new episodes."""
+        with uninterrupted():
+            round_, arrivals = self._round, self.under_way
+            self._round, self.under_way = None, []
+            if self._handed_over:
+                self._tally.take_back(arrivals)
+                self._unacknowledged = [each for each in self._unacknowledged if each not in arrivals]
+            if round_ is not None:
+                arrivals = [*arrivals, *round_.fragments.values()]
+            self.interrupted += len(arrivals)
+            self.director.run_state.interrupts += round_ is not None or len(arrivals) > 0
+            for arrival in arrivals:
+                self._transport.take(arrival)
 
     def acknowledge(self) -> None:
         """Acknowledge all that was handed over."""
@@ -115,67 +127,10 @@ class Gatherer:
         for arrival in arrivals:
             self._transport.take(arrival)
 
-    def direct(self) -> None:
-        """Send the workers the present control message, if it differs from the last one."""
-        run_state = self.run_state
-        control = Control(
-            session=self._session,
-            phase=self.phase,
-            round=run_state.round if self._sync else 0,
-            version=self._weights.meant_for_all,
-            some=self._weights.meant_for_some,
-            # No worker collects for the last round of the session before.
-            closed=(run_state.closed if self._opened else run_state.round) if self._sync else 0,
-            random_actions=self._all_frames() < self.job.spec.collect.init_random_frames,
-            seed=run_state.seed,
-            static_seed=run_state.static_seed,
-            seeding=run_state.seeding,
-            origin=run_state.origin,
-            resumed=self._transport.resumed.version,
-            steps=self._steps,
-            own_weights=not self._weights.has_policy,
-            call=self._call,
-        )
-        if control != self._control:
-            self._transport.control(control)
-            self._control = control
-
-    def direct_async(self) -> None:
-        """Do the same in mode Async. In mode Sync the next round sends it anyway."""
-        if not self._sync:
-            self.direct()
-
-    def enter(self, phase: LearnerPhase) -> None:
-        """Put the workers into this phase."""
-        self.phase = phase
-        if self._quota and phase is LearnerPhase.RUN:
-            self._quota.resume()
-        if self._control is None:
-            self.direct()
-        else:  # change nothing else: in mode Sync no round opens, and no newer version is required
-            self._control = replace(self._control, phase=phase)
-            self._transport.control(self._control)
-        if self._quota and phase is LearnerPhase.PAUSE:
-            self._quota.pause()
-
-    def call(self, call: Call | None) -> None:
-        """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
-
-        Raises:
-            JobInvalid: Rank 0 directs the workers, and this is another one.
-        """
-        if self._control is None:
-            self.direct()
-        if self._control is None:
-            raise JobInvalid("only rank 0 of a learner can call methods on workers; call it there")
-        self._call = call
-        self._control = replace(self._control, call=call)
-        self._transport.control(self._control)
-
     def complete(self) -> None:
         """Complete the job: workers leave."""
         self._report()
-        self.enter(LearnerPhase.COMPLETE)
+        self.director.enter(LearnerPhase.COMPLETE)
 
     def check_workers(self) -> None:
         """Check the workers' states, report the learner's, and follow the number of members.
@@ -185,6 +140,7 @@ class Gatherer:
             NoWeights: Workers wait for weights, and nothing would ever send them.
         """
         self._checked_s = time.monotonic()
+        self._weights.follow()
         self._bound_lag()
         self._report()
         for worker, status in self._transport.workers().items():
@@ -226,11 +182,12 @@ class Gatherer:
             repeated=self.admission.repeated,
             missed=self.admission.missed,
             stale=self.admission.stale,
+            interrupted=self.interrupted,
             corrupt=self._transport.corrupt(),
             waited_s=self._waited(),
             waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
-            completed=0 < self.job.spec.collect.total_frames <= self._all_frames(),
+            completed=self._has_total_frames(),
             workers=dict(sorted(statuses.items())),
         )
 
@@ -240,32 +197,22 @@ class Gatherer:
         return sent_to - {worker for worker, status in self._transport.workers().items() if status.version >= version}
 
     def _gather_round(self) -> list[Arrival]:
-        run_state = self.run_state
-        if self._round is None:
-            self._waited_s, self._waiting_since_s = self._waited(), None  # do not count this as a wait for data
-            self._wait_for_peers()
-            self._waiting_since_s = time.monotonic()
-            if self.is_over():
-                return []
-            self._round = self._open_round()
-        if self._control is None or self._control.round != run_state.round:
-            self.direct()
-        round_, silent_s = self._round, 0.0
-        # Without members, others may join. Workers of other ranks stop only when this rank closes the round.
-        while round_.missing or not round_.fragments or self._must_close():
-            closing = round_.has_enough and run_state.closed < run_state.round
-            if closing and self._peers_have_enough():
+        director, run_state = self.director, self.director.run_state
+        self._waited_s, self._waiting_since_s = self._waited(), None  # do not count this as a wait for data
+        self._wait_for_peers()
+        self._waiting_since_s = time.monotonic()
+        if self.is_over():
+            return []
+        self._round = round_ = self._open_round()
+        director.direct()
+        while round_.missing or not round_.fragments:  # without members, others may join
+            if round_.has_enough and run_state.closed < run_state.round:
                 run_state.closed = run_state.round
-                self.direct()
-                continue
-            timeout_s = ASK_PEERS_S if closing else CHECK_WORKERS_S
-            if (arrival := self._next(timeout_s)) is not None:
+                director.direct()
+            if (arrival := self._next()) is not None:
                 round_.add(arrival)
-                silent_s = 0.0
-            elif self.phase is LearnerPhase.COMPLETE:  # in another thread: workers leave
+            elif director.phase is LearnerPhase.COMPLETE:  # in another thread: workers leave
                 return []
-            elif (silent_s := silent_s + timeout_s) < CHECK_WORKERS_S:
-                pass  # a fragment of a worker that left may still be on its way
             elif round_.fragments:
                 missing = round_.missing
                 round_.release(missing - self._members())
@@ -277,37 +224,27 @@ class Gatherer:
         for arrival in late:
             self.admission.stale += 1
             self._transport.take(arrival)
-        self.shape = RoundShape.of(self.job.spec, round_.workers, self._steps)
+        self.shape = RoundShape.of(director.job.spec, round_.workers, director.steps)
         self._round = None
         return fragments
 
     def _open_round(self) -> Round:
-        self.run_state.round, self._opened = self.run_state.round + 1, True
-        self.admission.open_round(self.run_state.round)
+        director, spec = self.director, self.director.job.spec
+        director.run_state.round, director.has_opened = director.run_state.round + 1, True
+        self.admission.open_round(director.run_state.round)
         everyone, members = len(self._transport.members()), self._members()
         # A round has `framesPerBatch` frames, divided among its members. Without members, expect as many as last time.
-        self._steps = self.job.spec.steps_among(everyone) if everyone else self._steps
-        return Round(members, enough=self._enough(members))
+        director.steps = spec.steps_among(everyone) if everyone else director.steps
+        threshold = 1.0 if self._peers else spec.stragglers.threshold
+        return Round(members, enough=max(1, int(len(members) * threshold)))
 
     def _wait_for_peers(self) -> None:
         """Wait until every rank is present, and has received the last round of this session."""
-        last = self.run_state.round if self._opened else None
+        last = self.director.run_state.round if self.director.has_opened else None
         while self._peers and not self._peers.wait_for_round(last, timeout_s=CHECK_WORKERS_S):
             self.check_workers()
             with interruptible():
                 pass
-
-    def _must_close(self) -> bool:
-        """Whether another rank waits for this one to close the open round."""
-        stragglers = self.job.spec.stragglers.threshold < 1 and self._rank.ranks > 1
-        return stragglers and self.run_state.closed < self.run_state.round
-
-    def _peers_have_enough(self) -> bool:
-        return self._peers is None or self._peers.may_close(self.run_state.round)
-
-    def _enough(self, members: Set[int]) -> int:
-        """Return the number of fragments that closes a round."""
-        return max(1, int(len(members) * self.job.spec.stragglers.threshold))
 
     def _members(self) -> frozenset[int]:
         """Return the workers whose fragments come to this rank."""
@@ -324,8 +261,11 @@ class Gatherer:
     def _all_frames(self) -> int:
         return self._tally.frames + self._peer_totals().frames
 
+    def _has_total_frames(self) -> bool:
+        return 0 < self.director.job.spec.collect.total_frames <= self._all_frames()
+
     def _check_unacknowledged(self) -> None:
-        ahead = self.job.spec.delivery.max_batches_ahead
+        ahead = self.director.job.spec.delivery.max_batches_ahead
         by_worker = Counter(each.worker for each in self._unacknowledged)
         full = {worker for worker, batches in by_worker.items() if batches >= ahead}
         members = self._members()
@@ -336,44 +276,41 @@ class Gatherer:
             )
 
     def _gather_one(self) -> list[Arrival]:
-        if self._control is None:
-            self.direct()
+        self.director.direct()
         while (arrival := self._next()) is None:
-            if self.is_over():  # other ranks have the rest, or a worker died after it had written the last frames
+            if self.is_over():  # other ranks have the rest
                 return []
         return [arrival]
 
-    def _next(self, timeout_s: float = CHECK_WORKERS_S) -> Arrival | None:
-        """Wait for an arrival that is admitted; None: none came in time."""
-        left_s = timeout_s
+    def _next(self) -> Arrival | None:
+        """Wait for an arrival that is admitted; None: none came for a second."""
+        left_s = CHECK_WORKERS_S
         while True:
             if time.monotonic() - self._checked_s >= CHECK_WORKERS_S:
                 self.check_workers()
+            self._weights.follow()
             with interruptible():
                 pass  # Ctrl-C is raised here, where no arrival can be lost
             wait_s = min(left_s, CTRL_C_S)
             if (arrival := self._transport.receive(timeout_s=wait_s)) is None:
-                if (left_s := left_s - wait_s) <= 0 or self.phase is LearnerPhase.COMPLETE:
+                if (left_s := left_s - wait_s) <= 0 or self.director.phase is LearnerPhase.COMPLETE:
                     return None
                 continue
-            # A stored batch was new enough when its worker wrote it.
-            version = arrival.meta.version if arrival.stored else self._weights.meant_for(arrival.worker)
+            version = self._weights.meant_for(arrival.worker)
             self._weights.pass_over(arrival.meta.version)
             replaced = arrival.meta.session < self._session and self._weights.has_sent(arrival.meta.version)
             if self.admission.admit(arrival, version=version, replaced=replaced):
                 return arrival
             self._transport.take(arrival)
             self._report()
-            left_s = timeout_s
+            left_s = CHECK_WORKERS_S
 
     def _bound_lag(self) -> None:
-        self.admission.max_lag = self.job.spec.max_lag_among(max(1, len(self._transport.members())))
-        if self._quota and not self._sync:
-            self._quota.max_lag = self.admission.max_lag
+        self.admission.max_lag = self.director.job.spec.max_lag_among(max(1, len(self._transport.members())))
 
     def _dropped(self) -> int:
         """Return the number of batches that were collected, and not handed over by this rank."""
-        return self.admission.dropped + self.admission.missed + self._transport.corrupt()
+        return self.admission.dropped + self.admission.missed + self.interrupted + self._transport.corrupt()
 
     def _waited(self) -> float:
         since_s = self._waiting_since_s

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from torch.utils.data import IterableDataset
 
@@ -28,8 +28,6 @@ from rollfleet_api.messages import LearnerPhase
 
 SHUTDOWN_S = 3.0  # for a step, and for the batch on its way into a replay buffer
 
-_NOTHING: Final = object()
-
 
 class BatchIterator(IterableDataset[Any]):
     """Iterates over the batches of a job, and sends the policy's weights to its workers.
@@ -49,14 +47,13 @@ class BatchIterator(IterableDataset[Any]):
     ) -> None:
         self._transport = transport
         self._close = weakref.finalize(self, transport.close)  # also if the iterator is dropped, or the program exits
-        resumed, quota = transport.resumed, transport.quota
-        self._tally = Tally(through=resumed.frames, batches=resumed.batches, quota=quota)
+        resumed = transport.resumed
+        self._tally = Tally(frames=resumed.frames, batches=resumed.batches)
         self._weights, self._gatherer = gatherer_over(transport, job, policy, self._tally, options, acts=acts)
-        self._membership = Membership(transport)
+        self._director, self._membership = self._gatherer.director, Membership(transport)
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
-        self._value: Any = _NOTHING  # made and not yielded, because of Ctrl-C
 
     # --- iteration ---
 
@@ -74,13 +71,16 @@ class BatchIterator(IterableDataset[Any]):
             JobEnded: The collector was shut down.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
-        if self._calls.ended or self._value is _NOTHING:
+        try:
             with self._calls.acting():
                 if self._calls.fill is not None:
                     raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
-                self._value = self._make()
-        value, self._value = self._value, _NOTHING
-        return value  # No calls after this: an interrupt would lose the value.
+                value = self._make()
+        except BaseException:
+            self._gatherer.drop()
+            raise
+        self._gatherer.under_way = []
+        return value  # No calls after `acting`: Ctrl-C would lose the value uncounted.
 
     def _make(self) -> Any:
         return self._next_batch.make()
@@ -114,7 +114,7 @@ class BatchIterator(IterableDataset[Any]):
     @property
     def job(self) -> CollectorJob:
         """The job: with the edits since this learner connected, or as made from the arguments."""
-        return self._gatherer.job
+        return self._director.job
 
     @property
     def total_frames(self) -> int:
@@ -157,26 +157,7 @@ class BatchIterator(IterableDataset[Any]):
             source = one_source(policy_or_weights, weights=weights, policy=policy)
             models = named_states(source, model_id, weights_dict, select=self._weights.select)
             version = self._weights.send(models, workers=self._membership.these(worker_ids))
-            self._gatherer.direct_async()
-        return version
-
-    def receive_weights(
-        self, policy_or_weights: Any = None, version: int = 0, *, weights: Any = None, policy: Any = None
-    ) -> int:
-        """Load weights of an outer collector into this one's policy, if it has one, and send them to the workers.
-
-        See `rollfleet.worker.weight_receivers`. They have the number `version` here, too, unless it is not newer. From
-        then on `weights_interval` has no effect: the outer collector sends the weights, and numbers them. Returns the
-        number that they have here. Other arguments, and errors, are those of `update_policy_weights_`.
-        """
-        version = whole_number(version, "version")
-        with self._calls.acting():
-            source = one_source(policy_or_weights, weights=weights, policy=policy)
-            models = named_states(source, select=self._weights.select)
-            if models is None:
-                raise JobInvalid("`receive_weights` needs weights; update_policy_weights_() sends the policy's own")
-            version = self._weights.pass_on(models, version)
-            self._gatherer.direct_async()
+            self._director.direct_async()
         return version
 
     @property
@@ -201,7 +182,7 @@ class BatchIterator(IterableDataset[Any]):
         version, timeout_s = whole_number(version, "version", most=2**63 - 1), seconds(timeout_s, "timeout_s")
         with self._calls.acting():
             if self._calls.fill is None:
-                self._gatherer.direct()
+                self._director.direct()
             self._gatherer.wait_for_version(version, timeout_s)
 
     # --- control ---
@@ -213,17 +194,17 @@ class BatchIterator(IterableDataset[Any]):
         Workers finish and keep the batch that they are collecting.
         """
         with self._calls.acting():
-            if self._gatherer.phase is not LearnerPhase.RUN:
+            if self._director.phase is not LearnerPhase.RUN:
                 raise JobInvalid("the collector is paused already, or at its end")
         with self._calls.fill.held() if self._calls.fill else nullcontext():
             try:
                 with self._calls.acting():
-                    self._gatherer.enter(LearnerPhase.PAUSE)
+                    self._director.enter(LearnerPhase.PAUSE)
                 yield
             finally:
                 if not self._calls.ended:
                     with self._calls.acting():
-                        self._gatherer.enter(LearnerPhase.RUN)
+                        self._director.enter(LearnerPhase.RUN)
 
     def start(self) -> None:
         """Fill the replay buffer in the background. `frames` counts the frames in it. Do not iterate meanwhile.
@@ -269,9 +250,9 @@ class BatchIterator(IterableDataset[Any]):
             A seed for the next collector: `seed` itself if `static_seed`, else `seed + 1`.
         """
         seed, static_seed = whole_number(seed, "seed"), true_or_false(static_seed, "static_seed")
-        with self._calls.acting(self._gatherer.phase):
-            self._gatherer.run_state.set_seed(seed, static=static_seed)
-            self._gatherer.direct_async()
+        with self._calls.acting(self._director.phase):
+            self._director.run_state.set_seed(seed, static=static_seed)
+            self._director.direct_async()
         return seed if static_seed else (seed + 1) % (MAX_COUNT + 1)
 
     def add_workers(self, count: int = 1) -> list[int]:
@@ -280,7 +261,7 @@ class BatchIterator(IterableDataset[Any]):
         Raises:
             JobInvalid: The workers are not this collector's own. The message says how to scale them.
         """
-        with self._calls.acting(self._gatherer.phase):
+        with self._calls.acting(self._director.phase):
             return self._membership.add(count)
 
     def remove_workers(self, worker_ids: int | Collection[int]) -> None:
@@ -289,7 +270,7 @@ class BatchIterator(IterableDataset[Any]):
         Raises:
             JobInvalid: The worker is unknown, or the workers are not this collector's own.
         """
-        with self._calls.acting(self._gatherer.phase):
+        with self._calls.acting(self._director.phase):
             self._membership.remove(worker_ids)
 
     @property
@@ -302,7 +283,7 @@ class BatchIterator(IterableDataset[Any]):
         """Return counters, versions and seeds, for a run that continues elsewhere. No policy, no environments."""
         self._calls.check()
         incarnations = max((status.incarnation + 1 for status in self._transport.workers().values()), default=1)
-        return {"version": self.version} | self._tally.state_dict() | self._gatherer.run_state.state_dict(incarnations)
+        return {"version": self.version} | self._tally.state_dict() | self._director.run_state.state_dict(incarnations)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`: versions and trajectory ids count on, environments begin new episodes.
@@ -311,9 +292,9 @@ class BatchIterator(IterableDataset[Any]):
             JobInvalid: It is no `state_dict`. The message names the missing keys.
         """
         known = checked(state)
-        with self._calls.acting(self._gatherer.phase):
+        with self._calls.acting(self._director.phase):
             self._tally.load_state_dict(known)
-            self._gatherer.run_state.load_state_dict(known)
+            self._director.run_state.load_state_dict(known)
             self._weights.continue_from(known["version"])
 
     # --- counters ---

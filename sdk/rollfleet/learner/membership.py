@@ -63,5 +63,8 @@ class Membership:
 
     def _elastic(self) -> Elastic:
         if self._transport.elastic is None:
-            raise JobInvalid("the workers are not this collector's own: change `workers` in the job's spec instead")
+            raise JobInvalid(
+                "only worker processes and pods of this collector can be added or removed: make it with `workers=1` or "
+                "more, or change `workers` of the job that it connected to"
+            )
         return self._transport.elastic

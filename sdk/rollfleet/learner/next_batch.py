@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rollfleet.data.batch import join
-from rollfleet.data.splitting import frames_of, rows_for, split_trajectories
+from rollfleet.data.replay_buffer import ReplayBuffer
+from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
 from rollfleet.learner.gathering import Gatherer
@@ -20,10 +21,7 @@ RAISED_STOP: Final = "an environment, the policy, `postproc`, the buffer or your
 
 
 class NextBatch:
-    """Makes the value of the next iteration. After an exception, `make` continues where the last call ended.
-
-    It keeps a batch until all steps are done. After an error of `postproc` or of the buffer, `make` calls that same
-    step again, with the same value.
+    """Makes the value of the next iteration.
 
     Args:
         weights: The versions of the weights.
@@ -38,14 +36,11 @@ class NextBatch:
         self._postproc = options.postproc
         self._buffer = options.replay_buffer
         steps = {
-            split_trajectories: bool(options.split_trajs),
             frames_of: collect.traj_format is TrajFormat.CAT,
             self._process: self._postproc is not None,
             self._store: self._buffer is not None,
         }
         self._steps: list[Callable[[Any], Any]] = [step for step, wanted in steps.items() if wanted]
-        self._left: list[Callable[[Any], Any]] | None = None  # steps to do; None: there is no batch
-        self._value: Any = None
 
     def make(self) -> Any:
         """Return the value to yield; None: the batch is in the replay buffer.
@@ -55,48 +50,42 @@ class NextBatch:
             JobInvalid: The fragments cannot be joined, or `postproc` returned None.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
-        if self._gatherer.phase is LearnerPhase.PAUSE:
+        if self._gatherer.director.phase is LearnerPhase.PAUSE:
             raise JobInvalid("the collector is paused: leave the `with collector.pause():` block before iterating")
         try:
-            while self._left is None:
-                if self._gatherer.is_over():
-                    break
-                self._gather()
-            else:
-                return self._finish()
+            while not self._gatherer.is_over():
+                if arrivals := self._gather():
+                    value = self._value(arrivals)
+                    self._gatherer.hand_over(stored=value is None)
+                    self._weights.count_batch()
+                    return value
         except StopIteration as error:  # it would end the learner's loop (PEP 479)
             raise RuntimeError(RAISED_STOP) from error
         self._gatherer.complete()
         raise StopIteration
 
-    def _gather(self) -> None:
-        if self._weights.is_due(self._gatherer.job.spec.weights.interval):
+    def _gather(self) -> Sequence[Arrival]:
+        if self._weights.is_due(self._gatherer.director.job.spec.weights.interval):
             # A worker of another rank that has not begun the last round would begin it with these weights.
             self._gatherer.end_round()
             if self._gatherer.is_over():
-                return
+                return []
             self._weights.send()
-            self._gatherer.direct_async()
-        if arrivals := self._gatherer.gather():
-            self._begin(arrivals)
-            self._gatherer.hand_over(arrivals)
-            self._weights.count_batch()
+            self._gatherer.director.direct_async()
+        return self._gatherer.gather()
 
-    def _begin(self, arrivals: Sequence[Arrival]) -> None:
-        """Join the arrivals into one batch, unless their workers have written them into the replay buffer."""
-        if any(arrival.stored for arrival in arrivals):
-            self._value, self._left = None, []
-            return
+    def _value(self, arrivals: Sequence[Arrival]) -> Any:
+        """Join the arrivals into one batch, and process it; None: it is in the replay buffer."""
         fragments = [arrival.batch for arrival in arrivals]
         if (shape := self._gatherer.shape) is not None:
             fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
-        self._value, self._left = join(fragments, self._cat_results), list(self._steps)
-
-    def _finish(self) -> Any:
-        while self._left:
-            self._value = self._left[0](self._value)
-            del self._left[0]
-        value, self._value, self._left = self._value, None, None
+        if self._steps == [self._store] and isinstance(self._buffer, ReplayBuffer):  # it needs no joined batch
+            for fragment in fragments:
+                self._store(fragment)
+            return None
+        value: Any = join(fragments, self._cat_results)
+        for step in self._steps:
+            value = step(value)
         return value
 
     def _process(self, batch: "TensorDict") -> Any:
@@ -104,6 +93,10 @@ class NextBatch:
         if (result := self._postproc(batch)) is None:
             raise JobInvalid("`postproc` returned None; return the batch, or the value to yield in its place")
         return result
+
+    def _store_each(self, fragments: Sequence["TensorDict"]) -> None:
+        for fragment in fragments:
+            self._store(fragment)
 
     def _store(self, batch: "TensorDict") -> None:
         assert self._buffer is not None

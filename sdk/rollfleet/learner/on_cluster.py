@@ -10,16 +10,15 @@ from typing import Any, Final
 
 import gymnasium
 import torch
+from pydantic.alias_generators import to_camel
 from torch import nn
 
 from rollfleet.arguments import plain, shown
-from rollfleet.cluster.pickled import Pickled
 from rollfleet.cluster.settings import Cluster
 from rollfleet.cluster.sources import Named, Sources
 from rollfleet.cluster.submission import Submission
 from rollfleet.errors import JobInvalid, PolicyInvalid
 from rollfleet.learner.keywords import Keywords
-from rollfleet.learner.spec_fields import SPEC_FIELDS
 from rollfleet.nats.opening import open_through
 from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
@@ -70,12 +69,12 @@ def on_cluster(
             named = sources.name(hook, name)
             if named.kwargs:
                 raise JobInvalid(f"`{name}`: a job names a function; write one without arguments of its own")
-            spec["collect"][SPEC_FIELDS[name].path[-1]] = named.entrypoint
+            spec["collect"][to_camel(name)] = named.entrypoint
     scheme = keywords["weight_scheme"]
     if scheme is not None:
         spec["weights"] = spec.get("weights", {}) | _scheme(scheme, sources)
     failure: dict[str, Any] = {"learnerTimeoutSeconds": place.learner_timeout_s} if place.learner_timeout_s else {}
-    if "max_restarts_per_worker" in keywords.given:
+    if keywords["max_restarts_per_worker"] is not None:
         failure["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
     spec["failure"] = spec.get("failure", {}) | failure
     if not place.keep:
@@ -156,7 +155,7 @@ def _one_env(env: Any, env_kwargs: Mapping[str, Any] | None, sources: Sources) -
         found: dict[str, Any] = {"id": env}
         kwargs = dict(env_kwargs or {})
     else:
-        named = _named(env, "env", sources)
+        named = sources.name(env, "env")
         found, kwargs = {"entrypoint": named.entrypoint}, named.kwargs | dict(env_kwargs or {})
     return found | ({"kwargs": _plain(kwargs, "env_kwargs")} if kwargs else {})
 
@@ -199,11 +198,7 @@ def _factory(factory: Any, sources: Sources) -> Named:
     if isinstance(factory, str):
         sources.keep(factory.partition(":")[0])
         return Named(entrypoint=factory, kwargs={})
-    return _named(factory, "policy_factory", sources)
-
-
-def _named(value: Any, keyword: str, sources: Sources) -> Named:
-    return value.named(sources) if isinstance(value, Pickled) else sources.name(value, keyword)
+    return sources.name(factory, "policy_factory")
 
 
 def _module(policy: nn.Module, sources: Sources) -> Named:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from rollfleet.errors import JobEnded, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill
-from rollfleet.system.interrupts import Uninterrupted
+from rollfleet.system.interrupts import uninterrupted
 from rollfleet_api.messages import LearnerPhase
 
 
@@ -42,7 +42,7 @@ class PublicCalls:
         Raises:
             JobEnded: The collector was shut down, or its workers leave.
         """
-        with self._remembering(), Uninterrupted():
+        with self._remembering(), uninterrupted():
             if self.ended:
                 raise JobEnded(f"the collector of {self._key} was shut down")
             self.check()

@@ -15,6 +15,7 @@ class RunState:
         seed: The last seed passed to `set_seed`; None: none was.
         static_seed: Whether all workers and environments get that very seed.
         seeding: The number of calls of `set_seed`.
+        interrupts: The number of iterations that an exception ended while a batch was under way.
         origin: Added to the workers' incarnations in a restored run.
     """
 
@@ -23,6 +24,7 @@ class RunState:
     seed: int | None = None
     static_seed: bool = False
     seeding: int = 0
+    interrupts: int = 0
     origin: int = 0
 
     def set_seed(self, seed: int, *, static: bool) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollfleet.data.write_quota import WriteQuota
 from rollfleet.transports.learner_side import Arrival
 
 EPISODES = 100  # in `mean_return`
@@ -16,9 +15,8 @@ class Tally:
     """Counts the batches that were handed over to the learner.
 
     Attributes:
-        through: Frames, without padding, of batches that came to the learner.
+        frames: Frames, without padding, with those of earlier learners.
         restored: Frames of an earlier run that continues here.
-        quota: The frames that workers write into the learner's replay buffer; None: batches come to the learner.
         batches: Batches.
         nbytes: Their bytes on the wire.
         lag: Versions between the newest one and that of the last batch.
@@ -27,9 +25,8 @@ class Tally:
         episode_lengths: Lengths of the same episodes, in frames.
     """
 
-    through: int = 0
+    frames: int = 0
     restored: int = 0
-    quota: WriteQuota | None = None
     batches: int = 0
     nbytes: int = 0
     lag: int = 0
@@ -40,7 +37,7 @@ class Tally:
     def add(self, arrivals: Sequence[Arrival], *, newest: int) -> None:
         """Count one batch of these arrivals. `newest` is the newest version at that time."""
         for arrival in arrivals:
-            self.through += 0 if arrival.stored else arrival.meta.frames
+            self.frames += arrival.meta.frames
             self.nbytes += arrival.nbytes
             self.lag = max(0, newest - arrival.meta.version)
             self.episodes += len(arrival.episode_returns)
@@ -48,10 +45,10 @@ class Tally:
             self.episode_lengths.extend(arrival.episode_lengths.tolist())
         self.batches += 1
 
-    @property
-    def frames(self) -> int:
-        """All frames, without padding."""
-        return self.through + (self.quota.written if self.quota else 0)
+    def take_back(self, arrivals: Sequence[Arrival]) -> None:
+        """Count one batch less: it was lost on its way to the learner's loop."""
+        self.frames -= sum(arrival.meta.frames for arrival in arrivals)
+        self.batches -= len(arrivals) > 0
 
     @property
     def mean_return(self) -> float | None:
@@ -69,10 +66,7 @@ class Tally:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.batches, self.restored = state["batches"], state["frames"]
-        if self.quota:
-            self.quota.start_at(state["frames"])
-        else:
-            self.through = state["frames"]
+        self.batches, self.frames = state["batches"], state["frames"]
+        self.restored = self.frames
         self.episode_returns.extend(state["episode_returns"])
         self.episode_lengths.extend(state["episode_lengths"])

@@ -37,10 +37,10 @@ def call_workers(
     asked = tuple(sorted(transport.members())) if workers is None else workers
     call = Call(number=secrets.randbits(62), workers=asked, method=method, arguments=text)
     try:
-        gatherer.call(call)
+        gatherer.director.call(call)
         answers = _answers(gatherer, transport, call, timeout_s)
     finally:
-        gatherer.call(None)
+        gatherer.director.call(None)
     for worker, answer in answers.items():
         if answer.error is not None:
             raise CallFailed(worker, method, answer.error)

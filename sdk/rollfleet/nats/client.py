@@ -1,35 +1,29 @@
-"""nats-py's client, with one copy of a large message on each side.
+"""nats-py's client, without a copy of a large message that is sent.
 
-nats-py joins a message three times before it is written, and copies a received one six times, 32 KiB at a time. For
-messages of 1 MB that is most of the cost. Here a message is handed to the socket in its pieces, and a large payload is
-received in its final buffer. Small messages and WebSockets take nats-py's own way. `Msg.data` of a large message is a
-`bytearray` instead of `bytes`.
+nats-py joins a message three times before it is written. For messages of 1 MB that is most of the cost. Here a message
+is handed to the socket in its pieces. Small messages take nats-py's own way.
 
 Private names of nats-py (2.16), all in this file and in `link`:
 
-- `Client`: `_ps`, `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`,
-  `_process_msg`, `_process_err`, `_process_op_err`, `_error_cb`
-- `nats.protocol.parser.Parser`: `parse`, `reset`, `buf`, `needed`, `header_needed`, `state`, `msg_arg`, `nc`, and the
-  constants `AWAITING_CONTROL_LINE`, `AWAITING_MSG_PAYLOAD`, `CRLF_SIZE`, `PERMISSIONS_ERR`
-- `nats.aio.transport.TcpTransport`: `_io_reader`, `_io_writer`, `connect`, `read`
-- `asyncio.StreamReader` (Python): `_buffer`
+- `Client`: `_send_command`, `_pending`, `_pending_data_size`, `_connect_to_server`, `_transport`, `_process_err`,
+  `_process_op_err`, `_error_cb`
+- `nats.protocol.parser`: `PERMISSIONS_ERR`
+- `nats.aio.transport.TcpTransport`: `_io_writer`, `connect_tls`
 
 `tests/sdk/nats/test_client.py` sends the same messages both ways, and fails if one of these changes.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from nats.aio.client import Client as NatsClient
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
-from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, CRLF_SIZE, PERMISSIONS_ERR, Parser
+from nats.protocol.parser import PERMISSIONS_ERR
 
 Piece: TypeAlias = bytes | bytearray | memoryview
 
 LARGE_BYTES = 1 << 16  # smaller ones are cheaper to copy than to treat specially
-SCRATCH_BYTES = 1 << 16  # received at most before it is parsed: the next bytes may belong in a large buffer
 
 
 class Pieces:
@@ -63,10 +57,6 @@ class Pieces:
 class Client(NatsClient):
     """nats-py's client; a payload may be `Pieces`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._ps = _Parser(self)
-
     async def _send_command(self, cmd: bytes | Pieces, priority: bool = False) -> None:
         if isinstance(cmd, Pieces):
             self._pending.extend(cmd.pieces[:-1])  # type: ignore[arg-type]  # any buffer can be written
@@ -92,134 +82,13 @@ class Client(NatsClient):
         await super()._connect_to_server(s)
 
 
-class _Receiver(asyncio.BufferedProtocol):
-    """Replaces nats-py's stream: bytes go into the wanted memory, or else into a backlog."""
-
-    def __init__(self, transport: asyncio.Transport, reader: asyncio.StreamReader) -> None:
-        self.wanted: memoryview | None = None  # the rest of the memory to fill
-        self._transport, self._reader = transport, reader
-        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._arrival: asyncio.Future[None] | None = None
-        self._stream: Any = transport.get_protocol()  # gets every event but data
-        self._paused = False
-        transport.pause_reading()
-        self._backlog = bytearray(reader._buffer)  # type: ignore[attr-defined]
-        reader._buffer.clear()  # type: ignore[attr-defined]
-        transport.set_protocol(self)
-        transport.resume_reading()
-
-    async def read(self) -> bytes | bytearray:
-        """Wait for data and return it; nothing if the wanted memory is full, or at the end."""
-        while self.wanted is None or self.wanted.nbytes:
-            if error := self._reader.exception():
-                raise error
-            if self._reader.at_eof() or (self.wanted is None and self._backlog):
-                data, self._backlog = self._backlog, bytearray()
-                return data
-            if self._paused and not self._transport.is_closing():
-                self._transport.resume_reading()
-            self._paused = False
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival
-        return b""
-
-    def want(self, memory: memoryview) -> None:
-        """Fill this memory first, with the next bytes."""
-        taken = min(memory.nbytes, len(self._backlog))
-        memory[:taken] = self._backlog[:taken]
-        del self._backlog[:taken]
-        self.wanted = memory[taken:]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.wanted or self._scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.wanted:
-            self.wanted = self.wanted[nbytes:]
-        else:
-            self._backlog += self._scratch[:nbytes]
-            if nbytes == SCRATCH_BYTES:  # uvloop would read everything that follows before it runs other code
-                self._transport.pause_reading()
-                self._paused = True
-        self._wake()
-
-    def eof_received(self) -> bool | None:
-        keep_open: bool | None = self._stream.eof_received()
-        self._wake()
-        return keep_open
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stream.connection_lost(exc)
-        self._wake()
-
-    def pause_writing(self) -> None:
-        self._stream.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._stream.resume_writing()
-
-    def _wake(self) -> None:
-        if self._arrival and not self._arrival.done():
-            self._arrival.set_result(None)
-
-
 class _Transport(TcpTransport):
-    """nats-py's transport; `_Receiver` reads from it after the handshake."""
-
-    receiver: _Receiver | None = None
+    """nats-py's transport, without a warning of asyncio when the server closes it over TLS."""
 
     def __bool__(self) -> bool:  # else nats-py would replace it with its own before the connection
         return True
 
-    async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
-        self.receiver = None
-        await super().connect(uri, buffer_size, connect_timeout)
-
     async def connect_tls(self, *arguments: Any, **keywords: Any) -> None:
         await super().connect_tls(*arguments, **keywords)
         assert self._io_writer is not None
-        # asyncio does not notice that its stream is over TLS now, and would warn when the server closes it.
-        self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]
-
-    async def read(self, buffer_size: int) -> Any:
-        if self.receiver is None:
-            assert self._io_writer is not None
-            assert self._io_reader is not None
-            if self._io_writer.transport.is_closing():
-                return await super().read(buffer_size)
-            transport: Any = self._io_writer.transport  # it also reads
-            self.receiver = _Receiver(transport, self._io_reader)
-        return await self.receiver.read()
-
-
-class _Parser(Parser):
-    """nats-py's parser for everything but the payload of a large message."""
-
-    def reset(self) -> None:
-        super().reset()
-        self._large: bytearray | None = None
-
-    async def parse(self, data: bytes = b"") -> None:
-        transport = self.nc._transport
-        if self._large is not None:
-            if not transport.receiver.wanted:
-                transport.receiver.wanted = None
-                await self._finish(self._large)
-            return
-        await super().parse(data)
-        needed = self.needed + CRLF_SIZE
-        if self.state == AWAITING_MSG_PAYLOAD and needed - len(self.buf) >= LARGE_BYTES:
-            if not isinstance(transport, _Transport) or transport.receiver is None:
-                return
-            self._large = bytearray(needed)
-            self._large[: len(self.buf)] = self.buf
-            transport.receiver.want(memoryview(self._large)[len(self.buf) :])
-            self.buf.clear()
-
-    async def _finish(self, payload: bytearray) -> None:
-        headers = bytes(payload[: self.header_needed])
-        del payload[self.needed :]
-        del payload[: self.header_needed]
-        self._large, self.header_needed, self.state = None, 0, AWAITING_CONTROL_LINE
-        head = self.msg_arg
-        await self.nc._process_msg(head["sid"], head["subject"], head["reply"], payload, headers)
+        self._io_writer.transport.get_protocol()._over_ssl = True  # type: ignore[attr-defined]  # asyncio's own

@@ -86,11 +86,6 @@ class PeerRanks:
         with self._changed:
             return self._changed.wait_for(ready, timeout_s)
 
-    def may_close(self, session: int, round_: int) -> bool:
-        """Return whether each present rank has enough batches of this round of this session, or has received it."""
-        with self._changed:
-            return all(max(each.round, each.enough) >= round_ for each in self._following(session))
-
     def _following(self, session: int) -> list[RankStatus]:
         """Statuses in this session; an empty one for a rank that has not yet heard of the session."""
         empty = RankStatus(rank=0, ranks=self._rank.ranks, life="")
@@ -143,7 +138,7 @@ class LeaderView:
             self._control = control
             if before is None or before.session < control.session:
                 last = control.round if joining else max(0, control.round - 1)
-                self._status = replace(self._status, session=control.session, round=last, enough=0)
+                self._status = replace(self._status, session=control.session, round=last)
         self.send()
 
     def report(self, status: RankStatus) -> None:
@@ -151,8 +146,7 @@ class LeaderView:
         with self._lock:
             held = self._status
             session, round_ = max((held.session, held.round), (status.session, status.round))
-            enough = status.enough if status.session == session else held.enough
-            self._status = replace(status, life=held.life, session=session, round=round_, enough=enough, left=held.left)
+            self._status = replace(status, life=held.life, session=session, round=round_, left=held.left)
         self.send()
 
     def leave(self) -> None:
@@ -189,10 +183,6 @@ class NatsPeers:
         """See `Peers`."""
         self._check()
         return self._peers.wait_for(self._session, round_, timeout_s)
-
-    def may_close(self, round_: int) -> bool:
-        """See `Peers`."""
-        return self._peers.may_close(self._session, round_)
 
     def leader_control(self) -> Control | None:
         """See `Peers`."""

@@ -278,12 +278,13 @@ class BatchReceiver:
         if self._device is not None:
             batch = batch.to(self._device, non_blocking=self._no_cuda_sync)
         identity = assembled.identity
-        return Arrival.of(
+        return Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
             meta=meta,
-            fragment=fragment,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
             batch=batch,
             nbytes=assembled.buffer.nbytes,
             process=identity.process,

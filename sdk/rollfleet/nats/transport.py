@@ -68,7 +68,6 @@ class NatsTransport:
     """
 
     lender: None = None
-    quota: None = None
 
     def __init__(
         self,

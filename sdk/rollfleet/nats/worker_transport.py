@@ -24,8 +24,8 @@ from rollfleet.nats.weights import NatsWeightsInbox
 from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.batch_chunks import Identity
-from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus, pack
+from rollfleet_api.job import CollectorJob, EvaluationSpec
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
 JOIN_TIMEOUT_S = 30.0
@@ -33,14 +33,17 @@ WAITING = (WorkerState.WAITING_FOR_WEIGHTS, WorkerState.WAITING_FOR_LEARNER, Wor
 
 
 class NatsWorkerTransport:
-    """See `WorkerTransport`. Joins a job as one of its workers.
+    """See `WorkerTransport` and `EvaluationTransport`. Joins a job as one of its workers.
 
     Args:
         link: A connection as a worker of the job. It is closed with the transport.
         worker: Index of the worker.
+        evaluation: The job's evaluation, for one of its evaluation workers: it follows the versions that are its own,
+            and its heartbeats are its newest result, for a learner that was away. It takes no lease: two of one index
+            have the same results. None: a worker.
 
     Attributes:
-        incarnation: Number of this incarnation of the worker, from 0; no other process has it.
+        incarnation: Number of this incarnation of the worker, from 0; no other process has it. 0 for evaluation.
 
     Example:
         >>> transport = NatsWorkerTransport(link, worker=0)  # doctest: +SKIP
@@ -48,8 +51,8 @@ class NatsWorkerTransport:
         >>> transport.send(fragment, meta).stored.result()  # doctest: +SKIP
     """
 
-    def __init__(self, link: Link, worker: int) -> None:
-        self._link, self._subjects, self._worker = link, link.subjects, worker
+    def __init__(self, link: Link, worker: int, evaluation: EvaluationSpec | None = None) -> None:
+        self._link, self._subjects, self._worker, self._evaluation = link, link.subjects, worker, evaluation
         self._changed = threading.Condition()
         self._control: Control | None = None
         self._status: WorkerStatus | None = None
@@ -60,9 +63,10 @@ class NatsWorkerTransport:
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
         self._ended = asyncio.Event()
         self._presence = JobPresence(link)
+        self._result: bytes | None = None  # of the newest evaluation
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
-        self.incarnation = self._lease.incarnation
-        if self.incarnation:
+        self.incarnation = self._lease.incarnation if self._lease else 0
+        if self._lease and self.incarnation:
             link.begin(self._publisher.begin(self._lease.lease))
         link.on_reconnect(self._recover)
         self._tasks = [link.spawn(coroutine) for coroutine in (self._heartbeat(), self._watch_job())]
@@ -80,7 +84,14 @@ class NatsWorkerTransport:
 
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
-        self._inbox = NatsWeightsInbox(self._link, self._worker, layout, self._changed)
+        spec, worker = self._evaluation, self._worker
+        self._inbox = (
+            NatsWeightsInbox(self._link, worker, layout, self._changed)
+            if spec is None
+            else NatsWeightsInbox(
+                self._link, None, layout, self._changed, wanted=lambda version: spec.worker_of(version) == worker
+            )
+        )
         self._link.call(self._inbox.start(), timeout_s=JOIN_TIMEOUT_S)
         return self._inbox
 
@@ -99,6 +110,7 @@ class NatsWorkerTransport:
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
         """Publish a batch after those sent before. The fragment must not change until the batch is stored."""
+        assert self._lease is not None, "an evaluation worker sends no batch"
         process = self._lease.lease.process
         identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence, process=process)
         self._sequence += 1
@@ -111,6 +123,11 @@ class NatsWorkerTransport:
 
         stored.add_done_callback(end_waiting)
         return PendingBatch(admitted=admitted, stored=stored)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Send a result, now and in each heartbeat."""
+        self._result = pack(evaluation)
+        self._link.begin(self._send_heartbeat())
 
     def report(self, status: WorkerStatus) -> None:
         """Set the content of the heartbeat, and send it at once."""
@@ -126,7 +143,7 @@ class NatsWorkerTransport:
 
     # --- on the link's thread ---
 
-    async def _join(self) -> WorkerLease:
+    async def _join(self) -> WorkerLease | None:
         link, subjects = self._link, self._subjects
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
         await link.listen(subjects.control, Control, self._set_control)
@@ -136,19 +153,23 @@ class NatsWorkerTransport:
         async def take() -> None:
             # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
             while True:
-                if await self._catch_up():
+                found = await self._catch_up()
+                if self._evaluation:
+                    return
+                if found:
                     leases.append(await WorkerLease.take(link, self._worker))
                     return
                 await asyncio.sleep(RETRY_WAIT_S)
 
         await insist(take)
-        return leases[0]
+        return leases[0] if leases else None
 
     async def _recover(self) -> None:
         """Recover after a cut. NATS may be another server, or have lost messages that it had confirmed."""
         await self._catch_up()
         try:
-            await self._lease.hold()
+            if self._lease:
+                await self._lease.hold()
         except JobEnded as error:
             self._end(error)
             raise
@@ -211,15 +232,18 @@ class NatsWorkerTransport:
             self._end(error)
 
     async def _check_job(self) -> None:
-        if not await self._lease.hold():  # the one server with the state may have restarted without it
+        if self._lease and not await self._lease.hold():  # the one server with the state may have restarted without it
             self._send_again()
-        if self._status and self._status.state in WAITING:
+        if self._evaluation or (self._status and self._status.state in WAITING):
             await self._catch_up()
             if self._inbox:
                 await self._inbox.catch_up()
 
     async def _send_heartbeat(self) -> None:
-        if status := self._status:
+        if self._evaluation:
+            if self._result is not None:
+                await self._link.publish(self._subjects.evaluation(self._worker), self._result)
+        elif status := self._status:
             in_step_s = time.monotonic() - self._asked_s if status.state is WorkerState.COLLECTING else 0.0
             follows = self._control.progress if self._control else (0, 0, 0)
             heartbeat = replace(status, in_step_s=in_step_s, follows=follows, time_s=time.time())

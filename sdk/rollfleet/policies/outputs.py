@@ -34,8 +34,8 @@ def flattened(
         return
     if not _is_mapping(output):
         raise PolicyInvalid(
-            f"the policy returned a {type(output).__name__}; return a tensor of actions, or a dict or TensorDict "
-            "with 'action'"
+            f"the policy returned a {type(output).__name__}; return a tensor of actions, or a dict or TensorDict such "
+            "as {'action': action, 'action_log_prob': log_prob}"
         )
     for name, value in output.items():
         key = prefix + key_of(name)

@@ -37,7 +37,6 @@ class InlineTransport:
     elastic: None = None
     lender: None = None
     job: None = None
-    quota: None = None
 
     def __init__(
         self,
@@ -61,9 +60,8 @@ class InlineTransport:
         self._evaluated = 0
         self._spent: list[Snapshot] = []
         self._sent: Snapshot | None = None
-        self._sequence = 0
+        self._sequence = -1
         self._done_round = -1
-        self._collected: tuple[Fragment, BatchMeta] | None = None  # and not returned by `receive`
         self._open = True
 
     @property
@@ -100,26 +98,20 @@ class InlineTransport:
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`. Collects a batch; None: control asks for none.
 
-        After an exception, a batch that was collected is returned by the next call; otherwise new episodes begin.
+        After an exception, new episodes begin. The number of the batch under way is left out: it counts as missed.
         """
         control = self._worker_transport.control
         if control is None or control.phase is not LearnerPhase.RUN:
             return None
         if self._sync and control.round <= self._done_round:
             return None
-        if self._collected is None:
-            self._worker.apply_weights(control)
-            self._evaluate(control.version_for(0))
-            try:
-                self._collected = self._worker.collect(control)
-                self._worker.report_waiting()
-            finally:
-                if self._collected is None:
-                    self._worker.start_over()
-        arrival = self._arrival(*self._collected)
-        self._collected, self._done_round = None, control.round
+        self._worker.apply_weights(control)
+        self._evaluate(control.version_for(0))
         self._sequence += 1
-        return arrival
+        fragment, meta = self._worker.collect(control)
+        self._worker.report_waiting()
+        self._done_round = control.round
+        return self._arrival(fragment, meta)
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`. The batch is the learner's from the start."""
@@ -165,12 +157,13 @@ class InlineTransport:
         batch = to_batch(fragment)
         if device is not None:
             batch = batch.to(device, non_blocking=self._no_cuda_sync)
-        return Arrival.of(
+        return Arrival(
             worker=0,
             incarnation=0,
             sequence=self._sequence,
             meta=meta,
-            fragment=fragment,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
             batch=batch,
             nbytes=sum(tensor.nbytes for tensor in fragment.steps.values()),
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollfleet.errors import MessageCorrupt
-from rollfleet_api.messages import MAX_MESSAGE_BYTES, BatchMeta, Evaluation, MessageInvalid, WorkerStatus, pack, unpack
+from rollfleet_api.messages import MAX_MESSAGE_BYTES, Evaluation, MessageInvalid, WorkerStatus, pack, unpack
 
 _HEAD = struct.Struct("<BI")
 
@@ -25,28 +25,9 @@ class BatchReady:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStored:
-    """The worker has written a batch's frames into the learner's replay buffer.
+WorkerMessage = WorkerStatus | BatchReady | Evaluation
 
-    Attributes:
-        sequence: Its number in its worker's incarnation, from 0.
-        meta: Session, round, version and number of frames.
-        kept: Whether it was written; False: it was too old, and the worker dropped it.
-        episode_returns: Returns of the last episodes that ended in it.
-        episode_lengths: Lengths of the same episodes, in frames.
-    """
-
-    sequence: int
-    meta: BatchMeta
-    kept: bool
-    episode_returns: tuple[float, ...]
-    episode_lengths: tuple[int, ...]
-
-
-WorkerMessage = WorkerStatus | BatchReady | BatchStored | Evaluation
-
-_KINDS: dict[int, type[WorkerMessage]] = {1: WorkerStatus, 2: BatchReady, 3: BatchStored, 4: Evaluation}
+_KINDS: dict[int, type[WorkerMessage]] = {1: WorkerStatus, 2: BatchReady, 3: Evaluation}
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
 

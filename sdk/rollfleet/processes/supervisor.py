@@ -9,12 +9,10 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from rollfleet.data.ring import Ring
-from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobEnded, JobInvalid, MessageCorrupt, WorkerFailed
 from rollfleet.processes.control_block import Instructions, WeightsLocation
 from rollfleet.processes.launch import StartMethod
-from rollfleet.processes.messages import BatchReady, BatchStored
+from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.pickled_workload import pickle_workload
 from rollfleet.processes.weights import SharedWeights
 from rollfleet.processes.worker_handle import WorkerHandle
@@ -23,7 +21,6 @@ from rollfleet.system.cpus import available_cpus
 from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot
-from rollfleet_api.job import CollectorJobSpec, Mode
 from rollfleet_api.messages import Control, Evaluation, Parameter, WorkerState, WorkerStatus
 
 LEAVE_GRACE_S = 3.0  # for workers to close their environments
@@ -41,7 +38,6 @@ class Supervisor:
         method: How to start them.
         max_restarts: How often each worker may be restarted.
         quiet: Whether the workers ignore warnings.
-        ring: The learner's replay buffer, if workers write into it.
         evaluation: Whether these are a job's evaluation workers.
 
     Attributes:
@@ -51,7 +47,6 @@ class Supervisor:
         evaluations: Results that wait for the learner.
         ready_batches: Batches that wait for the learner, in the order of their messages.
         fault: The first error; None: none.
-        quota: The frames that workers write into the replay buffer; None: batches go to the learner.
     """
 
     def __init__(
@@ -61,7 +56,6 @@ class Supervisor:
         *,
         max_restarts: int,
         quiet: bool,
-        ring: Ring | None = None,
         evaluation: bool = False,
     ) -> None:
         spec = workload.job.spec
@@ -88,12 +82,8 @@ class Supervisor:
         self.handles: dict[int, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
         self.evaluations: deque[Evaluation] = deque()
-        self.ready_batches: deque[tuple[WorkerHandle, BatchReady | BatchStored]] = deque()
+        self.ready_batches: deque[tuple[WorkerHandle, BatchReady]] = deque()
         self.fault: BaseException | None = None
-        self.quota = None if ring is None else _quota(ring, spec)
-        if self.quota is not None:
-            memory, locks = self.quota.ring.descriptors
-            self._settings |= {"ring": memory, "ring_locks": locks, "quota": self.quota.number}
 
     def add(self, count: int) -> list[int]:
         """Start this many workers. Returns their indices.
@@ -186,8 +176,6 @@ class Supervisor:
         self._shared_weights.close()
         if self._pickled_workload:
             self._pickled_workload.close()
-        if self.quota:
-            self.quota.close()
 
     # --- inside ---
 
@@ -206,7 +194,7 @@ class Supervisor:
             for message in handle.receive():
                 if message is None:
                     self._on_hang_up(handle)
-                elif isinstance(message, BatchReady | BatchStored):
+                elif isinstance(message, BatchReady):
                     self.ready_batches.append((handle, message))
                 elif isinstance(message, Evaluation):
                     self.evaluations.append(message)
@@ -262,11 +250,6 @@ class Supervisor:
             handle.close()
         self.handles.clear()
         self._ending.clear()
-
-
-def _quota(ring: Ring, spec: CollectorJobSpec) -> WriteQuota:
-    """Open a quota. Mode Sync needs no limit: the learner opens no more rounds. Mode Async workers check it."""
-    return WriteQuota.open(ring, limit=0 if spec.mode is Mode.SYNC else spec.collect.total_frames)
 
 
 def _pickled_workload(workload: Workload) -> SharedMemory:

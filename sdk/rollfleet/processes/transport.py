@@ -18,12 +18,10 @@ from typing import Any
 import torch
 
 from rollfleet.data.batch import to_batch
-from rollfleet.data.ring import Ring
-from rollfleet.data.write_quota import WriteQuota
 from rollfleet.errors import JobInvalid, WireError
 from rollfleet.processes.evaluation import EvaluationProcesses
 from rollfleet.processes.launch import START_METHODS
-from rollfleet.processes.messages import BatchReady, BatchStored
+from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.transports.learner_side import Arrival, Resumed
@@ -52,7 +50,6 @@ class ProcessesTransport:
         max_restarts_per_worker: How often a worker that dies or fails is restarted, as its next incarnation, before
             that is an error.
         quiet: Ignore warnings in the workers.
-        ring: A replay buffer. Workers write their frames into it, and batches are empty.
 
     Raises:
         JobInvalid: The workload cannot be pickled, or the start method is unknown.
@@ -67,7 +64,6 @@ class ProcessesTransport:
         start_method: str = "spawn",
         max_restarts_per_worker: int = 0,
         quiet: bool = True,
-        ring: Ring | None = None,
     ) -> None:
         self._device, self._no_cuda_sync = device, no_cuda_sync
         self._memory = BufferPool(2 * workload.job.spec.workers + 2)
@@ -79,7 +75,7 @@ class ProcessesTransport:
         method = next((known for known in START_METHODS if known == start_method), None)
         if method is None:
             raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
-        self._supervisor = Supervisor(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet, ring=ring)
+        self._supervisor = Supervisor(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet)
         evaluation = workload.job.spec.evaluation
         try:
             self._evaluation = evaluation and EvaluationProcesses(workload, evaluation, method, quiet=quiet)
@@ -124,11 +120,6 @@ class ProcessesTransport:
     def lender(self) -> "ProcessesTransport":
         """See `Transport`."""
         return self
-
-    @property
-    def quota(self) -> WriteQuota | None:
-        """See `Transport`."""
-        return self._supervisor.quota
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -240,9 +231,7 @@ class ProcessesTransport:
             log.warning("worker %d %s", index, problems[index])
         self._warned = set(problems)
 
-    def _arrival(self, handle: WorkerHandle, ready: BatchReady | BatchStored) -> Arrival | None:
-        if isinstance(ready, BatchStored):
-            return _stored_arrival(handle, ready)
+    def _arrival(self, handle: WorkerHandle, ready: BatchReady) -> Arrival | None:
         try:
             # Copied as a whole and at once: the worker writes the next batch into the same region.
             own = self._memory.take(ready.nbytes)
@@ -256,12 +245,13 @@ class ProcessesTransport:
             log.warning("dropped a batch of worker %d that could not be read: %s", handle.index, error)
             self._supervisor.take(handle.index, handle.incarnation)
             return None
-        return Arrival.of(
+        return Arrival(
             worker=handle.index,
             incarnation=handle.incarnation,
             sequence=ready.sequence,
             meta=meta,
-            fragment=fragment,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
             batch=batch,
             nbytes=ready.nbytes,
         )
@@ -270,20 +260,3 @@ class ProcessesTransport:
 def _close(supervisors: list[Supervisor], leave_grace_s: float = LEAVE_GRACE_S) -> None:
     for supervisor in supervisors:
         supervisor.close(leave_grace_s=leave_grace_s)
-
-
-def _stored_arrival(handle: WorkerHandle, stored: BatchStored) -> Arrival:
-    """Return the empty arrival of a batch that is in the replay buffer, or was too old for it."""
-    from tensordict import TensorDict
-
-    return Arrival(
-        worker=handle.index,
-        incarnation=handle.incarnation,
-        sequence=stored.sequence,
-        meta=stored.meta,
-        batch=TensorDict({}, batch_size=[0, 0]),
-        episode_returns=torch.tensor(stored.episode_returns, dtype=torch.float64, device="cpu"),
-        episode_lengths=torch.tensor(stored.episode_lengths, dtype=torch.int64, device="cpu"),
-        nbytes=0,
-        stored=stored.kept,
-    )

@@ -36,9 +36,6 @@ class WorkerArguments:
         crash: SharedMemory that gets the stack if a signal such as SIGSEGV ends the process.
         weights: SharedMemory of weights.
         pickled_workload: SharedMemory of the workload; -1: `run` gets the workload itself.
-        ring: SharedMemory of the learner's replay buffer, into which the worker writes; -1: batches go to the learner.
-        ring_locks: File of the replay buffer's locks.
-        quota: Number of the replay buffer's quota that counts the written frames.
     """
 
     index: int
@@ -54,14 +51,11 @@ class WorkerArguments:
     crash: int
     weights: int
     pickled_workload: int
-    ring: int = -1
-    ring_locks: int = -1
-    quota: int = -1
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that the process inherits."""
         given = (self.connection, self.control_block, self.batches, self.crash, self.weights, self.pickled_workload)
-        return [descriptor for descriptor in (*given, self.ring, self.ring_locks) if descriptor >= 0]
+        return [descriptor for descriptor in given if descriptor >= 0]
 
 
 def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
@@ -84,23 +78,16 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
 
     import torch
 
-    from rollfleet.data.ring import Ring
-    from rollfleet.data.write_quota import WriteQuota
     from rollfleet.errors import JobEnded
     from rollfleet.processes.control_block import ControlBlock
     from rollfleet.processes.pickled_workload import unpickle_workload
     from rollfleet.processes.worker_transport import ProcessWorkerTransport
-    from rollfleet.system.file_locks import FileLocks
     from rollfleet.system.shared_memory import SharedMemory
     from rollfleet.worker.evaluation import EvaluationWorker
     from rollfleet.worker.program import work
     from rollfleet.worker.worker import Worker
 
     torch.set_num_threads(arguments.threads)
-    quota = None
-    if arguments.ring >= 0:
-        ring = Ring(SharedMemory(arguments.ring), FileLocks(SharedMemory(arguments.ring_locks)))
-        quota = WriteQuota(ring, arguments.quota)
     transport = ProcessWorkerTransport(
         connection,
         control_block=ControlBlock(SharedMemory(arguments.control_block)),
@@ -108,7 +95,6 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         weights=SharedMemory(arguments.weights),
         incarnation=arguments.incarnation,
         max_batches_ahead=arguments.max_batches_ahead,
-        quota=quota,
     )
 
     def make() -> Worker | EvaluationWorker:

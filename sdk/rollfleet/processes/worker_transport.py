@@ -16,11 +16,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rollfleet.data.batch import Fragment, frames_in
-from rollfleet.data.write_quota import WriteQuota
+from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobEnded
 from rollfleet.processes.control_block import ControlBlock, Instructions, WeightsLocation
-from rollfleet.processes.messages import BatchReady, BatchStored, WorkerMessage, encode_message
+from rollfleet.processes.messages import BatchReady, WorkerMessage, encode_message
 from rollfleet.processes.weights import SharedWeightsInbox
 from rollfleet.schemes import Layout
 from rollfleet.system.shared_memory import SharedMemory
@@ -30,7 +29,6 @@ from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerStatus
 
 CHECK_INTERVAL_S = 1.0
-MAX_EPISODES = 100  # the last of a stored batch's episodes, reported to the learner
 HEADROOM = 1.5  # size of a slot that replaces one that was too small, relative to it
 
 
@@ -53,7 +51,6 @@ class ProcessWorkerTransport:
         weights: The learner's memory of weights.
         incarnation: The worker's incarnation, from 0.
         max_batches_ahead: Batches that may wait for the learner.
-        quota: The frames that may be written into the learner's replay buffer; None: batches go to the learner.
 
     Attributes:
         incarnation: The worker's incarnation, from 0.
@@ -69,11 +66,10 @@ class ProcessWorkerTransport:
         weights: SharedMemory,
         incarnation: int,
         max_batches_ahead: int,
-        quota: WriteQuota | None = None,
     ) -> None:
         self._connection, self._control_block = connection, control_block
         self._batches, self._weights = batches, weights
-        self._max_batches_ahead, self._quota = max_batches_ahead, quota
+        self._max_batches_ahead = max_batches_ahead
         self._slots: list[_Slot] = []
         self._sequence = 0
         self._status: WorkerStatus | None = None
@@ -105,23 +101,14 @@ class ProcessWorkerTransport:
             self._wait(CHECK_INTERVAL_S)
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
-        """Write a batch into shared memory, where it is stored at once. Announce it when the learner has capacity.
-
-        With a quota, write it into the replay buffer when that has capacity.
-        """
+        """Write a batch into shared memory, where it is stored at once. Announce it when the learner has capacity."""
         self._release_weights()
-        if self._quota is not None:
-            store = partial(self._store, self._quota, fragment, meta, self._sequence)
-            written = _Admission(partial(self._when_admitted, self._sequence, store))
-            self._sequence += 1
-            return PendingBatch(admitted=written, stored=written)
         encoded = pack_fragment(fragment, meta, checksum=False, folded=False)
         ready = BatchReady(sequence=self._sequence, start=self._write(encoded), nbytes=encoded.nbytes)
         self._sequence += 1
         stored: Future[None] = Future()
         stored.set_result(None)
-        announce = partial(self._when_admitted, ready.sequence, partial(self._announce, ready))
-        return PendingBatch(admitted=_Admission(announce), stored=stored)
+        return PendingBatch(admitted=_Admission(partial(self._announce, ready)), stored=stored)
 
     def report(self, status: WorkerStatus) -> None:
         """See `WorkerTransport`."""
@@ -142,47 +129,21 @@ class ProcessWorkerTransport:
         self._batches.close()
         self._weights.close()
 
-    def _when_admitted(self, sequence: int, send: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Send a batch when the learner has capacity for it. Returns False after the timeout.
-
-        Args:
-            sequence: The batch's number.
-            send: Sends it; returns False if that must wait.
-            timeout_s: How long to wait; None: forever.
+    def _announce(self, ready: BatchReady, timeout_s: float | None) -> bool:
+        """Announce a batch when the learner has capacity for it. Returns False after the timeout; None: no timeout.
 
         Raises:
             JobEnded: The learner will take no more batches.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (given := self._instructions()).taken <= sequence - self._max_batches_ahead or not send():
+        while (given := self._instructions()).taken <= ready.sequence - self._max_batches_ahead:
             if given.control is not None and given.control.phase is LearnerPhase.COMPLETE:
                 raise JobEnded("the job is complete: no learner will take this batch")
             left_s = CHECK_INTERVAL_S if until is None else until - time.monotonic()
             if left_s <= 0:
                 return False
             self._wait(min(left_s, CHECK_INTERVAL_S))
-        return True
-
-    def _announce(self, ready: BatchReady) -> bool:
         self._send(ready)
-        return True
-
-    def _store(self, quota: WriteQuota, fragment: Fragment, meta: BatchMeta, sequence: int) -> bool:
-        """Write a batch into the replay buffer, unless it is too old by now. Returns False if that must wait."""
-        control, worker = self._instructions().control, self._status.worker if self._status else 0
-        meant = 0 if control is None else control.version_for(worker)
-        kept = meta.version == 0 or meant - meta.version <= quota.max_lag
-        if kept and not quota.write(frames_in(fragment)):
-            return False
-        self._send(
-            BatchStored(
-                sequence=sequence,
-                meta=meta,
-                kept=kept,
-                episode_returns=tuple(fragment.episode_returns[-MAX_EPISODES:].tolist()),
-                episode_lengths=tuple(fragment.episode_lengths[-MAX_EPISODES:].tolist()),
-            )
-        )
         return True
 
     def _instructions(self) -> Instructions:

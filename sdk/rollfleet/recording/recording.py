@@ -92,12 +92,13 @@ class Recording:
     def _arrival(self, record: Record) -> Arrival:
         identity, fragment = record.identity, record.read()
         batch: Any = to_batch(fragment)
-        return Arrival.of(
+        return Arrival(
             worker=identity.worker,
             incarnation=identity.incarnation,
             sequence=identity.sequence,
             meta=record.meta,
-            fragment=fragment,
+            episode_returns=fragment.episode_returns,
+            episode_lengths=fragment.episode_lengths,
             batch=batch if self._device is None else batch.to(self._device),
             nbytes=record.nbytes,
         )

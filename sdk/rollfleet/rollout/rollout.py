@@ -189,9 +189,15 @@ class Rollout:
         self._in_collect = False
         return fragment
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """See `Rollouts`."""
+        return self._seeded == 1 and not self._started and self._stepper is None
+
     def start_over(self) -> None:
-        """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
-        self._in_collect = True
+        """See `Rollouts`."""
+        self._started = False
+        self._episodes.take()
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """See `Rollouts`."""
@@ -219,8 +225,9 @@ class Rollout:
             return
         if limit := self._spec.max_frames_per_traj:
             raise EnvironmentInvalid(
-                f"{source} resets by itself ({self._mode.value}), so maxFramesPerTraj cannot end its episodes; wrap "
-                f"its environments in gymnasium.wrappers.TimeLimit(env, {limit}) and leave maxFramesPerTraj at 0"
+                f"{source} resets by itself ({self._mode.value}), so `max_frames_per_traj` (`maxFramesPerTraj` of "
+                f"a job) cannot end its episodes; remove it, and wrap its environments in "
+                f"gymnasium.wrappers.TimeLimit(env, {limit})"
             )
         if not self._spec.reset_when_done:
             raise EnvironmentInvalid(
@@ -244,8 +251,7 @@ class Rollout:
                 f"{self._env} was interrupted, and may still owe the answers of a step; make a new collector "
                 "(one with an id or a factory, and vectorization='async', can go on)"
             )
-        self._started = False
-        self._episodes.take()
+        self.start_over()
 
     def _reset(self) -> None:
         seed: Any = None

@@ -19,6 +19,11 @@ class Rollouts(Protocol):
     After an exception out of `collect`, the next `collect` begins new episodes in all environments.
     """
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """Whether the first reset of the environments raised."""
+        ...
+
     def collect(
         self,
         *,
@@ -35,7 +40,7 @@ class Rollouts(Protocol):
         ...
 
     def start_over(self) -> None:
-        """Begin new episodes in the next `collect`, as after an exception: its last fragment is lost."""
+        """Begin new episodes in the next `collect`: the last fragment is lost. Exceptions in `collect` do so, too."""
         ...
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

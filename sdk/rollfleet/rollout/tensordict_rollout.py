@@ -106,8 +106,7 @@ class TensorDictRollout:
             EnvironmentInvalid: The environment fails TorchRL's `check_env_specs`, which explains another error.
         """
         if self._in_collect:
-            self._started = False
-            self._episodes.take()
+            self.start_over()
         self._in_collect, self._steps = True, steps or self._steps
         wanted = self._spec.trajs_per_batch
         try:
@@ -139,9 +138,15 @@ class TensorDictRollout:
             structure=structure,
         )
 
+    @property
+    def first_reset_failed(self) -> bool:
+        """See `Rollouts`."""
+        return self._seeded == 1 and not self._started
+
     def start_over(self) -> None:
         """See `Rollouts`."""
-        self._in_collect = True
+        self._started = False
+        self._episodes.take()
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """See `Rollouts`. The reward of several agents is their mean."""

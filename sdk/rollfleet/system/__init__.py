@@ -1,4 +1,4 @@
-"""The operating system's services: shared memory, file locks, child processes, CPUs, devices.
+"""The operating system's services: shared memory, child processes, CPUs, devices.
 
 This package knows nothing of reinforcement learning and imports no other package of Rollfleet but `errors` and
 `arguments`.

@@ -1,84 +1,75 @@
-"""Ctrl-C in work that must not be cut: it waits for the end of the work, or for a place where nothing can be lost."""
+"""Ctrl-C in work that must not be cut, such as reading a message: it waits for the end, or an interruptible part."""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-_innermost: "Uninterrupted | None" = None  # of the main thread: Python raises KeyboardInterrupt in no other
+
+class _Deferral:
+    """A handler of SIGINT that notes the first one, unless `open`. The second calls the program's own at once."""
+
+    def __init__(self, own: Callable[[int, FrameType | None], Any]) -> None:
+        self._own = own
+        self._pressed: tuple[int, FrameType | None] | None = None
+        self.open = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        again, self._pressed = self._pressed is not None, (number, frame)
+        if self.open or again:
+            self.release()
+
+    def release(self) -> None:
+        if self._pressed is not None:
+            pressed, self._pressed = self._pressed, None
+            self._own(*pressed)
 
 
-class Uninterrupted:
-    """A context that Ctrl-C does not cut: it is raised at the end, or in an `interruptible` part.
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Raise Ctrl-C at the end of the block, or in an `interruptible` part; a second one at once.
 
-    A second Ctrl-C is raised at once. In threads other than the main one, and where SIGINT is ignored or ends the
-    program, the context does nothing.
+    Does nothing in threads other than the main one, where Python raises no KeyboardInterrupt, and where SIGINT is
+    ignored or ends the program.
 
     Example:
         >>> done = []
         >>> try:
-        ...     with Uninterrupted():
+        ...     with uninterrupted():
         ...         signal.raise_signal(signal.SIGINT)
         ...         done.append("all of it")
         ... except KeyboardInterrupt:
         ...     print(done)
         ['all of it']
     """
-
-    def __init__(self) -> None:
-        self._handler: Any = None  # the program's own; None: this context does nothing
-        self._outer: Uninterrupted | None = None
-        self._asked: tuple[int, FrameType | None] | None = None
-        self.open = False  # whether Ctrl-C is raised at once
-
-    def __enter__(self) -> None:
-        """Begin the work."""
-        global _innermost
-        if threading.current_thread() is not threading.main_thread():
-            return
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler) or (_innermost is not None and not _innermost.open):
-            return
-        self._handler, self._outer = handler, _innermost
-        signal.signal(signal.SIGINT, self._handle)
-        _innermost = self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the work. Raise KeyboardInterrupt if Ctrl-C was pressed meanwhile."""
-        global _innermost
-        if self._handler is None:
-            return
-        _innermost = self._outer
-        if signal.getsignal(signal.SIGINT) == self._handle:  # else the work has set another handler
-            signal.signal(signal.SIGINT, self._handler)
-        self.raise_if_asked()
-
-    def raise_if_asked(self) -> None:
-        """Raise KeyboardInterrupt, or call the program's own handler, if Ctrl-C was pressed meanwhile."""
-        if self._asked is not None:
-            asked, self._asked = self._asked, None
-            self._handler(*asked)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        again, self._asked = self._asked is not None, (number, frame)
-        if self.open or again:
-            self.raise_if_asked()
+    own = signal.getsignal(signal.SIGINT)
+    nested = isinstance(own, _Deferral) and not own.open
+    if nested or not callable(own) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    deferral = _Deferral(own)
+    signal.signal(signal.SIGINT, deferral)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is deferral:  # else the work has set another handler
+            signal.signal(signal.SIGINT, own)
+        deferral.release()
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A part of an `Uninterrupted` context in which Ctrl-C is raised at once, also one that came before."""
-    shield = _innermost
-    if shield is None or shield.open or threading.current_thread() is not threading.main_thread():
+    """A part of an `uninterrupted` block in which Ctrl-C is raised at once, also one that came before."""
+    deferral = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not (in_main_thread and isinstance(deferral, _Deferral)) or deferral.open:
         yield
         return
-    shield.open = True
+    deferral.open = True
     try:
-        shield.raise_if_asked()
+        deferral.release()
         yield
     finally:
-        shield.open = False
+        deferral.open = False

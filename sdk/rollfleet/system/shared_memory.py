@@ -50,11 +50,6 @@ class SharedMemory:
         os.ftruncate(self._descriptor, start + capacity)
         return start, capacity
 
-    def stretch(self, nbytes: int) -> None:
-        """Grow the file to at least `nbytes`. New bytes are zero."""
-        if os.fstat(self._descriptor).st_size < nbytes:
-            os.ftruncate(self._descriptor, _whole(nbytes))
-
     def map(self, start: int, nbytes: int) -> NDArray[np.uint8]:
         """Map a region of `nbytes`, as uint8 `[capacity]`. It stays mapped while anything refers to it.
 

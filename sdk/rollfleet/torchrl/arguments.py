@@ -25,18 +25,10 @@ def _flag(value: Any) -> bool | None:
     return True if value else None
 
 
-def _stragglers(value: Any) -> float | None:
-    if value is not None and not 0.0 <= value <= 1.0:
-        raise ValueError(f"preemptive_threshold must be between 0.0 and 1.0, got {value}.")
-    return None if value is None or value == 1 else max(float(value), 1e-9)  # 0: the first worker ends the round
-
-
 NATIVE: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "exploration_type": ("exploration", _exploration),
     "init_random_frames": ("init_random_frames", _limit),
-    "init_fn": ("init_fn", lambda value: value),
     "no_cuda_sync": ("no_cuda_sync", _flag),
-    "preemptive_threshold": ("stragglers_threshold", _stragglers),
     "reset_at_each_iter": ("reset_at_each_iter", _flag),
     "set_truncated": ("set_truncated", _flag),
 }
@@ -47,9 +39,10 @@ auto_register_policy_transforms backend backend_options cat_results cluster coll
 compact_obs compile_policy create_env_fn create_env_kwargs cudagraph_policy device env_device frames_per_batch
 init_fn job max_frames_per_traj max_weight_update_interval nats num_collectors num_workers
 num_workers_per_collector policy policy_device policy_factory post_collect_hook postproc pre_collect_hook
-remote_configs replay_buffer reset_when_done split_trajs storing_device sync total_frames track_policy_version
-track_traj_ids traj_format trajs_per_batch trajs_per_write trust_policy update_after_each_batch
-update_at_each_batch update_interval weight_recv_schemes weight_sync_schemes weight_updater worker_idx
+preemptive_threshold remote_configs replay_buffer reset_when_done split_trajs storing_device sync total_frames
+track_policy_version track_traj_ids traj_format trajs_per_batch trajs_per_write trust_policy
+update_after_each_batch update_at_each_batch update_interval weight_recv_schemes weight_sync_schemes
+weight_updater worker_idx
 """
 HERE: Final = frozenset(_HERE.split())
 """Arguments that this package carries out."""
@@ -78,7 +71,7 @@ ABSENT: Final[Mapping[str, str]] = {
 """Arguments that cannot be had, and what to do."""
 
 
-def native(arguments: Mapping[str, Any], *, processes: bool) -> dict[str, Any]:
+def native(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keywords of `rollfleet.Collector` that arguments of TorchRL's translate to by `NATIVE`.
 
     Raises:
@@ -94,8 +87,6 @@ def native(arguments: Mapping[str, Any], *, processes: bool) -> dict[str, Any]:
     if arguments.get("reset_when_done") is False:
         raise ValueError("reset_when_done is deprecated.")
     found = {ours: of(arguments[name]) for name, (ours, of) in NATIVE.items() if name in arguments}
-    if not processes:
-        found.pop("stragglers_threshold", None)
     if not arguments.get("storing_device") and not arguments.get("device"):
         found.pop("no_cuda_sync", None)
     return {name: value for name, value in found.items() if value is not None}

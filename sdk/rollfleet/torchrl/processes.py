@@ -9,10 +9,10 @@ import torchrl.collectors
 from torch import nn
 from torchrl.envs import EnvBase
 
-from rollfleet.cluster.pickled import Pickled
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.connection import connect
 from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
+from rollfleet.processes.settings import Processes
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape
 from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector
@@ -43,67 +43,39 @@ class WorkersCollector(FleetCollector):
         arguments |= present().of(arguments)
         if arguments["job"] is not None or arguments["nats"] is not None:
             return self._connect(arguments)
-        keywords = native(arguments, processes=True)
         makes = present().spread(self._makes(arguments))
         count = self.num_workers = len(makes)
-        frames = _listed(arguments["frames_per_batch"])
-        if isinstance(arguments["frames_per_batch"], Sequence) and len(frames) != count:
-            raise ValueError(f"`frames_per_batch` has {len(frames)} entries for {count} workers")
-        if self.sync and len(set(frames)) > 1:
-            raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
         devices = self._devices(arguments, count)
+        kwargs = env_kwargs(arguments.get("create_env_kwargs"), count)
         prepared = [
-            PreparedEnv(make, kwargs, device, max(0, self.max_frames_per_traj))
-            for make, kwargs, device in zip(
-                makes, env_kwargs(arguments.get("create_env_kwargs"), count), devices["env_device"], strict=True
-            )
+            PreparedEnv(make, own, device, max(0, self.max_frames_per_traj))
+            for make, own, device in zip(makes, kwargs, devices["env_device"], strict=True)
         ]
-        storing = devices["storing_device"][0]
         policy, acting = arguments["policy"], Acting.of(arguments)
 
         def use(env: EnvBase) -> None:
             if arguments["policy_factory"] is None:
                 self.policy = with_spec(policy, env, trusted=acting.trusted)
 
-        form = form_of(prepared[0], storing, use)
+        form = form_of(prepared[0], devices["storing_device"][0], use)
         shape = self._shape_of(arguments, form)
         per_worker = self._frames_of_worker(arguments["frames_per_batch"], form.count)
-        if arguments["policy_factory"] is not None:
-            factories = _listed(arguments["policy_factory"])
-            made = [MadeOnWorker(each, acting) for each in factories]
-            keywords["policy_factory"] = made if len(made) > 1 else made[0]
-        elif acting.changes_modules and isinstance(self.policy, nn.Module):
-            keywords["policy_factory"] = MadeOnWorker(Copied(self.policy), acting)
-        envs: list[Any] = list(prepared)
-        if arguments["cluster"] is not None:
-            factory = keywords.get("policy_factory", MadeOnWorker(Copied(without_weights(self.policy)), acting))
-            pickled = [Pickled(each) for each in _listed(factory)]
-            keywords["policy_factory"] = pickled if len(pickled) > 1 else pickled[0]
-            envs = [Pickled(each) for each in prepared]
-        if devices["policy_device"][0] is not None and isinstance(self.policy, nn.Module):
-            keywords["policy_device"] = devices["policy_device"]
-        if storing is not None:
-            keywords["device"] = storing
-        if arguments.get("pre_collect_hook") is not None:
-            keywords["pre_collect_hook"] = arguments["pre_collect_hook"]
-        if (hook := arguments.get("post_collect_hook")) is not None:
-            keywords["post_collect_hook"] = ShapedHook(hook, BatchShape(form.batch_size))
-        if self.sync:
-            keywords["cat_results"] = shape.native
-        else:
-            keywords.pop("stragglers_threshold", None)
-            keywords["max_lag"] = NO_LAG
+        factory = self._factory(arguments, acting)
         collector = NativeCollector(
-            envs,
-            self.policy if "policy_factory" in keywords else acting(self.policy),
+            prepared,
+            self.policy if factory is not None else acting(self.policy),
+            policy_factory=factory,
+            policy_device=self._policy_device_of(devices),
+            device=devices["storing_device"][0],
             frames_per_batch=per_worker * (count if self.sync else 1),
             num_envs=form.count,
             weights_interval=0,
             seed=torch.initial_seed() % (1 << 53),
             workers=count,
             mode="sync" if self.sync else "async",
+            processes=self._processes(arguments, form, shape),
             cluster=self._cluster(arguments),
-            **keywords,
+            **native(arguments),
         )
         if self._sends and self._has_weights:
             collector.update_policy_weights_()  # a worker answers no call before it has weights
@@ -112,6 +84,31 @@ class WorkersCollector(FleetCollector):
         except WorkerFailed as error:
             raise RuntimeError(str(error)) from error
         return collector, form, shape
+
+    def _factory(self, arguments: Mapping[str, Any], acting: Acting) -> Any:
+        """Return what makes the policy on workers; None: a copy of the module is sent to them."""
+        if arguments["policy_factory"] is not None:
+            made = [MadeOnWorker(each, acting) for each in _listed(arguments["policy_factory"])]
+            return made if len(made) > 1 else made[0]
+        if acting.changes_modules and isinstance(self.policy, nn.Module):
+            return MadeOnWorker(Copied(self.policy), acting)
+        return None if arguments["cluster"] is None else MadeOnWorker(Copied(without_weights(self.policy)), acting)
+
+    def _policy_device_of(self, devices: Mapping[str, Any]) -> Any:
+        moves = devices["policy_device"][0] is not None and isinstance(self.policy, nn.Module)
+        return devices["policy_device"] if moves else None
+
+    def _processes(self, arguments: Mapping[str, Any], form: EnvForm, shape: BatchShape) -> Processes:
+        hook = arguments.get("post_collect_hook")
+        mode: dict[str, Any] = {"cat_results": shape.native} if self.sync else {"max_lag": NO_LAG}
+        if shape.preempts:
+            mode["stragglers_threshold"] = max(self.preemptive_threshold, 1e-9)  # 0: the first worker ends the round
+        return Processes(
+            init_fn=arguments.get("init_fn"),
+            pre_collect_hook=arguments.get("pre_collect_hook"),
+            post_collect_hook=None if hook is None else ShapedHook(hook, BatchShape(form.batch_size)),
+            **mode,
+        )
 
     def _connect(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
         """Become the learner of a job. The job has the environments and how they are collected from."""
@@ -149,6 +146,10 @@ class WorkersCollector(FleetCollector):
 
     def _frames_of_worker(self, frames: Any, envs: int) -> int:
         """Return the frames of one worker's batch: a multiple of its environments."""
+        if isinstance(frames, Sequence) and len(frames) != self.num_workers:
+            raise ValueError(f"`frames_per_batch` has {len(frames)} entries for {self.num_workers} workers")
+        if self.sync and len(set(_listed(frames))) > 1:
+            raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
         total = sum(frames) if isinstance(frames, Sequence) else frames
         each = -(-total // self.num_workers) if self.sync else total
         self.requested_frames_per_batch = total
@@ -165,6 +166,8 @@ class WorkersCollector(FleetCollector):
         if not self.sync and cat not in (None, "stack"):
             raise ValueError("cat_results can only be used with ``MultiSyncCollector``.")
         threshold = arguments.get("preemptive_threshold")
+        if threshold is not None and not 0.0 <= threshold <= 1.0:
+            raise ValueError(f"preemptive_threshold must be between 0.0 and 1.0, got {threshold}.")
         self.preemptive_threshold = 1.0 if threshold is None else float(threshold)
         self.interruptor = None
         stores = self.replay_buffer is not None

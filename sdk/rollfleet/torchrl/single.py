@@ -50,7 +50,7 @@ class Collector(FleetCollector):
         return super().__new__(cls) if other is None else other
 
     def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
-        keywords = native(arguments, processes=False)
+        keywords = native(arguments)
         make = arguments["create_env_fn"]
         if isinstance(make, Sequence) and not isinstance(make, EnvBase):
             make = make[0]
@@ -74,13 +74,11 @@ class Collector(FleetCollector):
         self.n_env = form.count
         self.frames_per_batch = -(-arguments["frames_per_batch"] // form.count)
         self.requested_frames_per_batch = self.frames_per_batch * form.count
-        if self.policy_device is not None and isinstance(self.policy, nn.Module):
-            keywords["policy_device"] = self.policy_device
-        if self.storing_device is not None:
-            keywords["device"] = self.storing_device
         collector = _OnePolicy(
             self.env,
             acting(self.policy),
+            policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
+            device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=form.count,
             weights_interval=0,

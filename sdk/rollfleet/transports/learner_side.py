@@ -2,17 +2,15 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
-from rollfleet_api.messages import BatchMeta, Control, LearnerStatus, Parameter, RankStatus, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, Parameter, RankStatus, WorkerStatus
 from rollfleet_api.ranks import Rank
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rollfleet.data.batch import Fragment
-    from rollfleet.data.write_quota import WriteQuota
     from rollfleet.weights.layout import Snapshot
     from rollfleet_api.job import CollectorJob
 
@@ -30,7 +28,6 @@ class Arrival:
         episode_returns: float64 `[episodes]`: sums of rewards of the episodes that ended in it.
         episode_lengths: int64 `[episodes]`: their lengths in frames.
         nbytes: Its size on the wire.
-        stored: Whether its worker has written it into the learner's replay buffer; `batch` is then empty.
         process: See `Identity` of `rollfleet.wire`; 0: no two processes have the same incarnation.
     """
 
@@ -42,34 +39,7 @@ class Arrival:
     episode_returns: "Tensor"
     episode_lengths: "Tensor"
     nbytes: int
-    stored: bool = False
     process: int = 0
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        worker: int,
-        incarnation: int,
-        sequence: int,
-        meta: BatchMeta,
-        fragment: "Fragment",
-        batch: "TensorDict",
-        nbytes: int,
-        process: int = 0,
-    ) -> Self:
-        """Make the arrival of a fragment. Its `batch` holds the fragment's frames, on the learner's device."""
-        return cls(
-            worker=worker,
-            incarnation=incarnation,
-            sequence=sequence,
-            meta=meta,
-            batch=batch,
-            episode_returns=fragment.episode_returns,
-            episode_lengths=fragment.episode_lengths,
-            nbytes=nbytes,
-            process=process,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +116,6 @@ class Peers(Protocol):
         """
         ...
 
-    def may_close(self, round_: int) -> bool:
-        """On rank 0: whether each present rank has enough batches of this round."""
-        ...
-
     def leader_control(self) -> Control | None:
         """On other ranks: the newest control message of rank 0; None: none has come yet."""
         ...
@@ -214,8 +180,8 @@ class Transport(Protocol):
         ...
 
     @property
-    def quota(self) -> "WriteQuota | None":
-        """The frames that workers write into the learner's replay buffer; None: batches come to the learner."""
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """The results of the job's evaluation so far, by version."""
         ...
 
     def control(self, control: Control) -> None:

@@ -39,7 +39,6 @@ __all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", 
 _MAGIC = b"RLFC"
 _LEAD = struct.Struct("<4sI")
 _FIELDS = struct.Struct("<IHHQIIQ")
-_MAX_COUNT = (1 << 32) - 1
 
 PREFIX_BYTES = _LEAD.size + _FIELDS.size
 """Size of a chunk's prefix, in bytes."""
@@ -112,21 +111,9 @@ def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterat
     """Cut a message into chunks of at most `max_chunk_bytes` each, prefix included.
 
     The chunks are views: the tensors behind `encoded` must not change until the chunks are sent.
-
-    Raises:
-        ValueError: `max_chunk_bytes` has no space for the prefix and one byte, more chunks than a u32 counts would be
-            needed, or the identity's numbers do not fit their fields.
     """
-    if max_chunk_bytes <= PREFIX_BYTES:
-        raise ValueError(f"max_chunk_bytes={max_chunk_bytes} is too small: a chunk's prefix has {PREFIX_BYTES} bytes")
     count = piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
-    if count > _MAX_COUNT:
-        raise ValueError(f"max_chunk_bytes={max_chunk_bytes} would cut {encoded.nbytes} bytes into {count} chunks")
     header = ChunkHeader(identity=identity, index=0, count=count, total_bytes=encoded.nbytes)
-    try:
-        _pack(header, 0)
-    except struct.error as exc:
-        raise ValueError(f"{identity} does not fit u32, u16, u64, u16") from exc
     pieces = cut_pieces(encoded.parts, encoded.nbytes, header.piece_bytes)
     return ((_pack(header, index), *views) for index, views in enumerate(pieces))
 
@@ -188,8 +175,6 @@ class Assembler:
     """
 
     def __init__(self, *, max_message_bytes: int, max_pending: int = 64, allocate: Allocate = empty_buffer) -> None:
-        if max_message_bytes < 1 or max_pending < 1:
-            raise ValueError(f"max_message_bytes={max_message_bytes} and max_pending={max_pending} must be at least 1")
         self._max_message_bytes = max_message_bytes
         self.max_pending = max_pending
         self._allocate = allocate

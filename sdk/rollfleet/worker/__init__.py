@@ -1,6 +1,5 @@
 """A worker: a loop that collects a fragment, sends it, and applies the newest weights and control.
 
 `Worker` runs in a process on this machine, in a pod, or in the learner's own thread: only its `WorkerTransport`
-differs. `weight_receivers` finds the other users of weights in a worker: collectors inside its environments.
-`remote_calls` answers calls of the learner. `evaluation` is the loop of an evaluation worker.
+differs. `remote_calls` answers calls of the learner. `evaluation` is the loop of an evaluation worker.
 """

@@ -15,12 +15,12 @@ from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.whole_episodes import WholeEpisodes
 from rollfleet.schemes import Layout
 from rollfleet.system.process_setup import generators_seeded
-from rollfleet.transports.worker_side import WeightsInbox
+from rollfleet.transports.worker_side import WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import WeightLayout
 from rollfleet.worker.worker import failure
 from rollfleet_api.job import EvaluationSpec
-from rollfleet_api.messages import Control, Evaluation, LearnerPhase, WorkerState, WorkerStatus
+from rollfleet_api.messages import Evaluation, LearnerPhase, WorkerState, WorkerStatus
 
 
 class PolicyEvaluation:
@@ -85,32 +85,11 @@ class PolicyEvaluation:
         self._episodes.close()
 
 
-class EvaluationTransport(Protocol):
-    """The connection of an evaluation worker to its learner: a part of `WorkerTransport`, and `evaluated`."""
-
-    @property
-    def control(self) -> Control | None:
-        """The newest control message; None: none has come yet."""
-        ...
-
-    def follow_weights(self, layout: Layout) -> WeightsInbox:
-        """Receive the versions for this evaluation worker from now on. Called once."""
-        ...
-
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition is true. Check it whenever control or weights change, and once a second.
-
-        Raises:
-            JobEnded: The learner is gone for good.
-        """
-        ...
+class EvaluationTransport(WorkerTransport, Protocol):
+    """The connection of an evaluation worker to its learner."""
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Send a result."""
-        ...
-
-    def report(self, status: WorkerStatus) -> None:
-        """Report the state of the process."""
         ...
 
 

@@ -62,8 +62,10 @@ def work(transport: Connection, make: Callable[[], Worker | EvaluationWorker], i
     except (ConnectionFailed, JobEnded, Timeout):
         raise
     except Exception as error:
-        # A restart repeats errors in the job or the weights; an environment that broke may work next time.
-        fatal = isinstance(error, JobInvalid | WeightMismatch)
+        # A restart repeats errors in the job or the weights, and of environments that no worker could reset. An
+        # environment that broke later may work next time.
+        useless = isinstance(worker, Worker) and worker.first_reset_failed and not transport.incarnation
+        fatal = useless or isinstance(error, JobInvalid | WeightMismatch)
         status = worker.failed(error) if worker else failure(_last(transport, index), error)
         transport.report(replace(status, fatal=fatal))
         return EXIT_PERMANENT if fatal else EXIT_CRASHED

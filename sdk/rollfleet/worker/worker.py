@@ -21,7 +21,6 @@ from rollfleet.system.process_setup import seed_generators
 from rollfleet.transports.worker_side import PendingBatch, Weights, WeightsInbox, WorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.remote_calls import RemoteCalls
-from rollfleet.worker.weight_receivers import receivers_of
 from rollfleet_api.job import Mode
 from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState, WorkerStatus
 
@@ -55,14 +54,12 @@ class Worker:
         self._in_learner = in_learner
         self._sync = job.spec.mode is Mode.SYNC
         self._has_own_weights = job.spec.policy.entrypoint is not None  # they may be trained ones
-        self._frames = self._batches = self._version = 0
+        self._version = 0
         self._sender = 0  # session of the learner that sent the version; 0: none did
-        self._frames_per_second = 0.0
-        self._waited_for_room_s = self._waited_for_weights_s = self._waited_for_round_s = 0.0
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
-        self._idle = WorkerStatus.starting(index, transport.incarnation)
-        transport.report(self._idle)
+        self._status = WorkerStatus.starting(index, transport.incarnation)  # with all counters
+        transport.report(self._status)
         self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
         self._hooks = workload.make_hooks()
         if self._hooks.init_fn is not None:
@@ -73,6 +70,7 @@ class Worker:
             policy = workload.make_policy(index, env.single_observation_space, env.single_action_space)
             self._num_envs = env.num_envs
             self._seeding = (0, 0)  # session and number of the last `set_seed`
+            self._interrupts = (0, 0)  # session and number of the last interrupted batch
             self._trajectories = TrajectoryIds(index, self._incarnation)
             self._rollout = make_rollout(
                 env,
@@ -85,7 +83,7 @@ class Worker:
             )
             self._select = workload.scheme.select
             self._layout = workload.scheme.layout(self._select(policy))
-            self.policy, self._receivers = policy, receivers_of(policy, env)
+            self.policy = policy
             self._calls = RemoteCalls(index, env, policy)
             self._inbox: WeightsInbox | None = (
                 transport.follow_weights(self._layout) if self._layout.parameters else None
@@ -114,7 +112,7 @@ class Worker:
                 if pending:
                     self._wait_for(pending.stored)
                 pending = self._transport.send(fragment, meta)
-                self._batches += 1
+                self._add(batches=1)
                 done = control
             if pending and self._leaving.is_set():
                 self._wait_for(pending.stored)
@@ -133,27 +131,24 @@ class Worker:
         inbox = self._inbox
         meant = control.version_for(self._index)
         if inbox is None:
-            self._set_version(meant)
+            self._version = meant
             return True
         oldest = max(1, meant if self._sync else meant - self._spec.weights_max_lag)
         if not meant and control.own_weights and self._has_own_weights:
             oldest = 0
         sender = control.session if self._sync and meant > control.resumed else 0
 
-        def over() -> bool:
-            return self._leaving.is_set() or self._is_complete()
-
         def ready() -> bool:
             newest = inbox.newest()
             replaced = newest is not None and 0 < newest.session < sender
-            return over() or (not replaced and (newest.version if newest else 0) >= oldest)
+            return self._is_over() or (not replaced and (newest.version if newest else 0) >= oldest)
 
         if not ready():
             self._report(WorkerState.WAITING_FOR_WEIGHTS)
             began = time.monotonic()
             self._transport.wait_until(ready)
-            self._waited_for_weights_s += time.monotonic() - began
-        if over():
+            self._add(waited_for_weights_s=time.monotonic() - began)
+        if self._is_over():
             return False
         self._load_newest()
         return True
@@ -165,9 +160,9 @@ class Worker:
         if self._inbox is not None:
             self._load_newest()
         elif control is not None:
-            self._set_version(control.version_for(self._index))
-        if (self._version, self._calls.answer) != before and (status := self._transport.status) is not None:
-            self._report(status.state)
+            self._version = control.version_for(self._index)
+        if (self._version, self._calls.answer) != before:
+            self._report(self._status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
         """Collect one batch on the applied weights. `leave`, or the close of its round, cuts it short."""
@@ -186,9 +181,13 @@ class Worker:
         if self._hooks.post_collect_hook is not None:
             self._hooks.post_collect_hook(to_batch(fragment).clone())  # it may keep what it got
         frames = int((fragment.steps[TRAJECTORY] >= 0).sum())  # padding has no trajectory
-        self._frames += frames
-        self._frames_per_second = frames / (time.perf_counter() - began)
+        self._add(frames=frames)
         self._returns.extend(fragment.episode_returns.tolist())
+        self._status = replace(
+            self._status,
+            frames_per_second=frames / (time.perf_counter() - began),
+            mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
+        )
         session = control.session if self._sync else self._sender or control.session
         meta = BatchMeta(session=session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
@@ -197,22 +196,23 @@ class Worker:
         """Report that this worker waits for the learner, and its counters."""
         self._report(WorkerState.WAITING_FOR_LEARNER)
 
-    def start_over(self) -> None:
-        """Begin new episodes in the next batch: the last one, or a part of it, is lost."""
-        self._rollout.start_over()
-
     def leave(self) -> None:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
         self._leaving.set()
+
+    @property
+    def first_reset_failed(self) -> bool:
+        """Whether the first reset of its environments raised."""
+        return self._rollout.first_reset_failed
 
     def failed(self, error: BaseException) -> WorkerStatus:
         """Return the status that reports an error of `run`: its traceback, and how to reproduce it."""
         seeds = ", ".join(map(str, self._seeds().envs[:4])) + (", ..." if self._num_envs > 4 else "")
         reproduction = (
             f"To reproduce it: seed {self._seed}, worker {self._index}, incarnation {self._transport.incarnation} "
-            f"(environments seeded {seeds}), after {self._frames} frames in {self._batches} batches"
+            f"(environments seeded {seeds}), after {self._status.frames} frames in {self._status.batches} batches"
         )
-        return failure(self._transport.status or self._idle, error, reproduction)
+        return failure(self._status, error, reproduction)
 
     def close(self) -> None:
         """Close the environments."""
@@ -239,22 +239,19 @@ class Worker:
             # A policy's call may have replaced its tensors, outside of the learner by tensors of inference mode.
             with torch.inference_mode(not self._in_learner):
                 self._layout.load(torch.from_numpy(newest.data), self._select(self.policy))
-            self._set_version(newest.version, newest.session)
+            self._version, self._sender = newest.version, newest.session
 
     def _newer(self) -> Weights | None:
         """Return the newest version unless it is applied. Another learner's of the same number is newer, too."""
         newest = self._inbox.newest() if self._inbox is not None else None
         return newest if newest and (newest.version, newest.session) != (self._version, self._sender) else None
 
-    def _set_version(self, version: int, sender: int = 0) -> None:
-        """Record the applied version, and pass it on to the receivers inside this worker."""
-        if (version, sender) != (self._version, self._sender):
-            self._version, self._sender = version, sender
-            for receive in self._receivers:
-                receive(self.policy, version)
-
     def _apply_seeds(self, control: Control) -> None:
-        """Restart the environments if the learner has set a seed, or has restored a run."""
+        """Restart the environments if the learner has lost a batch, set a seed, or restored a run."""
+        interrupts = (control.session, control.interrupts)
+        if control.interrupts and interrupts != self._interrupts:
+            self._interrupts = interrupts
+            self._rollout.start_over()
         asked = control.seed is not None and (control.session, control.seeding) != self._seeding
         restored = control.origin > self._origin
         if control.seed is not None and asked:
@@ -266,6 +263,9 @@ class Worker:
         if asked or restored:
             self._seed_process()
             self._rollout.reseed(self._seeds(), self._trajectories)
+
+    def _is_over(self) -> bool:
+        return self._leaving.is_set() or self._is_complete()
 
     def _is_complete(self) -> bool:
         control = self._transport.control
@@ -280,13 +280,10 @@ class Worker:
     def _next_control(self, done: Control | None) -> Control | None:
         """Wait for control that asks for a batch after `done`. Returns None if collecting is over."""
 
-        def over() -> bool:
-            return self._leaving.is_set() or self._is_complete()
-
         def ready() -> bool:
             control = self._transport.control
-            if control is None or over():
-                return over()
+            if control is None or self._is_over():
+                return self._is_over()
             if control.phase is LearnerPhase.PAUSE:
                 return False
             # A new session's learner may not know the previous learner's last round.
@@ -305,8 +302,8 @@ class Worker:
                 self.apply_waiting()
                 self._transport.wait_until(changed)
             if not paused:
-                self._waited_for_round_s += time.monotonic() - began
-        return None if over() else self._transport.control
+                self._add(waited_for_round_s=time.monotonic() - began)
+        return None if self._is_over() else self._transport.control
 
     def _answer_call(self) -> None:
         control = self._transport.control
@@ -324,24 +321,17 @@ class Worker:
             with suppress(FutureTimeout):
                 future.result(SHORT_WAIT_S)
         future.result()
-        self._waited_for_room_s += time.monotonic() - began
+        self._add(waited_for_room_s=time.monotonic() - began)
+
+    def _add(self, **counts: float) -> None:
+        """Add to counters of the status."""
+        self._status = replace(
+            self._status, **{name: getattr(self._status, name) + more for name, more in counts.items()}
+        )
 
     def _report(self, state: WorkerState) -> None:
-        self._transport.report(
-            replace(
-                self._idle,
-                state=state,
-                version=self._version,
-                frames=self._frames,
-                batches=self._batches,
-                frames_per_second=self._frames_per_second,
-                waited_for_room_s=self._waited_for_room_s,
-                waited_for_weights_s=self._waited_for_weights_s,
-                waited_for_round_s=self._waited_for_round_s,
-                answer=self._calls.answer,
-                mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
-            )
-        )
+        self._status = replace(self._status, state=state, version=self._version, answer=self._calls.answer)
+        self._transport.report(self._status)
 
 
 def failure(status: WorkerStatus, error: BaseException, reproduction: str = "") -> WorkerStatus:

@@ -1,5 +1,7 @@
-/** All jobs: trouble first, with filters. */
+/** All jobs: trouble first, with filters. The only job has its curve there. */
 
+import { jobPath, repeated, Resource } from "./api.js";
+import { Chart } from "./chart.js";
 import { Filter, Track, wordsOfFilter } from "./controls.js";
 import { count, number, since } from "./format.js";
 import { Component, html } from "./html.js";
@@ -54,7 +56,8 @@ export class Jobs extends Component {
         </div>
       </div>
       <${Table} label="Jobs" rows=${rows} rowKey=${(row) => row.key} rowClass=${(row) => `jobs-row ${row.isProblem ? "problem" : ""}`}
-        columns=${this.columns(chosen, namespaces.length > 1)} empty=${jobs.length ? "No job matches the filter." : "No jobs yet."} />`;
+        columns=${this.columns(chosen, namespaces.length > 1)} empty=${jobs.length ? "No job matches the filter." : "No jobs yet."} />
+      ${jobs.length === 1 && html`<${Curve} key=${jobs[0].key} job=${jobs[0].key} />`}`;
   }
 
   columns(chosen, withNamespace) {
@@ -83,6 +86,26 @@ export class Jobs extends Component {
       amount("lag", "Lag", (row) => row.lag),
       { ...amount("age", "Age", (row) => -row.created), cell: (row) => since(row.created) },
     ];
+  }
+}
+
+/** The mean return of a job over time. Props: `job`, its key. */
+class Curve extends Component {
+  state = { history: null };
+
+  componentDidMount() {
+    this.resource = new Resource(`${jobPath(this.props.job)}/history`, (history) => history && this.setState({ history }));
+    this.stop = repeated(() => this.resource.read());
+  }
+
+  componentWillUnmount() {
+    this.stop();
+    this.resource.close();
+  }
+
+  render(_, { history }) {
+    return history && html`<${Chart} title="Mean return" note="last 100 episodes" x=${history.time} xIs="time" format=${number}
+      size="tall" series=${[{ name: "Mean return", values: history.series.meanReturn }]} />`;
   }
 }
 

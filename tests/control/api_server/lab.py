@@ -16,7 +16,7 @@ from tests.control.pure.nats_in_memory import NatsInMemory
 import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_operator.clock import format_time
+from rollfleet_api.times import format_time
 from rollfleet_operator.kinds import KINDS
 from rollfleet_operator.manifest import Manifest, overlay
 from rollfleet_operator.nats_port import Heartbeats, JobKey

@@ -17,5 +17,4 @@ def helm(repository: Path) -> Helm:
 
 @pytest.fixture(scope="session")
 def rendered(helm: Helm) -> Rendered:
-    """The chart with its defaults."""
     return helm.render()

@@ -54,19 +54,16 @@ class Helm:
         self._program, self.chart = program, chart
 
     def run(self, *arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """A command."""
         return subprocess.run(
             [self._program, *arguments], capture_output=True, text=True, env=os.environ | (environ or {}), timeout=60
         )
 
     def render(self, *options: str, **values: object) -> Rendered:
-        """The chart with these values."""
         done = self.run(*self._template(options, values))
         assert done.returncode == 0, done.stderr
         return Rendered(done.stdout)
 
     def refusal(self, **values: object) -> str:
-        """What helm says to values that it does not take."""
         done = self.run(*self._template((), values))
         assert done.returncode != 0, "it was taken"
         return done.stderr

@@ -181,7 +181,7 @@ def test_the_operator_reads_the_charts_variables(variant: "Rendered", tmp_path: 
         (tmp_path / "installation").write_text("rollfleet.uid-1")
     nats = NatsSettings.read(environ)
     assert nats.installation == ("rollfleet.uid-1" if "ROLLFLEET_INSTALLATION_FILE" in environ else "")
-    assert nats.limits.state_bytes == 1 << 30
+    assert nats.state_bytes == 1 << 30
     assert nats.validity.life_s == 86400
 
 

@@ -19,7 +19,6 @@ from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Connection, Server, own_user
 from rollfleet_operator.nats.reachable import refusal
 from rollfleet_operator.nats.server_port import NatsOnServer
@@ -99,7 +98,7 @@ async def test_small_job_fits_in_either_storage(
     nats_server: Nats, helm: "Helm", storage: str, repository: Path
 ) -> None:
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
-    limits = AccountLimits(state_bytes=parse_bytes(values["nats"]["stateBytes"]))
+    state_bytes = parse_bytes(values["nats"]["stateBytes"])
     job = parse_job(
         {
             "apiVersion": API_VERSION,
@@ -114,7 +113,7 @@ async def test_small_job_fits_in_either_storage(
         }
     )
     server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
-    nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=limits))
+    nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, state_bytes=state_bytes))
     await nats.provision(job)
     await nats.close()
 

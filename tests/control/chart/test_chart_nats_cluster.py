@@ -27,7 +27,6 @@ from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats.connection import Server
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 KEYS = new_keys(b"k" * 32)
 SERVERS = range(3)
 START_S = 60.0
-LIMITS = AccountLimits(state_bytes=16 << 20)
+STATE_BYTES = 16 << 20
 JOB: dict[str, Any] = {
     "mode": "Async",
     "workers": 2,
@@ -125,12 +124,10 @@ class Cluster:
         return ",".join(f"tls://localhost:{port}" for port, _, _ in self._ports)
 
     def operator(self) -> NatsOnServer:
-        """The operator's NATS."""
         server = Server(url=self.url, ca=(self._folder / "ca.crt").read_bytes())
-        return NatsOnServer(NatsSettings(server=server, keys=KEYS, limits=LIMITS))
+        return NatsOnServer(NatsSettings(server=server, keys=KEYS, state_bytes=STATE_BYTES))
 
     def credentials(self, role: Role) -> Path:
-        """The credentials of a role."""
         file = self._folder / f"{role}.creds"
         file.write_bytes(role_credentials(self.job, role, KEYS, issued_s=int(time.time()), life_s=3600))
         return file

@@ -52,7 +52,6 @@ class Site:
         return self._server.call(self._server.api._request(method, path, **more))
 
     def helm(self, command: str, *options: str, chart_at: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """helm, which must succeed."""
         done = self._run(command, options, chart_at)
         assert done.returncode == 0, done.stderr
         return done
@@ -71,7 +70,6 @@ class Site:
         return self._helm.run(command, "rollfleet", *chart, *where, environ=self._environ)
 
     def get(self, kind: str, name: str) -> Manifest:
-        """An object."""
         return self.request("GET", f"{PLURALS[kind].format(self.namespace)}/{name}")
 
     def names(self) -> set[str]:
@@ -148,7 +146,6 @@ def test_a_definition_that_another_release_has_left_is_taken_over_and_left_again
 
 
 def adopting(before: set[str]) -> list[str]:
-    """Options that leave an existing definition alone."""
     there = "CustomResourceDefinition/collectorjobs.rollfleet.dev" in before
     return ["--set=crds.enabled=false"] if there else []
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def page(helm: "Helm") -> "Rendered":
-    """The chart with the page."""
     return helm.render(ui__enabled=True)
 
 

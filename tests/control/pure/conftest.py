@@ -7,8 +7,8 @@ import pytest
 from tests.control.pure.scene import NOW_S, Scene, wanted
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.clock import format_time
 from rollfleet_operator.manifest import Manifest, Ref, overlay
 
 UID = "0b5e0000-0000-4000-8000-000000000001"

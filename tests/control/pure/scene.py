@@ -7,8 +7,8 @@ from typing import Any
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
+from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
-from rollfleet_operator.clock import format_time
 from rollfleet_operator.desired import Inputs, desired
 from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.nats_port import Endpoint, Heartbeats

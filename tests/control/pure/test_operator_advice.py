@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+from rollfleet_api.diagnosis import ADVICE, UNSEEN
 from rollfleet_api.permissions import Role
-from rollfleet_ui.diagnosis import ADVICE, UNSEEN
 
 NO_TROUBLE = {"LearnerDone", "TotalFrames"}
 OF_KUBERNETES = {

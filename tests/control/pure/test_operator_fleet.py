@@ -8,20 +8,20 @@ import kopf
 import pytest
 from tests.control.pure.scene import NOW_S, Scene
 
+from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.messages import LearnerPhase, LearnerStatus, WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.times import format_time
 from rollfleet_api.validation import parse_job
+from rollfleet_api.views import JobView
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.clock import format_time
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import status
 from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
-from rollfleet_ui.diagnosis import diagnose
 from rollfleet_ui.model import Happened
-from rollfleet_ui.views import JobView
 
 KEY = JobKey("lab", "cartpole")
 LEARNER = LearnerStatus(
@@ -110,7 +110,7 @@ def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: C
     assert (first.restarts, first.has_previous, first.gpus) == (1, True, 1)
     assert first.last_error == "ValueError: <b>boom</b>"
     assert (second.state, second.version, second.has_previous) == ("Starting", None, False)
-    assert third.state == "Pending"
+    assert third.state == "Unschedulable"
     assert "Insufficient nvidia.com/gpu" in third.last_error
     assert (fourth.state, fourth.since) == ("Pending", None)
     assert (learner.index, learner.state, learner.version, learner.frames) == (None, "Connected", 5, 640)

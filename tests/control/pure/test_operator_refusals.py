@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
-from rollfleet_operator.clock import format_time
 from rollfleet_operator.cluster_reader import ClusterReader
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.manifest import Manifest

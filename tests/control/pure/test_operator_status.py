@@ -9,7 +9,7 @@ import pytest
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
-from rollfleet_operator.clock import format_time
+from rollfleet_api.times import format_time
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import is_transition, not_reconciled, ours, status
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
-from rollfleet_operator.clock import format_time
+from rollfleet_api.times import format_time
 from rollfleet_operator.verdict import Stage, left_early
 
 if TYPE_CHECKING:

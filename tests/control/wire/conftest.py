@@ -15,7 +15,6 @@ from rollfleet_operator.nats.trust import SEED_FILE
 
 @pytest.fixture
 async def site(nats_server: NatsInJwtMode, tmp_path: Path) -> AsyncIterator[Site]:
-    """The server and the operator's NATS to it."""
     site = Site(nats_server, tmp_path)
     yield site
     await site.nats.close()
@@ -36,7 +35,6 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def operator(server: ApiServer, nats_server: NatsInJwtMode, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The operator's program."""
     (tmp_path / SEED_FILE).write_text(nats_server.keys.operator.seed)
     variables = {
         "KUBECONFIG": str(server.kubeconfig()),

@@ -60,29 +60,24 @@ class NatsInJwtMode:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"nats://127.0.0.1:{self._port}"
 
     @property
     def settings(self) -> NatsSettings:
-        """The operator's settings for this server."""
         return NatsSettings(server=Server(url=self.url), keys=self.keys)
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._process.pid
 
     @property
     def peak_mib(self) -> int:
-        """The most memory that its process has had."""
         peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self._process.pid}/status").read_text())
         assert peak
         return int(peak[1]) >> 10
 
     @property
     def stored_mib(self) -> int:
-        """The size of its streams on disk."""
         files = (self.folder / "jetstream").rglob("*.blk")
         return sum(size_of(file) for file in files) >> 20
 
@@ -99,7 +94,6 @@ class NatsInJwtMode:
         self._start(resolver)
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
         self._process.terminate()
         self._process.wait(START_TIMEOUT_S)
 
@@ -178,11 +172,9 @@ class Site:
         return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
 
     def nats_with(self, **settings: Any) -> NatsOnServer:
-        """Another operator's NATS."""
         return NatsOnServer(replace(self.server.settings, **settings))
 
     def credentials(self, job: CollectorJob, role: Role, *, life_s: int = 3600, ago_s: int = 0) -> bytes:
-        """A file of a role, made some time ago."""
         return role_credentials(
             job,
             role,
@@ -192,7 +184,6 @@ class Site:
         )
 
     def file(self, credentials: bytes, name: str = "user.creds") -> Path:
-        """The same on disk."""
         path = self._folder / name
         path.write_bytes(credentials)
         return path
@@ -236,7 +227,6 @@ class Site:
                 await guest.client.jetstream().publish(subject, pack(message))
 
     async def deafen(self) -> None:
-        """What the operator listens to passes it by from now on."""
         for connection in self.nats._connections._open.values():
             client = await connection.account.client()
             for subscription in list(client._subs.values()):
@@ -244,14 +234,12 @@ class Site:
                     await subscription.unsubscribe()
 
     async def stored(self, job: CollectorJob, subject: str) -> bytes:
-        """The last word on a state subject."""
         async with self.administrator(subjects_of(job)) as client:
             request = f"$JS.API.DIRECT.GET.{subjects_of(job).state_stream}.{subject}"
             return (await client.request(request, timeout=5)).data
 
     @asynccontextmanager
     async def administrator(self, subjects: Subjects) -> AsyncIterator[Client]:
-        """The operator in the account of a job."""
         account = self.server.keys.account(subjects)
         connection = Connection(self.server.settings.server, own_user(account), "test")
         try:

@@ -40,20 +40,17 @@ HEALTHY_S = 0.1  # with the accounts of four deleted jobs to look for it was 7.6
 
 
 def manifest(name: str) -> dict[str, Any]:
-    """A small job with random actions and without an end."""
     spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 64}}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 
 def resident_mib(pid: int) -> int:
-    """The memory of a process."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) >> 10
 
 
 def seconds_to_answer(url: str) -> float:
-    """The time of a health check, which must succeed."""
     began = time.monotonic()
     with urllib.request.urlopen(url, timeout=5):
         return time.monotonic() - began

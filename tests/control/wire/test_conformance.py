@@ -34,7 +34,6 @@ def a_job(uid: str = "uid-1") -> CollectorJob:
 
 @pytest.fixture(params=["memory", "nats"])
 def nats(request: pytest.FixtureRequest) -> NatsPort:
-    """Each `NatsPort`."""
     if request.param == "memory":
         return NatsInMemory()
     site: Site = request.getfixturevalue("site")

@@ -7,7 +7,7 @@ import pytest
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.nats.accounts import AccountLimits, job_account, job_of, uid_of
+from rollfleet_operator.nats.accounts import job_account, job_of, uid_of
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings, NatsSettingsInvalid
 from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, read_credentials, read_token
@@ -102,7 +102,7 @@ def test_jobs_with_similar_names_have_different_keys() -> None:
 
 
 def test_account_names_its_job() -> None:
-    token = job_account(job(), KEYS_A, AccountLimits(), now_s=NOW_S)
+    token = job_account(job(), KEYS_A, 1 << 30, now_s=NOW_S)
     assert job_of(token) == subjects_of(job())
     assert uid_of(token) == "uid-1"
 
@@ -149,5 +149,5 @@ def test_settings_are_read_from_files(tmp_path: "Path") -> None:
     assert settings.keys == KEYS_A
     assert settings.server.ca == b"certificate"
     assert settings.public_url == "tls://nats.example:4222"
-    assert settings.limits.state_bytes == 2 << 30
+    assert settings.state_bytes == 2 << 30
     assert settings.system is None

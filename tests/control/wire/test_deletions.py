@@ -16,14 +16,13 @@ from rollfleet.nats import presence
 from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.permissions import Role
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 JOBS = 50
-LIMITS = AccountLimits(state_bytes=4 << 20)
+STATE_BYTES = 4 << 20
 FORGOTTEN_S = 2.0  # NATS trusts its memory of an account for a second
 
 
@@ -38,7 +37,7 @@ def answer(url: str) -> int:
 
 
 async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    nats = site.nats_with(limits=LIMITS)
+    nats = site.nats_with(state_bytes=STATE_BYTES)
     jobs = [site.job(f"job-{index}", uid=f"uid-{index}") for index in range(JOBS)]
     stays = site.job("stays")
     try:
@@ -54,6 +53,23 @@ async def test_nats_looks_for_no_account_of_fifty_deleted_jobs(nats_server: "Nat
         await nats.provision(jobs[0])  # a job of the same name may come again
     finally:
         await nats.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_deleted_jobs_take_little_memory_of_nats(nats_server: "NatsInJwtMode", site: "Site") -> None:
+    """NATS forgets no account before it restarts."""
+    jobs, each_kib = 1000, 40
+
+    async def come_and_go(first: int) -> None:
+        for index in range(first, first + jobs // 4):
+            await site.nats.provision(site.job(f"job-{index}", uid=f"uid-{index}"))
+            await site.nats.deprovision(JobKey("default", f"job-{index}"))
+
+    await come_and_go(0)
+    before = nats_server.peak_mib
+    await asyncio.gather(*(come_and_go(first) for first in range(jobs // 4, 5 * jobs // 4, jobs // 4)))
+    assert (nats_server.peak_mib - before) << 10 < jobs * each_kib
 
 
 async def test_a_job_that_comes_again_within_the_second_of_its_deletion_has_its_account(site: "Site") -> None:

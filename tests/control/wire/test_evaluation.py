@@ -8,8 +8,8 @@ import gymnasium
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet.nats.evaluation_transport import NatsEvaluationTransport
 from rollfleet.nats.link import Link
+from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet_api.permissions import Role
@@ -30,7 +30,7 @@ async def test_an_evaluation_workers_result_reaches_the_learner(site: "Site") ->
         address = site.address(job, Role.LEARNER)
         with rollfleet.connect(job, policy, address=address.url, credentials=address.credentials) as collector:
             link = Link(site.address(job, Role.WORKER), role=Role.WORKER)
-            transport = NatsEvaluationTransport(link, 0, spec)
+            transport = NatsWorkerTransport(link, 0, spec)
             worker = EvaluationWorker(transport, Workload.of(job), 0)
             thread = threading.Thread(target=worker.run, daemon=True)
             thread.start()

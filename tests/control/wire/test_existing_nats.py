@@ -96,7 +96,7 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     await client.flush()
     credentials = await nats.credentials(job, Role.LEARNER)
     async with site.guest(job, Role.LEARNER, credentials) as learner:
-        await learner.client.jetstream().publish(subjects.weight_chunk(1, 0), b"weights")
+        await learner.client.jetstream().publish(subjects.weights_of(None).chunk(1, 0), b"weights")
     worker = await nats.credentials(job, Role.WORKER)
     async with site.guest(job, Role.WORKER, worker) as guest:
         stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")

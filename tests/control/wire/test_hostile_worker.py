@@ -20,13 +20,12 @@ from rollfleet_api.address import Address
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
 MOST_MIB = 400  # of the server's memory
-LIMITS = AccountLimits(state_bytes=32 << 20)
+STATE_BYTES = 32 << 20
 MOST_STORED_MIB = 160  # 36 MiB of each job, and what NATS has not compacted yet
 MOST_MESSAGES = 2_000  # of a stream of a small job; NATS needs memory for the subject of each
 READ_EVERY = 500  # messages between two looks at what the server has answered
@@ -42,7 +41,7 @@ def memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 async def job_beside(site: "Site") -> AsyncIterator[CollectorJob]:
     """A job whose batches flow, one after the other, all the time, and without a gap."""
     job = site.job("beside", mode="Async")
-    nats = site.nats_with(limits=LIMITS)
+    nats = site.nats_with(state_bytes=STATE_BYTES)
     await nats.provision(job)
     learner, worker = (site.address(job, role) for role in (Role.LEARNER, Role.WORKER))
     begun, enough = threading.Event(), threading.Event()
@@ -59,7 +58,6 @@ async def job_beside(site: "Site") -> AsyncIterator[CollectorJob]:
 def deliver(
     job: CollectorJob, at_learner: Address, at_worker: Address, begun: threading.Event, enough: threading.Event
 ) -> None:
-    """Send and take numbered batches until it is enough."""
     link = Link(at_worker, role=Role.WORKER)
     transport, number = NatsWorkerTransport(link, 0), 0
     try:
@@ -86,7 +84,6 @@ async def does_its_worst(site: "Site", job: CollectorJob, attack: Attack, times:
 
 
 async def most_messages(site: "Site", job: CollectorJob) -> int:
-    """The messages of the job's larger stream."""
     async with site.administrator(subjects_of(job)) as client:
         return max(stream.state.messages for stream in await client.jsm().streams_info())
 
@@ -95,7 +92,7 @@ async def most_messages(site: "Site", job: CollectorJob) -> int:
 async def test_one_worker_takes_little_of_the_server_and_nothing_of_another_job(
     attack: Attack, times: int, nats_server: "NatsInJwtMode", site: "Site"
 ) -> None:
-    job, nats = site.job(), site.nats_with(limits=LIMITS)
+    job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
     await nats.provision(job)
     async with job_beside(site):
         await does_its_worst(site, job, attack, times)
@@ -127,7 +124,7 @@ async def ask_and_read_nothing(site: "Site", job: CollectorJob, connections: int
 
 
 async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    job, nats = site.job(), site.nats_with(limits=LIMITS)
+    job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
     await nats.provision(job)
     async with job_beside(site):
         await ask_and_read_nothing(site, job, connections=2)
@@ -136,7 +133,7 @@ async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode
 
 
 async def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    job, nats = site.job(), site.nats_with(limits=LIMITS)
+    job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
     await nats.provision(job)
     until = time.monotonic() + 60.0
 

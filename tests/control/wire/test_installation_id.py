@@ -18,7 +18,6 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 
 @pytest.fixture
 def namespace(api_server: "ApiServer") -> str:
-    """A new namespace."""
     name = f"installation-{uuid.uuid4().hex[:8]}"
     post(api_server, "/api/v1/namespaces", {"metadata": {"name": name}})
     return name

@@ -131,5 +131,4 @@ async def test_refused_processes_continue_when_the_accounts_are_back(
 
 
 async def blocking(call: Callable[[], T]) -> T:
-    """Something that blocks, in a thread."""
     return await asyncio.to_thread(call)

@@ -47,7 +47,6 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Na
 
 @pytest.fixture
 def nats_server(servers: list[NatsInJwtMode]) -> NatsInJwtMode:
-    """The server that all clients connect to."""
     return servers[0]
 
 

@@ -103,17 +103,6 @@ async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: "S
         assert stream.config.max_bytes == 8 << 20
 
 
-async def test_lost_data_of_nats_is_restored(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    job = site.job()
-    await site.nats.provision(job)
-    nats_server.kill()
-    with pytest.raises(NatsUnavailable):
-        await site.nats.provision(job)
-    nats_server.start_again(empty=True)
-    await site.nats.provision(job)
-    assert len(await stream_names(site, job)) == 2
-
-
 async def test_a_server_that_starts_next_still_knows_its_jobs(nats_server: "NatsInJwtMode", site: "Site") -> None:
     job = site.job()
     await site.nats.provision(job)

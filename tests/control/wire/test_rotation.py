@@ -14,8 +14,8 @@ from rollfleet.nats.link import Link
 from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
+from rollfleet_api.times import format_time
 from rollfleet_operator import names
-from rollfleet_operator.clock import format_time
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.tokens import SEED_BYTES
 from rollfleet_operator.nats.trust import new_keys, trust_configuration

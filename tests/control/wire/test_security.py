@@ -24,7 +24,6 @@ from rollfleet_api.messages import Control, LearnerPhase, WorkerStatus, pack
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
 from rollfleet_api.ranks import Rank
 from rollfleet_api.streams import state_stream, subjects_of
-from rollfleet_operator.nats.accounts import AccountLimits
 
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import Site
@@ -43,7 +42,7 @@ async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
     async with site.guest(theirs, Role.LEARNER) as learner, site.guest(theirs, Role.WORKER) as worker:
         stream = learner.client.jetstream()
         await stream.publish(subjects.control, CONTROL)
-        await stream.publish(subjects.weight_chunk(1, 0), b"weights of b")
+        await stream.publish(subjects.weights_of(None).chunk(1, 0), b"weights of b")
         await worker.client.jetstream().publish(subjects.batch_chunk(0, 0), b"batch of b")
     return ours, theirs
 
@@ -148,10 +147,10 @@ async def test_a_worker_of_one_job_reads_nothing_of_another(site: "Site") -> Non
         for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
             await worker.client.subscribe(wildcard)
             assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
-        await learner.client.jetstream().publish(subjects.weight_chunk(2, 0), b"more")
+        await learner.client.jetstream().publish(subjects.weights_of(None).chunk(2, 0), b"more")
         consumer = f"{subjects.batches_stream}.{subjects.learner_consumer}"
         for request in (
-            f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weight_chunk(1, 0)}",
+            f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subjects.weights_of(None).chunk(1, 0)}",
             f"$JS.API.CONSUMER.NAMES.{subjects.batches_stream}",
             f"$JS.API.STREAM.MSG.GET.{subjects.batches_stream}",
             f"$JS.API.CONSUMER.DURABLE.CREATE.{consumer}",
@@ -165,7 +164,7 @@ async def test_a_worker_of_one_job_reads_nothing_of_another(site: "Site") -> Non
 async def test_a_worker_of_one_job_writes_nothing_of_another(site: "Site") -> None:
     ours, theirs = await two_jobs(site)
     subjects = subjects_of(theirs)
-    targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weight_chunk(1, 0), subjects.worker(0)]
+    targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
     async with site.guest(ours, Role.WORKER) as worker:
         for target in targets:
             await worker.client.publish(target, FORGED)
@@ -181,11 +180,15 @@ async def untouched(site: "Site", job: CollectorJob) -> None:
     """That a job of `two_jobs` holds what it did, and nothing else."""
     subjects = subjects_of(job)
     assert await site.stored(job, subjects.control) == CONTROL
-    assert await site.stored(job, subjects.weight_chunk(1, 0)) == b"weights of b"
+    assert await site.stored(job, subjects.weights_of(None).chunk(1, 0)) == b"weights of b"
     async with site.administrator(subjects) as client:
         streams = client.jsm()
         state = await streams.stream_info(subjects.state_stream, subjects_filter=">")
-        assert set(state.state.subjects or {}) == {subjects.spec, subjects.control, subjects.weight_chunk(1, 0)}
+        assert set(state.state.subjects or {}) == {
+            subjects.spec,
+            subjects.control,
+            subjects.weights_of(None).chunk(1, 0),
+        }
         batches = await streams.stream_info(subjects.batches_stream, subjects_filter=">")
         assert set(batches.state.subjects or {}) == {subjects.batch_chunk(0, 0)}
 
@@ -276,7 +279,7 @@ async def test_no_client_connects_without_credentials(site: "Site") -> None:
 
 
 async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
-    nats = site.nats_with(limits=AccountLimits(state_bytes=2 << 20))
+    nats = site.nats_with(state_bytes=2 << 20)
     job = site.job(delivery={"maxBytes": "1Mi"})
     await nats.provision(job)
     async with site.guest(job, Role.LEARNER) as learner:
@@ -284,7 +287,7 @@ async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
 
         async def publish_too_much() -> None:
             for number in range(8):
-                await stream.publish(subjects_of(job).weight_chunk(1, number), bytes(900_000))
+                await stream.publish(subjects_of(job).weights_of(None).chunk(1, number), bytes(900_000))
 
         with pytest.raises(APIError, match="maximum bytes exceeded"):
             await publish_too_much()

@@ -20,7 +20,6 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.streams import Space, subjects_of
 from rollfleet_operator.errors import NatsFull
 from rollfleet_operator.nats import space
-from rollfleet_operator.nats.accounts import AccountLimits
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
@@ -56,7 +55,6 @@ async def reserved(site: "Site", job: CollectorJob) -> tuple[int, int]:
 
 
 async def send(site: "Site", job: CollectorJob, chunks: range) -> None:
-    """Send chunks of nearly 1 MiB of one worker's batch."""
     async with site.guest(job, Role.WORKER) as worker:
         for chunk in chunks:
             await worker.client.jetstream().publish(subjects_of(job).batch_chunk(0, chunk), bytes(MIB - 1000))
@@ -84,7 +82,7 @@ async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: "Site"
     await site.nats.provision(job := site.job())
     async with site.guest(job, Role.LEARNER) as learner:
         for chunk in range(33):
-            subject = subjects_of(job).weight_chunk(1, chunk)
+            subject = subjects_of(job).weights_of(None).chunk(1, chunk)
             await learner.client.jetstream().publish(subject, bytes(MIB - 1000))
     assert await site.nats.grow(job)
     assert await reserved(site, job) == (4, 128)
@@ -106,7 +104,7 @@ async def test_restarted_operator_takes_no_space_away(site: "Site") -> None:
 
 
 async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(site: "Site") -> None:
-    nats, job = site.nats_with(limits=AccountLimits(state_bytes=64 << 20)), site.job(workers=2)
+    nats, job = site.nats_with(state_bytes=64 << 20), site.job(workers=2)
     subjects = subjects_of(job)
     await nats.provision(job)
     await nats.close()

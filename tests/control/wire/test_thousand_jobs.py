@@ -57,5 +57,4 @@ def test_a_thousand_suspended_jobs_are_made_within_minutes_and_little_memory(
 
 
 def condition(manifest: dict[str, Any], kind: str) -> str:
-    """Whether one holds."""
     return next(str(each["status"]) for each in manifest["status"]["conditions"] if each["type"] == kind)

@@ -50,7 +50,7 @@ def learn(log: str, url: str, job: str) -> None:
     _begin(log)
     hand_over, acknowledge = gathering.Gatherer.hand_over, BatchReceiver._acknowledge_batch
 
-    def handed_over(self: gathering.Gatherer, arrivals: list[Any]) -> None:
+    def handed_over(self: gathering.Gatherer, *, stored: bool) -> None:
         fragments = [
             {
                 "identity": _key(each),
@@ -59,10 +59,16 @@ def learn(log: str, url: str, job: str) -> None:
                 "rows": _rows(each.batch["observation"], each.batch["collector", "traj_ids"]),
                 "faults": _faults(each.batch),
             }
-            for each in arrivals
+            for each in self.under_way
         ]
-        _write(log, event="handed over", fragments=fragments, version=self._weights.version, round=self.run_state.round)
-        hand_over(self, arrivals)
+        _write(
+            log,
+            event="handed over",
+            fragments=fragments,
+            version=self._weights.version,
+            round=self.director.run_state.round,
+        )
+        hand_over(self, stored=stored)
 
     async def acknowledged(self: BatchReceiver, identity: Identity) -> None:
         held = identity in self._acknowledge_at

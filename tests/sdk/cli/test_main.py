@@ -30,8 +30,8 @@ def test_validate_reads_files_and_standard_input(cli: CliRunner, tmp_path: Path)
     file.write_text(JOB)
     result = cli.invoke(app, ["validate", str(file), "-"], input=JOB.replace("name: test", "name: other"))
     assert result.exit_code == 0
-    assert "default/test is valid" in result.output
-    assert "default/other is valid" in result.output
+    assert "test is valid" in result.output
+    assert "other is valid" in result.output
 
 
 @pytest.mark.parametrize("text", [f"{JOB}---{JOB}", ""])

@@ -15,7 +15,7 @@ from rollfleet.cli.main import app
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision
 from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
-from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_REPLACED
+from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role
 
@@ -58,20 +58,23 @@ def replace_worker(link: Link) -> None:
     link.call(link.store(link.subjects.lease(0), pack(Lease(incarnation=1, host="another", pid=1))))
 
 
-def test_an_index_beyond_the_jobs_workers_is_a_hopeless_failure(workplace: "Workplace", server: "Server") -> None:
-    server.provision(workers=3)
+@pytest.mark.parametrize(
+    ("workers", "code", "reason"),
+    [
+        (3, EXIT_PERMANENT, "worker 3: job default/test has workers 0 to 2"),
+        (0, EXIT_GONE, "no job default/test on this NATS server after 0.5 s"),
+    ],
+    ids=["too few workers", "no job"],
+)
+def test_a_worker_without_a_place_in_a_job_names_the_reason(
+    workplace: "Workplace", server: "Server", workers: int, code: int, reason: str
+) -> None:
+    if workers:
+        server.provision(workers=workers)
     environ = server.address(Role.WORKER).variables()
     program = workplace.start("worker", "--index", "3", "--timeout", "0.5", environ=environ)
-    assert program.wait() == 2
-    assert "worker 3: job default/test has workers 0 to 2" in program.output
-    assert "Traceback" not in program.output
-
-
-def test_a_missing_job_is_named_and_is_no_failure_of_the_worker(workplace: "Workplace", server: "Server") -> None:
-    environ = server.address(Role.WORKER).variables()
-    program = workplace.start("worker", "--index", "0", "--timeout", "0.5", environ=environ)
-    assert program.wait() == EXIT_GONE
-    assert "no job default/test on this NATS server after 0.5 s" in program.output
+    assert program.wait() == code
+    assert reason in program.output
     assert "Traceback" not in program.output
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def api(kubeconfig: Path, namespace: Namespace) -> ClusterApi:
-    """A client with all rights, in the test's namespace."""
     return ClusterApi(kubeconfig=kubeconfig, namespace=namespace.name)
 
 
@@ -41,7 +40,6 @@ def network(api_server: "ApiServer", tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def operator(api_server: "ApiServer", nats_server: NatsInJwtMode, namespace: Namespace) -> Iterator[RunningOperator]:
-    """An operator on a real NATS, for the test's namespace."""
     nats: Any = NatsOnServer(nats_server.settings)  # most tests have one in memory
     running = RunningOperator(api_server, nats, quick(namespaces=(namespace.name,)))
     yield running

@@ -37,14 +37,11 @@ class ForwardingNode:
         self._core.patch_node_status(self.name, {"status": status})
 
     def add_pod(self, namespace: str, name: str, labels: dict[str, str] | None = None) -> None:
-        """Put a running pod on the node."""
         spec = {"nodeName": self.name, "containers": [{"name": "nats", "image": "nats:1"}]}
         self._core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
         self._core.patch_namespaced_pod_status(name, namespace, {"status": {"phase": "Running"}})
 
     def cut(self) -> None:
-        """Break all streams."""
-
         async def cut() -> None:
             for each in [*self._open]:
                 await each.close()
@@ -52,7 +49,6 @@ class ForwardingNode:
         asyncio.run_coroutine_threadsafe(cut(), self._loop).result(30)
 
     def stop(self) -> None:
-        """Stop the kubelet, and delete the node."""
         self._core.delete_node(self.name)
         self.cut()
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(30)

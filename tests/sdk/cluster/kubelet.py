@@ -36,14 +36,12 @@ class Kubelet:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all workers."""
         self._stop.set()
         self._thread.join()
         for key in [*self.workers]:
             self._end(key, signal.SIGKILL)
 
     def log(self, index: int) -> str:
-        """Return the output of a worker."""
         return "\n".join(path.read_text() for path in sorted(self._folder.glob(f"*-{index}/log")))
 
     def _run(self) -> None:

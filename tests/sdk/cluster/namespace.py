@@ -42,10 +42,9 @@ class Namespace:
     def pod(self, index: int | None, *, job: str = "cartpole", **status: Any) -> str:
         """Create the pod of a worker, or of the learner, and report its status. Return its name."""
         labels = {"rollfleet.dev/job": job, "rollfleet.dev/role": "learner" if index is None else "worker"}
-        if index is not None:
-            labels["batch.kubernetes.io/job-completion-index"] = str(index)
         node, worker = f"node-{'learner' if index is None else index}", {"name": "worker", "image": "worker:1"}
-        metadata = {"generateName": f"{job}-", "labels": labels}
+        annotations = {"batch.kubernetes.io/job-completion-index": str(index or 0)}
+        metadata = {"generateName": f"{job}-", "labels": labels, "annotations": annotations}
         created = self.create(
             {
                 "apiVersion": "v1",
@@ -59,7 +58,6 @@ class Namespace:
         return name
 
     def status(self, manifest: dict[str, Any], status: dict[str, Any]) -> None:
-        """Write the status of an object of any kind."""
         kind = self._any.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
         name, body = manifest["metadata"]["name"], {"status": status}
         merge = "application/merge-patch+json"
@@ -76,14 +74,12 @@ class Namespace:
     def event(
         self, uid: str, message: str, *, time: str, job: str = "cartpole", reason: str = "ImagePullFailed"
     ) -> None:
-        """Create a warning about a job."""
         subject = {"kind": "CollectorJob", "name": job, "namespace": self.name, "uid": uid}
         what = {"type": "Warning", "reason": reason, "message": message, "lastTimestamp": time}
         metadata = {"generateName": f"{job}-"}
         self.create({"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": subject, **what})
 
     def limit(self, hard: dict[str, str]) -> None:
-        """Create a ResourceQuota `limit`."""
         quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "limit"}, "spec": {"hard": hard}}
         self.create(quota)
         status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}

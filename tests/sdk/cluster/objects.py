@@ -6,7 +6,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from rollfleet_ui.views import EventView, JobView, PodView
+from rollfleet_api.pods import Pod
+from rollfleet_api.views import EventView, JobView
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -42,33 +43,29 @@ def job(name: str = "cartpole", *, generation: int = 1, **status: Any) -> JobVie
     )
 
 
-def pod(
-    index: int | None = 0, *, role: str = "worker", age_s: float = 60, node: str = "node-1", **status: Any
-) -> PodView:
+def pod(index: int | None = 0, *, role: str = "worker", age_s: float = 60, node: str = "node-1", **status: Any) -> Pod:
     labels = {"rollfleet.dev/role": "learner" if index is None else role}
-    if index is not None:
-        labels["batch.kubernetes.io/job-completion-index"] = str(index)
-    return PodView.model_validate(
+    return Pod.parse(
         {
             "metadata": {
                 "name": f"pod-{index}-{age_s:g}",
                 "uid": f"{index}-{age_s:g}",
                 "creationTimestamp": ago(age_s),
                 "labels": labels,
+                "annotations": {"batch.kubernetes.io/job-completion-index": str(index or 0)},
             },
             "spec": {"nodeName": node},
             "status": status,
-        },
-        by_alias=True,
+        }
     )
 
 
-def crash(index: int, code: int, message: str, *, age_s: float) -> PodView:
+def crash(index: int, code: int, message: str, *, age_s: float) -> Pod:
     state = {"terminated": {"exitCode": code, "reason": "Error", "message": message}}
     return pod(index, age_s=age_s, phase="Failed", containerStatuses=[{"state": state}])
 
 
-def waiting(index: int, reason: str, message: str) -> PodView:
+def waiting(index: int, reason: str, message: str) -> Pod:
     state = {"waiting": {"reason": reason, "message": message}}
     return pod(index, phase="Pending", containerStatuses=[{"state": state}])
 

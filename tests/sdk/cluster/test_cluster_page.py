@@ -59,12 +59,10 @@ class Installation:
         self.namespace = api.namespace
 
     def start(self) -> None:
-        """Start the operator."""
         settings = quick(namespaces=(self.namespace,), ui_port=self._port)
         self._operators.append(RunningOperator(self._server, self._nats, settings))
 
     def stop(self) -> None:
-        """Stop the operator."""
         self._operators.pop().stop()
 
     def add_pod(self, name: str, *, listens: bool = True) -> None:
@@ -76,13 +74,11 @@ class Installation:
         self._nodes.append(node)
 
     def remove_pod(self, name: str) -> None:
-        """Delete a pod, and cut its connections."""
         self._api.delete("Pod", self.namespace, name)
         for node in self._nodes:
             node.cut()
 
     def clear(self) -> None:
-        """Stop everything."""
         for operator in self._operators:
             operator.stop()
         for node in self._nodes:
@@ -91,7 +87,6 @@ class Installation:
 
 @pytest.fixture
 def installation(api_server: "ApiServer", api: ClusterApi, jobs: Jobs, tmp_path: Path) -> Iterator[Installation]:
-    """An operator in one pod, and a job."""
     jobs.submit(JOB)
     installation = Installation(api_server, api, tmp_path)
     installation.start()
@@ -101,7 +96,6 @@ def installation(api_server: "ApiServer", api: ClusterApi, jobs: Jobs, tmp_path:
 
 
 def kubeconfig_of(server: "ApiServer", path: Path, **user: Any) -> Path:
-    """A kubeconfig with another user."""
     config = yaml.safe_load(server.kubeconfig().read_text())
     config["users"][0]["user"] = user
     path.write_text(yaml.safe_dump(config))
@@ -110,7 +104,6 @@ def kubeconfig_of(server: "ApiServer", path: Path, **user: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def page_rules(repository: Path) -> list[Any]:
-    """The rules of the chart's Role for the page."""
     if (program := find("helm")) is None:
         pytest.skip(ABSENT)
     shown = Helm(program, repository / "charts/rollfleet").render(ui__enabled=True)
@@ -141,7 +134,6 @@ class Browser:
         self.index = self.open(url)
 
     def open(self, url: str) -> tuple[int, bytes]:
-        """The status and the content of an answer."""
         try:
             with self._opener.open(url, timeout=30) as answer:
                 return answer.status, answer.read()

@@ -3,7 +3,7 @@
 from tests.sdk.cluster.objects import NOW, RUNNING, condition, crash, event, job, pod, text, waiting
 
 from rollfleet.cluster.description import Description, newest_pods, workers_table
-from rollfleet_ui.diagnosis import ADVICE, stale
+from rollfleet_api.diagnosis import ADVICE, stale
 
 
 def test_a_description_begins_with_the_reason_and_advice() -> None:

@@ -44,6 +44,7 @@ def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
     jobs.submit(JOB | {"spec": SPEC | {"workers": 4, "source": {"configMap": "code"}}})
     again = jobs.submit(JOB | {"spec": SPEC | {"workers": 3}})
     assert (again.spec.workers, again.metadata.generation) == (3, 2)
+    assert (again.spec.model_extra or {})["env"]["id"] == "CartPole-v1"
     found: Any = jobs.api.get("CollectorJob", jobs.api.namespace, "cartpole")
     assert "source" not in found["spec"]
 
@@ -51,7 +52,7 @@ def test_a_submitted_job_replaces_what_was_submitted_before(jobs: Jobs) -> None:
 def test_mistakes_are_found_before_anything_is_sent(jobs: Jobs, tmp_path: Path) -> None:
     with pytest.raises(JobInvalid, match="workers"):
         jobs.submit(JOB | {"spec": SPEC | {"workers": 0}})
-    with pytest.raises(JobInvalid, match="no such file"):
+    with pytest.raises(JobInvalid, match="No such file"):
         jobs.submit(tmp_path / "missing.yaml")
     assert jobs.list() == ()
 

@@ -6,45 +6,51 @@ from pathlib import Path
 
 import pytest
 
-from rollfleet.cluster import pickled_module
-from rollfleet.cluster.pickled import Pickled
-from rollfleet.cluster.sources import Sources
+from rollfleet.cluster.pickled_module import loaded
 
 PROGRAM = """
 import sys
+from functools import partial
 from pathlib import Path
 import beside
-from rollfleet.cluster.pickled import Pickled
 from rollfleet.cluster.sources import Sources
 
 added = 2
+class Main:
+    def __init__(self, more=0):
+        self.number = beside.three() + added + more
+def local():
+    return lambda more=0: added + more
 sources = Sources()
-named = Pickled(lambda: beside.three() + added).named(sources)
+for value in (Main, lambda more=0: Main(more).number, local(), partial(Main, more=3)):
+    named = sources.name(value, "env")
+    print(named.entrypoint, named.kwargs)
 for path, text in sources.files.items():
     Path(sys.argv[1], path).write_text(text)
-print(named.kwargs["module"])
 """
 
 
-def test_a_lambda_and_the_module_beside_the_program_reach_a_worker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("interactive", [False, True])
+def test_what_no_module_defines_reaches_a_worker_and_the_module_beside_the_program_too(
+    interactive: bool, tmp_path: Path
+) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
     (here / "beside.py").write_text("def three():\n    return 3\n")
-    (here / "program.py").write_text(PROGRAM)
-    command = [sys.executable, str(here / "program.py"), str(there)]
-    name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    call = f"from rollfleet.cluster.pickled_module import call; print(call(module={name!r}))"
-    done = subprocess.run([sys.executable, "-c", call], cwd=there, capture_output=True, text=True, check=False)
-    assert done.stdout == "5\n", done.stderr
+    command = [sys.executable, "-c", PROGRAM]  # as at Python's prompt: no file has its source
+    if not interactive:
+        (here / "program.py").write_text(PROGRAM)
+        command = [sys.executable, "program.py"]
+    done = subprocess.run([*command, str(there)], cwd=here, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    lines = [line.partition(" ") for line in done.stdout.splitlines()]
+    made = ", ".join(f"load({name!r})(**{kwargs})" for name, _, kwargs in lines)
+    code = f"from rollfleet.system.entrypoints import load; print(*(getattr(x, 'number', x) for x in ({made})))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=there, capture_output=True, text=True, check=False)
+    assert done.stdout == "5 5 2 8\n", done.stderr
 
 
-def test_another_version_of_python_is_an_error_that_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = Sources()
-    named = Pickled(dict).named(sources)
-    ((path, text),) = sources.files.items()
-    _, _, rest = text.partition("\n")
-    (tmp_path / path).write_text(f"PYTHON = (3, 1)\n{rest}")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_another_version_of_python_is_an_error_that_names_both() -> None:
     with pytest.raises(RuntimeError, match=r"runs on Python 3\.1, and this worker's image has 3\.[0-9]+:"):
-        pickled_module.call(**named.kwargs)
+        loaded((3, 1), "")

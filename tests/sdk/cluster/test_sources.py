@@ -1,17 +1,16 @@
 """Names of functions and classes for a job, and the modules that travel with them."""
 
-import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from importlib import import_module, invalidate_caches
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import gymnasium
 import pytest
 
-from rollfleet.cluster.sources import MAIN, MAX_BYTES, Sources
+from rollfleet.cluster.sources import MAX_BYTES, Sources
 from rollfleet.errors import JobInvalid
 
 PACKAGE = {
@@ -27,7 +26,6 @@ PACKAGE = {
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on the import path with `PACKAGE`."""
     for name, text in PACKAGE.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,16 +67,7 @@ def test_installed_modules_and_our_own_do_not_travel() -> None:
     assert sources.files == {}
 
 
-def local() -> Callable[[], int]:
-    def inner() -> int:
-        return 1
-
-    return inner
-
-
 class Called:
-    def __call__(self) -> None: ...
-
     @classmethod
     def make(cls) -> None: ...
 
@@ -86,15 +75,11 @@ class Called:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (lambda: 1, r"`env` is a lambda, which no worker can import; .*\n    def make\(\*\*kwargs\):\n.*`env=make`"),
-        (local(), r"`env` is a local function or class, which no worker can import"),
-        (Called(), r"`env`: workers import code by its name, and <.*Called object at .* has none"),
-        (wraps(local)(lambda: 1), r"`env`: workers import code by its name, and <function local .* has none"),
-        (5, r"`env`: workers import code by its name, and 5 has none; pass a function or a class"),
-        (partial(gymnasium.make, "CartPole-v1"), r"`env`: a partial for a cluster has keywords only"),
+        (5, "`env`: expected a function, a class or its 'module:callable', got 5"),
+        (partial(print, Lock()), r"`env` cannot be sent to a worker: TypeError.*; write a function at the top"),
     ],
 )
-def test_what_has_no_name_is_refused_with_what_to_write(value: Any, message: str) -> None:
+def test_what_cannot_travel_is_refused_with_what_to_write(value: Any, message: str) -> None:
     with pytest.raises(JobInvalid, match=message):
         Sources().name(value, "env")
 
@@ -109,35 +94,3 @@ def test_modules_larger_than_a_config_map_are_listed(package: Path) -> None:
     sources.keep("unused")
     with pytest.raises(JobInvalid, match=r"your modules have 1024 KiB, .*: unused.py \(1024 KiB\); build an image"):
         sources.config_map("code", "team-a")
-
-
-def test_functions_of_the_program_itself_travel_as_a_module(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(
-        "import barn\nfrom rollfleet.cluster.sources import Sources\nSCALE = 2\n"
-        "def make(): return SCALE, barn\nclass Other: pass\n"
-        "sources = Sources()\nprint(sources.name(make, 'env').entrypoint, sources.name(Other, 'policy').entrypoint)\n"
-        "print(*sorted(sources.files))\nprint(sources.files['main_program.py'])\n"
-    )
-    (tmp_path / "barn.py").write_text("")
-    found = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, cwd=tmp_path)
-    names, files, *text = found.stdout.splitlines()
-    assert names == f"{MAIN}:make {MAIN}:Other"
-    assert files == "barn.py main_program.py"
-    assert text == ["import barn", "SCALE = 2", "def make():", "    return (SCALE, barn)", "class Other:", "    pass"]
-
-
-def test_a_notebooks_functions_travel_and_those_of_pythons_prompt_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    main: dict[str, Any] = {"__name__": "__main__"}
-    cells = ["SCALE = 3", "def make(): return SCALE", "make()"]
-    for cell in cells:
-        exec(cell, main)
-    namespace = type(sys)("__main__")
-    vars(namespace).update(main, __spec__=None)
-    monkeypatch.setitem(sys.modules, "__main__", namespace)
-    with pytest.raises(JobInvalid, match="Python's prompt keeps no source"):
-        Sources().name(namespace.make, "env")
-    vars(namespace)["In"] = cells  # as IPython does
-    sources = Sources()
-    assert sources.name(namespace.make, "env").entrypoint == f"{MAIN}:make"
-    assert sources.files == {f"{MAIN}.py": "SCALE = 3\ndef make():\n    return SCALE"}

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def cluster(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kubeconfig of this process names the API server."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
 
 

@@ -28,7 +28,6 @@ RBAC = "rbac.authorization.k8s.io"
 
 @pytest.fixture(scope="module")
 def rendered(repository: Path) -> Rendered:
-    """The chart with its defaults, of a release `rollfleet`."""
     if (program := find("helm")) is None:
         pytest.skip(ABSENT)
     return Helm(program, repository / "charts/rollfleet").render()

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def kubeconfig_of_this_process(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kubeconfig of this process names the API server."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
 
 
 def error_of(place: Cluster, env: object = "CartPole-v1") -> str:
-    """Return the message of a collector's constructor."""
     with pytest.raises((ClusterError, JobInvalid)) as refused:
         rollfleet.Collector(env, frames_per_batch=8, workers=1, cluster=place)
     return str(refused.value)

@@ -3,6 +3,8 @@
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
+from tests.sdk.collector.given_keywords import grouped
+
 from rollfleet import Collector
 
 
@@ -24,7 +26,7 @@ class Collect:
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
         """Make a collector whose worker is in this process."""
-        return self._kept(Collector(env, policy, **keywords))
+        return self._kept(Collector(env, policy, **grouped(keywords)))
 
     def _kept(self, collector: Collector) -> Collector:
         self._stack.callback(collector.shutdown)
@@ -40,4 +42,4 @@ class CollectInProcesses(Collect):
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
         """Make a collector with worker processes."""
         mine: dict[str, Any] = {"workers": self.workers, "start_method": "fork"}
-        return self._kept(Collector(env, policy, **mine | keywords))
+        return self._kept(Collector(env, policy, **grouped(mine | keywords)))

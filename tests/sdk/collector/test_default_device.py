@@ -68,7 +68,7 @@ class Recurrent(nn.Module):
         (lambda: argmax, {"step_count": True, "is_init": True, "set_truncated": True}),
         (actor, {"max_frames_per_traj": 7, "init_random_frames": 64}),
         (actor, {"trajs_per_batch": 3, "exploration": "mode"}),
-        (actor, {"reset_when_done": False, "split_trajs": True}),
+        (actor, {"reset_when_done": False, "postproc": split_trajectories}),
         (Recurrent, {"is_init": True}),
         (lambda: TensorDictModule(argmax, in_keys=["observation"], out_keys=["action"]), {}),
     ],
@@ -95,10 +95,9 @@ def test_random_actions_are_drawn(space: gymnasium.Space[Any]) -> None:
         assert RandomPolicy(space)(torch.zeros(3, 4, device="cpu")).device.type == "cpu"
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_replay_buffer_is_filled_and_drawn_from(collect: "Collect", shared: bool) -> None:
+def test_a_replay_buffer_is_filled_and_drawn_from(collect: "Collect") -> None:
     with default_device("meta"):
-        buffer, copied = ReplayBuffer(100, shared=shared), ReplayBuffer(100, shared=shared)
+        buffer, copied = ReplayBuffer(100), ReplayBuffer(100)
         list_of(collect("CartPole-v1", replay_buffer=buffer, **SMALL))
         sample = buffer.sample(16)
         copied.load_state_dict(buffer.state_dict())

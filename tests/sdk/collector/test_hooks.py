@@ -78,8 +78,6 @@ def test_a_hook_is_a_function_or_its_name(here: Any, name: str) -> None:
     for wrong in (5, lambda one, other: None):
         with pytest.raises(JobInvalid, match=rf"^`{name}` is a function (without|of one) .*, or its `module:callable`"):
             here(CountingEnv, frames_per_batch=8, **{name: wrong})
-    with pytest.raises(
-        JobInvalid, match=rf"^{name} \(`collect\.\w+`\): module 'nowhere' of 'nowhere:hook' was not found"
-    ):
+    with pytest.raises(JobInvalid, match=rf"^{name} \(`collect\.\w+`\): module 'nowhere' was not found"):
         here(CountingEnv, frames_per_batch=8, **{name: "nowhere:hook"})
     next(here(CountingEnv, frames_per_batch=8, init_fn="gc:collect"))

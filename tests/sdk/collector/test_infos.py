@@ -40,9 +40,9 @@ def test_batches_have_the_infos_that_were_asked_for(collect: "Collect") -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("success", "info_keys: expected a list or a tuple, got 'success'"),
-        (5, "info_keys: expected a list or a tuple, got 5"),
-        (["success", 1], r"info_keys\[1\]: expected a str, got 1"),
+        ("success", r"info_keys: expected a list, got 'success'; write `info_keys=\['success'\]`"),
+        (5, r"info_keys: expected a list, got 5; write `info_keys=\[5\]`"),
+        (["success", 1], r'info_keys\[1\]: expected text, got 1; write it in quotes: "1"'),
     ],
 )
 def test_info_keys_is_a_sequence_of_names(here: "Collect", wrong: Any, message: str) -> None:

@@ -122,6 +122,12 @@ def test_backend_envpool_collects_from_its_pools(collect: "Collect") -> None:
 # --- workers come and go -------------------------------------------------------------------------------------------
 
 
+def test_in_this_process_no_worker_can_be_added(here: Any) -> None:
+    collector = here(Placed, always_0, frames_per_batch=8)
+    with pytest.raises(JobInvalid, match=r"make it with `workers=1` or more"):
+        collector.add_workers(2)
+
+
 def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processes: "Collect") -> None:
     collector = processes(Placed, always_0, num_envs=2, frames_per_batch=48)
     expected = 0

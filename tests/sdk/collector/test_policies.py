@@ -277,13 +277,6 @@ def same(one: TensorDict, other: TensorDict) -> bool:
     return all(torch.equal(one[key], other[key]) for key in keys)
 
 
-def test_the_same_seed_gives_the_same_batches_bit_for_bit_and_another_does_not(collect: "Collect") -> None:
-    keywords = SMALL | collect.alone
-    first, second, other = (batches(collect("CartPole-v1", sampler, seed=seed, **keywords)) for seed in (7, 7, 8))
-    assert same(first, second)
-    assert not torch.equal(first["observation"], other["observation"])
-
-
 def test_no_two_environments_are_alike_and_no_two_workers_act_alike(collect: "Collect") -> None:
     """48 environments had one seed in stable-baselines#1120; random actions had none in tianshou#1083."""
     batch = next(collect("CartPole-v1", num_envs=8, frames_per_batch=8 * 16 * collect.workers))

@@ -65,7 +65,6 @@ def test_a_spawned_worker_imports_named_entrypoints() -> None:
         num_envs=2,
         frames_per_batch=16,
         workers=1,
-        start_method="spawn",
     ) as collector:
         for batch in islice(collector, 3):
             assert (batch["observation"] == 3).all()

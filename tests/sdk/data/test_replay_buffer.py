@@ -21,9 +21,8 @@ def held(buffer: ReplayBuffer) -> set[int]:
     return set(buffer.sample(1000)["n"].tolist())
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_the_newest_frames_stay(shared: bool) -> None:
-    buffer = ReplayBuffer(4, shared=shared)
+def test_the_newest_frames_stay() -> None:
+    buffer = ReplayBuffer(4)
     buffer.extend(frames(0, 1, 2))
     assert (len(buffer), held(buffer)) == (3, {0, 1, 2})
     buffer.extend(frames(3, 4, 5))
@@ -51,7 +50,6 @@ def test_a_batch_is_stored_frame_by_frame_without_its_padding() -> None:
         (lambda _: ReplayBuffer(0), "capacity: must be at least 1, got 0"),
         (lambda _: ReplayBuffer("a"), "capacity: expected an int, got 'a'"),  # type: ignore[arg-type]
         (lambda _: ReplayBuffer(8, device="cuda:99"), "`device`: this machine has no device 'cuda:99'"),
-        (lambda _: ReplayBuffer(8, shared="yes"), "shared: expected True or False, got 'yes'"),  # type: ignore[arg-type]
         (lambda buffer: buffer.sample(-1), "count: must be at least 0, got -1"),
         (lambda buffer: buffer.sample(2.0), "count: expected an int, got 2.0"),
         (lambda buffer: buffer.sample(2, 5), "generator: expected a torch.Generator, got 5"),

@@ -6,7 +6,6 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollfleet.envs.factory import VectorEnv, make_env
-from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import EnvSpec, Vectorization, WrapperSpec
 
@@ -61,13 +60,6 @@ def test_an_id_may_name_the_module_that_registers_it() -> None:
     assert make_env(EnvSpec(id="gymnasium.envs.classic_control:CartPole-v1", num_envs=2)).num_envs == 2
 
 
-def test_async_runs_each_environment_in_a_process() -> None:
-    env = make_env(EnvSpec(id="CartPole-v1", num_envs=2, vectorization=Vectorization.ASYNC))
-    assert isinstance(env, ProcessVectorEnv)
-    assert len(env.processes) == 2
-    env.close()
-
-
 def test_native_takes_the_environments_own_vector_form() -> None:
     env = make_env(EnvSpec(id="CartPole-v1", num_envs=5, vectorization=Vectorization.NATIVE))
     assert type(env).__name__ == "CartPoleVectorEnv"
@@ -76,7 +68,6 @@ def test_native_takes_the_environments_own_vector_form() -> None:
 
 @pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.ASYNC])
 def test_an_entrypoint_makes_each_environment_and_kwargs_and_wrappers_reach_it(vectorization: Vectorization) -> None:
-    wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TransformReward", kwargs={})]
     wrappers = [WrapperSpec(entrypoint="gymnasium.wrappers:TimeAwareObservation", kwargs={"normalize_time": False})]
     spec = EnvSpec(
         entrypoint=f"{__name__}:pole", num_envs=3, kwargs={"limit": 2}, wrappers=wrappers, vectorization=vectorization

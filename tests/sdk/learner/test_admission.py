@@ -50,68 +50,31 @@ def counts(admission: Admission) -> dict[str, int]:
     return {name: count for name, count in every.items() if count}
 
 
-def test_batches_in_order_are_admitted() -> None:
+# Arrivals by worker, incarnation and sequence; how many of them are repeated, and how many are missed in the end.
+ORDERS: dict[str, tuple[list[tuple[int, int, int]], int, int]] = {
+    "in order": ([(0, 0, 0), (0, 0, 1), (0, 0, 2)], 0, 0),
+    "delivered twice": ([(0, 0, 0), (0, 0, 1), (0, 0, 1), (0, 0, 0)], 2, 0),
+    "some never came": ([(0, 0, 0), (0, 0, 4)], 0, 3),
+    "the learner joins late": ([(0, 0, 7)], 0, 0),
+    "a worker restarts and counts from zero": ([(0, 0, 9), (0, 1, 0), (0, 1, 1)], 0, 0),
+    "in another order": ([(0, 0, 0), (0, 0, 3), (0, 0, 2), (0, 0, 1), (0, 0, 2)], 1, 0),
+    "sent before the first arrival": ([(0, 0, 7), (0, 0, 6), (0, 0, 6)], 1, 0),
+    "of an earlier incarnation after a later one": ([(0, 1, 0), (0, 0, 9), (0, 0, 9)], 1, 0),
+    "of several workers": ([(0, 0, 3), (1, 0, 0), (0, 0, 3)], 1, 0),
+}
+
+
+@pytest.mark.parametrize(("coming", "repeated", "missed"), ORDERS.values(), ids=ORDERS)
+def test_each_batch_is_admitted_once_and_gaps_are_missed(
+    coming: list[tuple[int, int, int]], repeated: int, missed: int
+) -> None:
     admission = asynchronous()
-    assert all(admission.admit(arrival(sequence), version=1) for sequence in range(5))
-    assert counts(admission) == {}
-
-
-def test_a_batch_delivered_twice_is_admitted_once() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(0), version=1)
-    assert admission.admit(arrival(1), version=1)
-    assert not admission.admit(arrival(1), version=1)
-    assert not admission.admit(arrival(0), version=1)
-    assert counts(admission) == {"repeated": 2}
-
-
-def test_batches_that_never_came_are_counted() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(0), version=1)
-    assert admission.admit(arrival(4), version=1)
-    assert counts(admission) == {"missed": 3}
-
-
-def test_a_learner_that_joins_late_counts_no_batch_as_missed() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(7), version=1)
-    assert counts(admission) == {}
-
-
-def test_a_restarted_worker_counts_from_zero_again() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(9), version=1)
-    assert admission.admit(arrival(0, incarnation=1), version=1)
-    assert admission.admit(arrival(1, incarnation=1), version=1)
-    assert counts(admission) == {}
-
-
-def test_batches_in_another_order_are_all_admitted_and_none_is_missed() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(0), version=1)
-    assert admission.admit(arrival(3), version=1)
-    assert counts(admission) == {"missed": 2}
-    assert admission.admit(arrival(2), version=1)
-    assert admission.admit(arrival(1), version=1)
-    assert counts(admission) == {}
-    assert not admission.admit(arrival(2), version=1)
-    assert counts(admission) == {"repeated": 1}
-
-
-def test_batches_sent_before_the_first_arrival_are_admitted_too() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(7), version=1)
-    assert admission.admit(arrival(6), version=1)
-    assert not admission.admit(arrival(6), version=1)
-    assert counts(admission) == {"repeated": 1}
-
-
-def test_batch_of_an_earlier_incarnation_is_admitted_after_one_of_a_later() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(0, incarnation=1), version=1)
-    assert admission.admit(arrival(9, incarnation=0), version=1)
-    assert not admission.admit(arrival(9, incarnation=0), version=1)
-    assert counts(admission) == {"repeated": 1}
+    seen = set()
+    for worker, incarnation, sequence in coming:
+        of = arrival(sequence, worker=worker, incarnation=incarnation)
+        assert admission.admit(of, version=1) is ((worker, incarnation, sequence) not in seen)
+        seen.add((worker, incarnation, sequence))
+    assert (admission.repeated, admission.missed, admission.stale) == (repeated, missed, 0)
 
 
 def test_memory_is_bounded_and_forgotten_batches_are_not_admitted() -> None:
@@ -137,29 +100,26 @@ def test_any_number_of_wide_gaps_costs_no_memory(allocates_at_most: "AllocatesAt
         assert not incarnations.add(0, 0, 2**64 - 1 - WINDOW)
 
 
-def test_sequence_numbers_count_for_each_worker_separately() -> None:
-    admission = asynchronous()
-    assert admission.admit(arrival(3, worker=0), version=1)
-    assert admission.admit(arrival(0, worker=1), version=1)
-    assert not admission.admit(arrival(3, worker=0), version=1)
-    assert counts(admission) == {"repeated": 1}
-
-
-@pytest.mark.parametrize(("version", "admitted"), [(12, True), (11, True), (8, True), (7, False), (1, False)])
-def test_a_batch_may_be_max_lag_versions_behind(version: int, admitted: bool) -> None:
-    admission = asynchronous(max_lag=4)
+@pytest.mark.parametrize(
+    ("max_lag", "version", "admitted"),
+    [(4, 12, True), (4, 11, True), (4, 8, True), (4, 7, False), (4, 1, False), (0, 12, True), (0, 11, False)],
+)
+def test_a_batch_may_be_max_lag_versions_behind(max_lag: int, version: int, admitted: bool) -> None:
+    admission = asynchronous(max_lag=max_lag)
     assert admission.admit(arrival(0, version=version), version=12) is admitted
     assert counts(admission) == ({} if admitted else {"stale": 1})
 
 
-def test_without_lag_only_the_newest_version_is_admitted() -> None:
-    admission = asynchronous(max_lag=0)
-    assert admission.admit(arrival(0, version=3), version=3)
-    assert not admission.admit(arrival(1, version=2), version=3)
-
-
-def test_random_actions_of_version_0_are_never_too_old() -> None:
-    assert asynchronous(max_lag=0).admit(arrival(0, version=0), version=100)
+@pytest.mark.parametrize(
+    ("admission", "of"),
+    [
+        pytest.param(asynchronous(max_lag=0), {"version": 0}, id="random actions"),
+        pytest.param(synchronous(round=1), {"version": 1, "round": 1}, id="of the open round"),
+        pytest.param(asynchronous(), {"session": SESSION - 1}, id="async, for an earlier learner"),
+    ],
+)
+def test_lag_or_session_keeps_out_no_batch(admission: Admission, of: dict[str, int]) -> None:
+    assert admission.admit(arrival(0, **of), version=100 if "version" in of else 1)
 
 
 def test_stale_batch_is_not_counted_as_missed_later() -> None:
@@ -191,14 +151,6 @@ def test_batch_of_another_round_or_session_is_stale(of: dict[str, int]) -> None:
     assert not admission.admit(arrival(0, **of), version=1)
     assert admission.admit(arrival(1, round=2), version=1)
     assert counts(admission) == {"stale": 1}
-
-
-def test_sync_mode_asks_for_rounds_and_not_for_lag() -> None:
-    assert synchronous(round=1).admit(arrival(0, version=1, round=1), version=100)
-
-
-def test_async_mode_admits_batches_collected_for_an_earlier_learner() -> None:
-    assert asynchronous().admit(arrival(0, session=SESSION - 1), version=1)
 
 
 arrivals = st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 5))

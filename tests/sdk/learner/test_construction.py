@@ -1,6 +1,7 @@
 """Arguments that `rollfleet.Collector` refuses, and its messages."""
 
 import re
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -8,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
-from tests.sdk.collector.given_keywords import keywords_of
+from tests.sdk.collector.given_keywords import grouped, keywords_of
 from torch import Tensor, nn
 
 import rollfleet
 import rollfleet.schemes
-from rollfleet import Collector, ReplayBuffer
+from rollfleet import Collector
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
+from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
 
 
 def always_0(observation: Tensor) -> Tensor:
@@ -67,9 +69,8 @@ def test_an_unknown_keyword_without_a_near_one_lists_all() -> None:
         ({"device": "gpu"}, r"`device`: 'gpu' is not a torch device"),
         ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
         ({"no_cuda_sync": True}, r"name a device, or remove it"),
-        ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend\(frames\); int has none"),
+        ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend\(frames\); 3 has none"),
         ({"no_cuda_sync": "no"}, r"no_cuda_sync: expected True or False, got 'no'"),
-        ({"split_trajs": "yes"}, r"split_trajs: expected True or False, got 'yes'"),
         ({"weight_scheme": 5}, r"`weight_scheme` needs the methods"),
         ({"acknowledge": 5}, r"`acknowledge` is one of 'auto', 'manual', not 5"),
     ],
@@ -85,18 +86,17 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({}, r"frames_per_batch: missing; write"),
         (
             {"frames_per_batch": 10, "num_envs": 3},
-            r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*9 or 12",
+            r"10 is not a multiple of the 3 environments of a worker \(`num_envs`\).*; write e\.g\. 12",
         ),
-        ({"frames_per_batch": "10"}, r"frames_per_batch: expected an int, got '10'; write 10$"),
-        ({"frames_per_batch": None}, r"frames_per_batch: expected an int, got None; write e\.g\. `frames_"),
-        ({"frames_per_batch": 8.0}, r"frames_per_batch: expected an int, got 8\.0; write 8$"),
+        ({"frames_per_batch": "10"}, r"frames_per_batch: expected a whole number, got '10'; write 10 without quotes$"),
+        ({"frames_per_batch": None}, r"frames_per_batch: expected a whole number, got None; write a value"),
+        ({"frames_per_batch": 8.0}, r"frames_per_batch: expected a whole number, got 8\.0; write 8$"),
         ({"total_frames": -2}, r"total_frames: must be at least 0, got -2"),
-        ({"total_frames": True}, r"total_frames: expected an int, got True"),
-        ({"seed": None}, r"seed: expected an int, got None; remove it for the default"),
-        ({"step_count": 1}, r"step_count: expected True or False, got 1"),
+        ({"total_frames": True}, r"total_frames: expected a whole number, got True"),
+        ({"seed": None}, r"seed: expected a whole number, got None; remove it for the default"),
+        ({"step_count": 1}, r"step_count: expected true or false, got 1"),
         ({"exploration": "greedy"}, r"exploration: expected 'random' or 'mode' or .*, got 'greedy'"),
         ({"cat_results": "sideways"}, r"cat_results: expected 'envs' or 'time' or 'stack', got 'sideways'"),
         ({"precision": "float16"}, r"precision: got 'float16'; write 'bfloat16'"),
@@ -106,7 +106,6 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"workers": 1, "stragglers_threshold": 0.0}, r"stragglers_threshold: must be more than 0"),
         ({"workers": 1, "max_restarts_per_worker": -1}, r"max_restarts_per_worker: must be at least 0, got -1"),
         ({"workers": 1, "quiet": "no"}, r"quiet: expected True or False, got 'no'"),
-        ({"split_trajs": "yes"}, r"split_trajs: expected True or False, got 'yes'"),
         ({"weight_scheme": 5}, r"`weight_scheme` needs the methods of rollfleet.schemes.WeightScheme; 5 lacks them"),
         ({"device": "gpu"}, r"`device`: .*gpu"),
         ({"device": "cuda:99"}, r"`device`: this machine has no device 'cuda:99'"),
@@ -116,11 +115,11 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"env_device": "gpu"}, r"`env_device`: 'gpu' is not a torch device"),
         ({"env_device": ["cpu", "cpu"]}, r"`env_device` has 2 entries for 1 workers"),
         ({"no_cuda_sync": True}, r"`no_cuda_sync` needs `device` or `env_device`"),
-        ({"backend": "envpool"}, r"env: `backend='envpool'` takes an id of EnvPool"),
+        ({"backend": "envpool"}, r"backend: EnvPool makes its own environments, .*; write an `env` of EnvPool"),
         ({"policy_device": "gpu"}, r"`policy_device`: .*gpu"),
         ({"env_kwargs": 3}, r"`env_kwargs` must map names to values, not be a int"),
         ({"replay_buffer": 3}, r"`replay_buffer` needs a method extend"),
-        ({"postproc": 3}, r"`postproc` must be callable; int is not"),
+        ({"postproc": 3}, r"`postproc` must be callable; 3 is not"),
         (
             {"policy_factory": 3},
             r"policy_factory is called as factory\(observation_space, action_space\) or factory\(\)",
@@ -137,7 +136,7 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
 def test_an_invalid_value_is_refused_by_its_keyword(keywords: dict[str, Any], message: str) -> None:
     env: Any = make_env if "backend" in keywords else "CartPole-v1"
     with pytest.raises(JobInvalid, match=message) as raised:
-        Collector(env, **({"frames_per_batch": 8} if keywords else {}) | keywords)
+        Collector(env, **grouped({"frames_per_batch": 8} | keywords))
     assert "\n" not in str(raised.value)
 
 
@@ -164,20 +163,10 @@ def test_a_fraction_of_numpy_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("none", [0, -1, None])
-@pytest.mark.parametrize("keyword", ["total_frames", "init_random_frames", "max_frames_per_traj", "trajs_per_batch"])
+@pytest.mark.parametrize("keyword", NO_LIMIT)
 def test_minus_1_and_none_mean_no_limit(keyword: str, none: int | None) -> None:
     job = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, **{keyword: none})).workload.job
-    assert getattr(job.spec.collect, keyword) == 0
-
-
-def test_weights_interval_minus_1_is_0_as_torchrls_max_weight_update_interval() -> None:
-    job = construct("CartPole-v1", None, keywords_of(frames_per_batch=8, weights_interval=-1)).workload.job
-    assert job.spec.weights.interval == 0
-
-
-def test_none_is_the_default_where_it_is_torchrls_default() -> None:
-    given = dict.fromkeys(["split_trajs", "cat_results", "no_cuda_sync", "workers", "stragglers_threshold"])
-    assert keywords_of(frames_per_batch=8, **given).given == {"frames_per_batch": 8}
+    assert attrgetter(PLACES[keyword])(job.spec) == 0
 
 
 # --- policy_factory --------------------------------------------------------------------------------------------------
@@ -220,10 +209,10 @@ def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
         ({"env_processes": 4, "num_envs": 2, "vectorization": "async"}, ("env_processes", "num_envs")),
         ({"backend": "envpool", "vectorization": "async"}, ("backend", "vectorization")),
         ({"mode": "async"}, ("mode", "workers")),
-        ({"quiet": True}, ("quiet", "workers")),
+        ({"quiet": False}, ("quiet", "workers")),
         ({"start_method": "fork"}, ("start_method", "workers")),
         ({"max_restarts_per_worker": 1}, ("max_restarts_per_worker", "workers")),
-        ({"max_batches_ahead": 1}, ("max_batches_ahead", "workers")),
+        ({"max_batches_ahead": 2}, ("max_batches_ahead", "workers")),
         ({"stragglers_threshold": 0.5}, ("stragglers_threshold", "workers")),
         ({"stragglers_threshold": 0.5, "mode": "async", "workers": 2}, ("stragglers_threshold", "mode")),
         ({"max_lag": 3}, ("max_lag", "mode")),
@@ -233,21 +222,20 @@ def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
         ({"env_kwargs": [{}, {}]}, ("env_kwargs", "workers")),
         ({"policy_device": ["cpu"] * 3, "workers": 2}, ("policy_device", "workers")),
         ({"policy_device": "meta"}, ("policy_device", "policy")),
-        ({"device": "meta", "workers": 2, "replay_buffer": ReplayBuffer(8, shared=True)}, ("device", "replay_buffer")),
     ],
 )
 def test_keywords_that_do_not_go_together_are_both_named(keywords: dict[str, Any], names: tuple[str, str]) -> None:
     with pytest.raises(JobInvalid) as raised:
-        Collector("CartPole-v1", **{"frames_per_batch": 8} | keywords)
+        Collector("CartPole-v1", **grouped({"frames_per_batch": 8} | keywords))
     for name in names:
         assert name in str(raised.value)
     assert "Each" not in str(raised.value)  # the message has the user's keywords, not the job's fields
     assert "env.num" not in str(raised.value)
-    assert not re.search(r"[a-z][A-Z]", str(raised.value).replace("VectorEnv", ""))
+    assert not re.search(r"[a-z][A-Z]", str(raised.value).replace("VectorEnv", "").replace("EnvPool", ""))
 
 
 def test_policy_device_needs_a_policy_that_can_be_moved() -> None:
-    with pytest.raises(JobInvalid, match=r"policy_device. moves an nn.Module"):
+    with pytest.raises(JobInvalid, match=r"policy_device. requires an nn.Module"):
         Collector("CartPole-v1", always_0, policy_device="meta", frames_per_batch=8)
 
 

@@ -1,74 +1,52 @@
-"""Explicit signatures whose implementation knows which keywords the caller gave."""
+"""Explicit signatures: which keywords the caller gave, and hints for unknown names."""
 
 import inspect
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.sdk.collector.given_keywords import keywords_of
 
-from rollfleet import Collector, connect
-from rollfleet.learner.keywords import Keywords, hints_names, implemented_by
-
-
-def _keep(env: Any, *, keywords: Keywords) -> tuple[Any, Keywords]:
-    return env, keywords
+from rollfleet import Collector, Processes, connect
+from rollfleet.errors import JobInvalid
 
 
-@implemented_by(_keep, caller="rollfleet.example")
-def example(env: Any, *, frames: int, quiet: bool = True, device: str | None = None) -> Any:
-    """An example."""
-
-
-def test_the_declared_signature_and_docstring_are_shown() -> None:
-    assert str(inspect.signature(example)).startswith("(env: Any, *, frames: int, quiet: bool = True, ")
-    assert example.__doc__ == "An example."
-
-
-def test_the_implementation_knows_a_given_keyword_from_its_default() -> None:
-    env, keywords = example(3, frames=8, quiet=True)
-    assert env == 3
-    assert keywords.given == {"frames": 8, "quiet": True}
-    assert (keywords["frames"], keywords["quiet"], keywords["device"]) == (8, True, None)
-
-
-def test_a_none_that_is_the_default_counts_as_not_given() -> None:
-    _, keywords = example(3, frames=8, device=None)
-    assert "device" not in keywords.given
-
-
-def test_a_none_counts_as_not_given_only_where_the_annotation_allows_it() -> None:
-    _, keywords = example(3, frames=None, quiet=None)  # type: ignore[arg-type]
-    assert keywords.given == {"frames": None, "quiet": None}
+def test_a_keyword_is_given_if_its_value_is_not_the_default() -> None:
+    keywords = keywords_of(frames_per_batch=8, num_envs=1, start_method="fork", quiet=True)
+    assert keywords.given == {"frames_per_batch", "start_method"}
+    assert (keywords["frames_per_batch"], keywords["num_envs"], keywords["device"]) == (8, 1, None)
 
 
 def test_a_number_of_numpy_is_taken_as_pythons() -> None:
-    _, keywords = example(3, frames=np.int64(8), quiet=np.True_)  # type: ignore[arg-type]
-    assert [type(value) for value in keywords.given.values()] == [int, bool]
+    keywords = keywords_of(frames_per_batch=np.int64(8), step_count=np.True_, max_lag=np.int64(3))
+    assert [type(keywords[name]) for name in ("frames_per_batch", "step_count", "max_lag")] == [int, bool, int]
+
+
+def test_processes_is_a_value_of_its_class() -> None:
+    with pytest.raises(JobInvalid, match=r"`processes` is a rollfleet.Processes\(\.\.\.\), not 2"):
+        Collector("CartPole-v1", frames_per_batch=8, processes=2)  # type: ignore[arg-type]
+
+
+ELSEWHERE = "TorchRL's keywords are those of `rollfleet.torchrl`"
 
 
 @pytest.mark.parametrize(
     ("function", "name", "hint"),
     [
-        (Collector, "create_env_fn", "it is TorchRL's, and the collectors of `rollfleet.torchrl` take it"),
-        (connect, "storing_device", "it is TorchRL's, and the collectors of `rollfleet.torchrl` take it"),
-        (connect, "total_frames", r"the job sets it: `spec\.collect\.totalFrames`"),
+        (Collector, "frames_per_batsh", rf"did you mean `frames_per_batch`\? {ELSEWHERE}"),
+        (Collector, "create_env_fn", rf"the keywords are: env, policy, frames_per_batch, .*, cluster\. {ELSEWHERE}"),
+        (Collector, "start_method", r"write `processes=rollfleet\.Processes\(start_method=\.\.\.\)`"),
+        (Collector, "n_envs", rf"did you mean `num_envs`\? {ELSEWHERE}"),
+        (Collector, "num_env_runners", r"did you mean `workers`\?"),
+        (Collector, "wrappers", r"wrap the environment in a function, and pass that as `env`"),
+        (Collector, "split_trajs", r"write `postproc=rollfleet\.split_trajectories`"),
+        (connect, "total_frames", r"the job sets it: `spec\.collect\.total_frames`"),
         (Collector.over, "workers", r"the job sets it: `spec\.workers`"),
     ],
 )
-def test_a_keyword_from_elsewhere_is_hinted_with_its_place(function: Any, name: str, hint: str) -> None:
+def test_an_unknown_keyword_is_hinted_with_the_one_to_write(function: Any, name: str, hint: str) -> None:
     with pytest.raises(TypeError, match=f"has no keyword `{name}`; {hint}$"):
         function(**{name: 1})
-
-
-def test_a_keyword_without_a_default_may_be_missing() -> None:
-    _, keywords = example(env=3)  # type: ignore[call-arg]
-    with pytest.raises(KeyError):
-        keywords["frames"]
-
-
-def test_an_unknown_keyword_raises_with_the_nearest_one() -> None:
-    with pytest.raises(TypeError, match=r"rollfleet.example has no keyword `frame`; did you mean `frames`\?"):
-        example(3, frame=8)  # type: ignore[call-arg]
 
 
 def test_a_missing_argument_is_reported_under_the_public_name() -> None:
@@ -76,20 +54,9 @@ def test_a_missing_argument_is_reported_under_the_public_name() -> None:
         Collector(frames_per_batch=8)  # type: ignore[call-arg]
 
 
-def test_hints_name_positional_parameters_too() -> None:
-    @hints_names(caller="rollfleet.other")
-    def other(policy: Any = None, *, rank: int = 0) -> int:
-        return rank
-
-    assert other(rank=2) == 2
-    with pytest.raises(TypeError, match=r"rollfleet.other has no keyword `polcy`; did you mean `policy`\?"):
-        other(polcy=2)  # type: ignore[call-arg]
-
-
-@pytest.mark.parametrize("public", [Collector, Collector.over, connect])
+@pytest.mark.parametrize("public", [Collector, Collector.over, connect, Processes])
 def test_every_public_keyword_is_explicit_and_documented(public: Any) -> None:
-    function = Collector.__init__ if public is Collector else public
-    documented = inspect.getdoc(function) or ""
+    documented = inspect.getdoc(Collector.__init__ if public is Collector else public) or ""
     for name, parameter in inspect.signature(public).parameters.items():
         assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
         assert f"\n    {name}: " in documented, name

@@ -1,6 +1,7 @@
 """The job that a collector with `cluster=` submits, and arguments that no job can hold."""
 
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -14,8 +15,10 @@ import rollfleet
 from rollfleet import Cluster, Collector
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.construction import construct
+from rollfleet.learner.job_keywords import PLACES
 from rollfleet.learner.stand_ins import env_of_worker, named, policy_of_worker
 from rollfleet.schemes import Trained
+from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.job import CollectorJob
 
 HERE = __name__
@@ -65,6 +68,10 @@ def make_policy() -> Kept:
     return Kept(None, None, width=3)
 
 
+def print_it(batch: object = None) -> None:
+    print(batch)
+
+
 def the_job(env: Any = "CartPole-v1", policy: Any = None, place: Cluster = PLACE, **keywords: Any) -> CollectorJob:
     keywords = {"workers": 2, "frames_per_batch": 64} | keywords
     return construct(env, policy, keywords_of(cluster=place, **keywords)).workload.job
@@ -93,6 +100,38 @@ def test_the_keywords_are_the_fields_of_the_job_and_the_place_has_the_resources(
         "failure": {"maxRestartsPerWorker": 2, "learnerTimeoutSeconds": 600},
         "ttlSecondsAfterFinished": 300,
     }
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"total_frames": 64, "init_random_frames": 32, "max_frames_per_traj": 7, "seed": 5, "exploration": "mode"},
+    {"traj_format": "cat", "trajs_per_batch": 3, "step_count": True, "is_init": True, "info_keys": ("limit",)},
+    {"num_envs": 4, "vectorization": "async", "env_processes": 2, "reset_at_each_iter": True, "set_truncated": True},
+    {"reset_when_done": False, "cat_results": "stack", "stragglers_threshold": 0.9, "suspect_after_s": 20},
+    {"mode": "async", "max_lag": 3, "max_batches_ahead": 2, "weights_interval": 0, "precision": "bfloat16"},
+    {"workers": 3, "frames_per_batch": 48},
+    {"policy": nn.Linear(4, 2), "policy_factory": make_policy, "evaluation": {"every": 2}},
+]
+ELSEWHERE = {"backend", *HOOKS}
+"""`backend` has one value on this machine; hooks have a test of their own."""
+
+
+def test_each_option_has_a_value() -> None:
+    assert PLACES.keys() - ELSEWHERE == {name for given in OPTIONS for name in given if name in PLACES}
+
+
+@pytest.mark.parametrize("given", OPTIONS)
+def test_an_option_sets_the_same_field_of_a_job_on_a_cluster_as_in_processes(given: dict[str, Any]) -> None:
+    keywords = {"workers": 2, "frames_per_batch": 64} | given
+    here = construct("CartPole-v1", keywords.pop("policy", None), keywords_of(**keywords)).workload.job.spec
+    there = the_job(**given).spec
+    for field in (PLACES[name] for name in given if name in PLACES):
+        assert attrgetter(field)(there) == attrgetter(field)(here), field
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_is_named(name: str) -> None:
+    hook: dict[str, Any] = {name: print_it}
+    assert getattr(the_job(**hook).spec.collect, name) == f"{HERE}:print_it"
 
 
 def test_a_kept_job_is_not_deleted_after_its_end() -> None:
@@ -177,7 +216,6 @@ class Registered(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"env": lambda: 1}, "`env` is a lambda"),
         ({"env": "Own-v0"}, "'Own-v0' is registered by a module of yours, .* `env='my_module:Own-v0'`"),
         ({"env_kwargs": {"a": object()}}, "`env_kwargs`: a job holds numbers, texts, lists and mappings, not"),
         ({"policy": Forgotten(2)}, r"Forgotten keeps no `width` .*:\n    def make_policy\(.*\n.*`policy_factory="),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.sdk.collector.given_keywords import PARAMETERS, keywords_of
+from tests.sdk.collector.given_keywords import DEFAULTS, keywords_of
 
 import rollfleet
 from rollfleet import Collector
@@ -21,7 +21,7 @@ from rollfleet.learner.construction import construct
 from rollfleet.processes.inline import InlineTransport
 
 EXAMPLES = settings(
-    max_examples=12,
+    max_examples=24,
     deadline=None,
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.function_scoped_fixture],
 )
@@ -62,36 +62,19 @@ def assert_works_or_names(keyword: str, value: object, call: Callable[[], object
         assert any(word in text for word in (keyword, *WORDS.get(keyword, ()))), (text, value)
 
 
-@pytest.mark.parametrize("keyword", ["env", "policy", *PARAMETERS])
+@pytest.mark.parametrize("keyword", ["env", "policy", *DEFAULTS])
 @EXAMPLES
-@given(value=ODD)
-def test_a_collector_of_this_process_works_or_names_the_keyword(keyword: str, value: Any) -> None:
+@given(value=ODD, place=st.sampled_from([{}, {"workers": 2}, {"workers": 2, "mode": "async"}]))
+def test_a_collector_works_or_names_the_keyword(keyword: str, value: Any, place: dict[str, Any]) -> None:
     def collect() -> None:
-        given: dict[str, Any] = {"env": "CartPole-v1", "policy": None, "frames_per_batch": 8, keyword: value}
+        smallest = {"env": "CartPole-v1", "policy": None, "frames_per_batch": 8}
+        given: dict[str, Any] = smallest | place | {keyword: value}
         env, policy = given.pop("env"), given.pop("policy")
         construction = construct(env, policy, keywords_of(**given))
         if construction.in_this_process and not (
             keyword in SLOW_TO_TRY and construction.workload.job.spec.collect.frames_per_batch > 99
         ):
             InlineTransport(construction.workload).close()
-
-    assert_works_or_names(keyword, value, collect)
-
-
-@pytest.mark.parametrize("keyword", ["env", "policy", *PARAMETERS])
-@EXAMPLES
-@given(value=ODD, mode=st.sampled_from(["sync", "async"]))
-def test_worker_processes_get_values_that_are_checked(keyword: str, value: Any, mode: str) -> None:
-    def collect() -> None:
-        given: dict[str, Any] = {
-            "env": "CartPole-v1",
-            "policy": None,
-            "frames_per_batch": 8,
-            "workers": 2,
-            "mode": mode,
-        }
-        given[keyword] = value
-        construct(given.pop("env"), given.pop("policy"), keywords_of(**given))
 
     assert_works_or_names(keyword, value, collect)
 

@@ -84,15 +84,6 @@ def test_a_rank_that_never_reported_is_waited_for_as_long_as_a_silent_one() -> N
     assert peers.wait_for(2, None, timeout_s=0)
 
 
-def test_a_round_can_be_closed_once_every_rank_has_enough_of_it() -> None:
-    peers = PeerRanks(Rank(0, 3))
-    peers.hear(status(ranks=3, session=2, round=6, enough=7))
-    peers.hear(status(ranks=3, rank=2, session=2, round=6))
-    assert not peers.may_close(2, 7)
-    peers.hear(status(ranks=3, rank=2, session=2, round=7))  # joined in the middle of it
-    assert peers.may_close(2, 7)
-
-
 def test_the_newest_control_counts_and_complete_is_final(server: "Server") -> None:
     def control(session: int, round_: int, phase: LearnerPhase = LearnerPhase.RUN) -> Control:
         return Control(session=session, phase=phase, round=round_, version=1)

@@ -15,9 +15,10 @@ import psutil
 import pytest
 from tests.held import held
 from tests.job_server import actor_critic
+from tests.sdk.collector.given_keywords import grouped
 from tests.waiting import wait_until
 
-from rollfleet import Collector, ReplayBuffer
+from rollfleet import Collector, Processes, ReplayBuffer
 from rollfleet.errors import JobEnded
 from rollfleet.processes.transport import ProcessesTransport
 from rollfleet.testing import CountingEnv
@@ -47,7 +48,7 @@ def collector(**options: Any) -> Collector:
         "mode": "async",
         "start_method": "fork",
     }
-    return Collector("CartPole-v1", policy, **small | options)
+    return Collector("CartPole-v1", policy, **grouped(small | options))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_kept_batches_keep_nothing_else() -> None:
 
 def test_shutdown_ends_a_worker_that_hangs_in_a_step() -> None:
     before = held()
-    frames = Collector(Stuck, workers=1, frames_per_batch=1, start_method="fork")
+    frames = Collector(Stuck, workers=1, frames_per_batch=1, processes=Processes(start_method="fork"))
     next(frames)
     frames.shutdown()
     assert held() <= before
@@ -194,7 +195,8 @@ def act(observation):
     return observation[:, 0].gt(0).long()
 
 collector = rollfleet.Collector(
-    "Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, start_method="{start_method}", vectorization="async"
+    "Mine-v0", act, num_envs=2, frames_per_batch=16, workers=2, vectorization="async",
+    processes=rollfleet.Processes(start_method="{start_method}")
 )
 for _ in range(3):
     next(collector)

@@ -132,6 +132,20 @@ def test_error_of_making_an_environment_keeps_its_text(start: Start) -> None:
         receive(start(partial(Faulty, print, at_first=never)))
 
 
+class Stubborn(CountingEnv):
+    """Raises in each reset."""
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        raise ConnectionError("no simulator")
+
+
+def test_environment_that_fails_its_first_reset_is_not_restarted(start: Start) -> None:
+    transport = start(Stubborn, max_restarts_per_worker=10)
+    begin(transport)
+    assert "no simulator" in str(failure(transport))
+    assert [status.incarnation for status in transport.workers().values()] == [0]
+
+
 def test_killed_worker_is_noticed(start: Start, started: Started) -> None:
     transport = start(spec={"workers": 2})
     begin(transport)

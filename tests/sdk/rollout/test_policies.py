@@ -160,6 +160,7 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
         (lambda o: {"action": zeros(o), "action_log_prob": o[:, :1]}, r"shape \[3, 1\]; expected \[3\]: one number"),
         (lambda o: {"action": zeros(o), 3: o}, r"returned key 3; keys are strings"),
         (lambda o: o.numpy(), r"returned a ndarray; return a tensor of actions"),
+        (lambda o: (o, o), r"returned a tuple; .* such as \{'action': action, 'action_log_prob': log_prob\}"),
     ],
 )
 def test_invalid_outputs_of_a_policy_are_refused(policy: Callable[[Tensor], object], message: str) -> None:

@@ -223,7 +223,9 @@ def test_images_stay_uint8_when_the_environment_reuses_its_array() -> None:
 
 def test_a_frame_limit_on_an_environment_that_resets_by_itself_is_refused() -> None:
     spec = EnvSpec(id="CartPole-v1", num_envs=2, vectorization=Vectorization.NATIVE)
-    with pytest.raises(EnvironmentInvalid, match=r"resets by itself \(NextStep\).*TimeLimit\(env, 9\)"):
+    with pytest.raises(
+        EnvironmentInvalid, match=r"resets by itself .*, so `max_frames_per_traj` .*TimeLimit\(env, 9\)"
+    ):
         rollout_of(spec, zeros, collect=CollectSpec(frames_per_batch=1, max_frames_per_traj=9))
 
 

@@ -80,20 +80,6 @@ def test_chunks_are_made_one_at_a_time(allocates_at_most: "AllocatesAtMost") -> 
             assert len(chunk) <= 1 << 17
 
 
-@pytest.mark.parametrize("max_chunk_bytes", [-1, 0, PREFIX_BYTES])
-def test_chunk_without_space_for_a_byte_is_refused_at_once(max_chunk_bytes: int) -> None:
-    with pytest.raises(ValueError, match=f"max_chunk_bytes={max_chunk_bytes} is too small.* {PREFIX_BYTES} bytes"):
-        split(message(b"data"), sent_by(), max_chunk_bytes=max_chunk_bytes)
-
-
-@pytest.mark.parametrize(
-    "identity", [sent_by(-1), sent_by(2**32), sent_by(incarnation=2**16), sent_by(sequence=2**64)], ids=str
-)
-def test_identity_that_does_not_fit_its_fields_is_refused(identity: Identity) -> None:
-    with pytest.raises(ValueError, match="does not fit"):
-        split(message(b"data"), identity, max_chunk_bytes=1000)
-
-
 # Putting together.
 
 
@@ -300,15 +286,6 @@ def test_chunk_whose_numbers_do_not_fit_together_is_corrupt(
     assert len(assembler) == 0
 
 
-@given(st.lists(st.binary(max_size=80), max_size=5), st.booleans())
-@relaxed
-def test_arbitrary_bytes_are_corrupt(garbage: list[bytes], magic: bool) -> None:
-    assembler = Assembler(max_message_bytes=100)
-    for data in garbage:
-        with pytest.raises(MessageCorrupt):
-            assembler.add(b"RLFC" + data if magic else data)
-
-
 small = st.integers(0, 5)
 
 
@@ -328,9 +305,3 @@ def test_bounds_hold_for_hostile_chunks(sent: list[tuple[int, int, int, int, int
         assert len(assembler) <= 3
         assert 0 <= assembler.pending_bytes <= 60
         assert (len(assembler) == 0) == (assembler.pending_bytes == 0)
-
-
-@pytest.mark.parametrize(("max_message_bytes", "max_pending"), [(0, 1), (1, 0), (-5, 64)])
-def test_bounds_below_one_are_refused(max_message_bytes: int, max_pending: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Assembler(max_message_bytes=max_message_bytes, max_pending=max_pending)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.codec import ALIGNMENT, Encoded, Key, decode, encode
+from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
 
 if TYPE_CHECKING:
     from tests.job_server import AllocatesAtMost
@@ -63,12 +63,6 @@ def resident_peak_bytes() -> int:
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
-shapes = st.lists(st.integers(0, 4), max_size=4)
-tensors = st.builds(lambda shape, dtype: torch.ones(shape, dtype=dtype), shapes, st.sampled_from(DTYPES))
-keys = st.lists(st.text("abc", min_size=1, max_size=12), min_size=1, max_size=4).map(tuple)
-messages = st.tuples(st.binary(max_size=200), st.dictionaries(keys, tensors, max_size=6))
-
-
 def sample() -> bytearray:
     """A small message with everything in it: several dtypes, a bool, padding, no elements, no dimensions."""
     return joined(
@@ -84,11 +78,11 @@ def sample() -> bytearray:
     )
 
 
-def test_message_cut_anywhere_is_corrupt() -> None:
+def test_message_cut_anywhere_or_lengthened_is_corrupt() -> None:
     frame = sample()
-    for length in range(len(frame)):
+    for other in (*(frame[:length] for length in range(len(frame))), frame + b"\0"):
         with pytest.raises(MessageCorrupt):
-            decode(frame[:length])
+            decode(other)
 
 
 def test_any_flipped_bit_is_noticed() -> None:
@@ -118,36 +112,6 @@ def test_any_bit_flipped_under_a_right_checksum_is_noticed_or_harmless() -> None
         if bit // 8 >= payload_at:
             assert {key: (tensor.dtype, tensor.shape) for key, tensor in got.items()} == expected
     assert changed > 1000
-
-
-@given(messages, st.data())
-@relaxed
-def test_any_message_that_is_cut_flipped_or_lengthened_is_corrupt(
-    message: tuple[bytes, dict[Key, torch.Tensor]], data: st.DataObject
-) -> None:
-    frame = joined(encode(*message))
-    with pytest.raises(MessageCorrupt):
-        decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
-    with pytest.raises(MessageCorrupt):
-        decode(frame + data.draw(st.binary(min_size=1, max_size=200)))
-    bit = data.draw(st.integers(0, len(frame) * 8 - 1))
-    frame[bit // 8] ^= 1 << bit % 8
-    with pytest.raises((MessageCorrupt, MessageTooLarge)):
-        decode(frame)
-
-
-@given(st.binary(max_size=400), st.sampled_from([b"", b"RLFT", b"RLFT\1\0\0\0", b"RLFT\1\0\0\0\2\0\0\0\0\0\0\0"]))
-@relaxed
-def test_arbitrary_bytes_are_corrupt(data: bytes, beginning: bytes) -> None:
-    with pytest.raises((MessageCorrupt, MessageTooLarge)):
-        decode(bytearray(beginning + data))
-
-
-@given(st.binary(max_size=100), st.binary(max_size=100), st.binary(max_size=200))
-@relaxed
-def test_arbitrary_header_in_a_right_frame_is_corrupt(header: bytes, meta: bytes, payload: bytes) -> None:
-    with pytest.raises(MessageCorrupt):
-        decode(forged(header, payload, meta))
 
 
 @given(*[st.integers(0, limit) for limit in (2**32 - 1, 2**32 - 1, 2**32 - 1, 2**64 - 1)])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 from tests.ui.browser.made_jobs import MadeJobs, made_job
-from tests.ui.browser.visits import Serve, Visits
+from tests.ui.browser.visits import Serve, Visits, violations
 from tests.ui.run_files import write_run
 
 from rollfleet_ui.saved_runs import SavedRuns
@@ -69,6 +69,29 @@ async def test_a_change_is_on_screen_without_a_reload(serve: Serve, visits: Visi
     await expect(page.get_by_role("button", name="Trouble 2")).to_be_visible()
     jobs.remove("robots/later")
     await expect(page.get_by_role("row", name="later")).to_have_count(0)
+
+
+async def test_the_only_job_has_its_curve_in_the_list(serve: Serve, visits: Visits) -> None:
+    jobs = MadeJobs(made_job("calm"), made_job("other"))
+    page = await visits.open(await serve(jobs))
+    await expect(page.get_by_role("row", name="calm")).to_be_visible()
+    curve = page.get_by_role("slider", name="Mean return")
+    await expect(curve).to_have_count(0)
+    jobs.remove("default/other")
+    await expect(curve).to_have_attribute("aria-valuenow", "299")
+    assert await violations(page) == []
+
+
+async def test_a_name_of_markup_is_text(serve: Serve, visits: Visits, tmp_path: Path) -> None:
+    markup = "<img src=x onerror=alert(1)>"
+    write_run(tmp_path, markup, namespace='"><script>alert(2)<')
+    page = await visits.open(await serve(SavedRuns(tmp_path)))
+    await page.get_by_role("link", name=markup).click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(markup)
+    await page.get_by_role("link", name="Workers", exact=True).click()
+    await expect(page.get_by_role("row", name="Learner, log")).to_be_visible()
+    assert markup in await page.title()
+    assert await page.locator("img").count() == 1, "the page's own"
 
 
 async def test_a_thousand_saved_runs_scroll_and_keep_few_rows_in_the_document(

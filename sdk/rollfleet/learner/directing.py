@@ -1,0 +1,110 @@
+"""Directs the workers: the control messages of a learner."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rollfleet.errors import JobInvalid
+from rollfleet.learner.broadcast import Broadcaster
+from rollfleet.learner.run_state import RunState
+from rollfleet.transports.learner_side import Transport
+from rollfleet_api.job import CollectorJob, Mode
+from rollfleet_api.messages import Call, Control, LearnerPhase
+
+
+class Director:
+    """Sends control to the workers. On ranks other than 0 it sends nothing.
+
+    Args:
+        transport: The learner's side of a transport.
+        job: The job.
+        weights: The versions of the weights.
+        frames: Returns the frames of all ranks so far.
+
+    Attributes:
+        run_state: Rounds and seeds.
+        phase: The phase that workers are in.
+        steps: T of the open round.
+        has_opened: Whether this session has opened a round.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        job: CollectorJob,
+        weights: Broadcaster,
+        frames: Callable[[], int],
+    ) -> None:
+        self._transport, self._job, self._weights, self._frames = transport, job, weights, frames
+        self._sync = job.spec.mode is Mode.SYNC
+        self._control: Control | None = None  # the last one sent
+        self._call: Call | None = None
+        self.run_state = RunState(round=transport.resumed.round)
+        self.phase = LearnerPhase.RUN
+        self.steps, self.has_opened = 0, False
+
+    @property
+    def job(self) -> CollectorJob:
+        """The job, with the edits since the learner connected."""
+        return self._transport.job or self._job
+
+    def direct(self) -> None:
+        """Send the workers the present control message, if it differs from the last one; on rank 0."""
+        if not self._transport.rank.leads:
+            return
+        run_state = self.run_state
+        control = Control(
+            session=self._transport.resumed.session,
+            phase=self.phase,
+            round=run_state.round if self._sync else 0,
+            version=self._weights.meant_for_all,
+            some=self._weights.meant_for_some,
+            # No worker collects for the last round of the session before.
+            closed=(run_state.closed if self.has_opened else run_state.round) if self._sync else 0,
+            random_actions=self._frames() < self.job.spec.collect.init_random_frames,
+            seed=run_state.seed,
+            static_seed=run_state.static_seed,
+            seeding=run_state.seeding,
+            interrupts=run_state.interrupts,
+            origin=run_state.origin,
+            resumed=self._transport.resumed.version,
+            steps=self.steps,
+            own_weights=not self._weights.has_policy,
+            call=self._call,
+        )
+        if control != self._control:
+            self._transport.control(control)
+            self._control = control
+
+    def direct_async(self) -> None:
+        """Do the same in mode Async. In mode Sync the next round sends it anyway."""
+        if not self._sync:
+            self.direct()
+
+    def enter(self, phase: LearnerPhase) -> None:
+        """Put the workers into this phase; on other ranks than 0, this process only."""
+        self.phase = phase
+        if not self._transport.rank.leads:
+            return
+        if self._control is None:
+            self.direct()
+        else:  # change nothing else: in mode Sync no round opens, and no newer version is required
+            self._send(phase=phase)
+
+    def call(self, call: Call | None) -> None:
+        """Ask workers to answer a call; None: its answers are read. Change nothing else, as in `enter`.
+
+        Raises:
+            JobInvalid: Rank 0 directs the workers, and this is another one.
+        """
+        if not self._transport.rank.leads:
+            raise JobInvalid("only rank 0 of a learner can call methods on workers; call it there")
+        if self._control is None:
+            self.direct()
+        self._call = call
+        self._send(call=call)
+
+    def _send(self, **changes: Any) -> None:
+        assert self._control is not None, "`direct` sends the first message"
+        self._control = replace(self._control, **changes)
+        self._transport.control(self._control)

@@ -1,0 +1,136 @@
+"""The diagnosis of a job on a cluster, with advice: a pure function of its objects."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from rollfleet_api.status import Condition, ConditionType
+from rollfleet_api.views import EventView, JobView, View, one_line
+
+UNSEEN: Final = "Unseen"
+"""The reason of a job that no operator has processed. All other reasons come from the operator or Kubernetes."""
+
+ADVICE: Final = {
+    "AnnotationInvalid": "Write a time such as `2026-01-31T12:00:00Z` into the annotation, or remove it.",
+    "ApiError": "If this lasts, the operator lacks a permission or the API server is unhealthy: see its log.",
+    "ContainerRefused": "Check the commands, Secrets and ConfigMaps that `spec.template` names.",
+    "Error": "See the operator's log, and report it to the maintainers of Rollfleet.",
+    "EvaluationCrashed": "See `rollfleet logs {job}`. The evaluation worker restarts by itself; the training goes on.",
+    "FailedMount": "A volume of `spec.template` is missing, or the operator has not written the job's Secret yet.",
+    "Forbidden": "A policy of the cluster refuses the pods; show its administrators the message above.",
+    "ImagePullFailed": "Check `spec.image`; for a private image, add `imagePullSecrets` to `spec.template`.",
+    "InsufficientDevices": "Request fewer GPUs (`spec.resources.gpu`) or fewer workers, or add nodes.",
+    "InsufficientResources": "Request less (`spec.resources.requests`) or fewer workers, or add nodes.",
+    "Invalid": "Correct the field that the message names; `rollfleet validate` shows the correction.",
+    "LearnerCrashed": "See `rollfleet logs {job} --learner`. The learner restarts by itself.",
+    "LearnerFailed": "See `rollfleet logs {job} --learner`, fix it, and apply the job: a changed spec tries again.",
+    "LearnerGone": "Start the learner, and change the spec: each change tries again.",
+    "NameTaken": "Delete or rename the object that the message names, or rename the job.",
+    "NatsFull": "Delete a job that the message names, or give NATS more space: docs/operations.md.",
+    "NatsUnavailable": "Check that NATS runs and the operator reaches it. Workers continue as soon as it is back.",
+    "OperatorError": "This is a defect of the operator: report it to the maintainers of Rollfleet, with its log.",
+    "OwnedElsewhere": "Rename the job, or give this installation its own signing key of NATS: see docs/security.md.",
+    "Pending": "See `kubectl describe pods` for the cause, then change the spec: each change tries again.",
+    "PodSecurityViolation": "Remove what the namespace forbids from `spec.template`, or use another namespace.",
+    "PodsRefused": "A webhook of the cluster refuses the pods; the message names it and its reason.",
+    "Queued": "Wait for Kueue, or see its Workload: `kubectl get workloads`.",
+    "QuotaExceeded": "Request less, or have the quota raised: `kubectl describe quota`.",
+    "SourceMissing": "Create the ConfigMap that `spec.source` names: `kubectl create configmap NAME --from-file=FILE`.",
+    "Suspended": "`rollfleet resume {job}` starts the workers.",
+    "TemplateInvalid": "Correct `spec.template` as the message says.",
+    "TooManyRestarts": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
+    "Unschedulable": "Compare node selectors and tolerations in `spec.template` with `kubectl describe nodes`.",
+    UNSEEN: "If this lasts, check that the operator runs and has this namespace (`operator.namespaces` of the chart).",
+    "WaitingForLearner": "Start one (`rollfleet submit JOB.yaml --learner FILE`, or `rollfleet.connect('{job}')`), or "
+    "see why it is stuck: `rollfleet logs {job} --learner`.",
+    "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",
+    "WorkerCrashed": "See `rollfleet logs {job}{worker}`. The worker restarts by itself.",
+    "WorkerHopeless": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
+    "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
+}
+"""Advice by reason, with `{job}` and `{worker}` as placeholders."""
+
+
+class Diagnosis(View):
+    """The state of a job, and its explanation.
+
+    Attributes:
+        state: The job's state, in one word.
+        reason: The reason, in one CamelCase word; empty if nothing needs an explanation.
+        message: The reason in the words of the operator or of Kubernetes.
+        advice: What to do; empty if nothing helps or is needed.
+        is_problem: Whether the user has to act.
+    """
+
+    state: str
+    reason: str = ""
+    message: str = ""
+    advice: str = ""
+    is_problem: bool = False
+
+    def __str__(self) -> str:
+        """Return all of it in one line, with the state first."""
+        reason = f" ({self.reason})" if self.reason else ""
+        explanation = ". ".join(one_line(text).rstrip(".") for text in (self.message, self.advice) if text)
+        return f"{self.state}{reason}" + (f": {explanation}" if explanation else "")
+
+
+def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:
+    """Diagnose a job.
+
+    Args:
+        job: The job.
+        events: Events about the job and its pods.
+    """
+    state = str(job.status.phase or "Unknown")
+    if job.metadata.deletion_timestamp:
+        return Diagnosis(state="Deleting", message="waiting for the deletion of its pods and Secrets")
+    if failed := job.held(ConditionType.FAILED):
+        return _explained(job, state, failed.reason, failed.message, is_problem=True)
+    if complete := job.held(ConditionType.COMPLETE):
+        return _explained(job, state, complete.reason, complete.message)
+    if degraded := job.held(ConditionType.DEGRADED):
+        return _explained(job, state, degraded.reason, degraded.message, is_problem=True)
+    if suspended := job.held(ConditionType.SUSPENDED):
+        return _explained(job, state, suspended.reason, suspended.message)
+    if not job.status.conditions:
+        return _explained(job, state, UNSEEN, "no operator has processed this job yet", is_problem=True)
+    if job.held(ConditionType.READY) is None and (warning := _warning(job, events)):
+        return _explained(
+            job, state, warning.reason, f"{warning.involved_object.name}: {warning.message}", is_problem=True
+        )
+    progressing = job.condition(ConditionType.PROGRESSING)
+    if progressing is None:
+        return Diagnosis(state=state)
+    found = _explained(job, state, progressing.reason, progressing.message)
+    return found.model_copy(update={"advice": ""}) if job.status.frames_per_second else found  # it waits now and then
+
+
+def stale(job: JobView) -> str:
+    """Return a note if the operator has not processed the newest spec; empty otherwise."""
+    seen = job.status.observed_generation
+    if seen is None or seen >= job.metadata.generation:
+        return ""
+    return (
+        f"The operator has not processed the last change yet (generation {job.metadata.generation}, processed: {seen})."
+    )
+
+
+def _explained(job: JobView, state: str, reason: str, message: str, *, is_problem: bool = False) -> Diagnosis:
+    found = re.search(r"\bworker (\d+)\b", message)
+    advice = ADVICE.get(reason, "").format(job=job.key, worker=f" --worker {found[1]}" if found else "")
+    return Diagnosis(state=state, reason=reason, message=message, advice=advice, is_problem=is_problem)
+
+
+def _warning(job: JobView, events: Sequence[EventView]) -> EventView | None:
+    """Return the newest warning since workers are missing, such as the kubelet's, which no condition reports."""
+    since = _time(job.condition(ConditionType.READY))
+    found = [event for event in events if event.type == "Warning" and event.time >= since]
+    return max(found, key=lambda event: event.time, default=None)
+
+
+def _time(condition: Condition | None) -> datetime:
+    if condition is None or condition.last_transition_time is None:
+        return datetime.min.replace(tzinfo=UTC)
+    return datetime.fromisoformat(condition.last_transition_time)

@@ -1,0 +1,55 @@
+"""The state of a job, its reason, and what to do."""
+
+from typing import Any
+
+import pytest
+from tests.sdk.cluster.objects import condition, event, job
+
+from rollfleet_api.diagnosis import ADVICE, UNSEEN, diagnose, stale
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason", "is_problem"),
+    [
+        ([condition("Failed", reason="Worst"), condition("Degraded", reason="WorkerCrashed")], "Worst", True),
+        ([condition("Degraded", reason="Forbidden"), condition("Suspended", reason="Queued")], "Forbidden", True),
+        ([condition("Complete", reason="TotalFrames"), condition("Degraded", "False")], "TotalFrames", False),
+        ([condition("Suspended", reason="Suspended"), condition("Progressing", "False")], "Suspended", False),
+        ([condition("Progressing", reason="Collecting"), condition("Ready")], "Collecting", False),
+        ([], UNSEEN, True),
+    ],
+)
+def test_the_worst_condition_is_the_reason(conditions: list[Any], reason: str, is_problem: bool) -> None:
+    found = diagnose(job(conditions=conditions))
+    assert (found.reason, found.is_problem) == (reason, is_problem)
+
+
+def test_a_warning_event_is_the_reason_while_workers_are_missing() -> None:
+    missing = [condition("Ready", "False", since_s=60), condition("Progressing", reason="Starting")]
+    events = [
+        event("FailedMount", "secret not found"),
+        event("Older", age_s=30),
+        event("Scheduled", kind="Normal", age_s=1),
+    ]
+    assert diagnose(job(conditions=missing), events).reason == "FailedMount"
+    assert (
+        diagnose(job(conditions=missing), [event("BackOff", age_s=90)]).reason == "Starting"
+    )  # before they went missing
+    assert diagnose(job(conditions=[condition("Ready"), missing[1]]), events).reason == "Starting"
+
+
+def test_advice_names_the_job_and_the_worker() -> None:
+    failed = condition("Failed", reason="TooManyRestarts", message="after 3 restarts worker 4 ended with code 1: no")
+    assert "`rollfleet logs lab/cartpole --worker 4`" in diagnose(job(conditions=[failed])).advice
+    assert "{" not in "".join(diagnose(job(conditions=[condition("Failed", reason=each)])).advice for each in ADVICE)
+
+
+def test_a_wait_needs_advice_only_while_no_frames_come() -> None:
+    waiting = [condition("Ready"), condition("Progressing", reason="WaitingForLearner")]
+    assert diagnose(job(conditions=waiting)).advice
+    assert not diagnose(job(conditions=waiting, framesPerSecond=10.0)).advice
+
+
+def test_a_change_that_no_operator_has_processed_is_reported() -> None:
+    assert "generation 3, processed: 1" in stale(job(generation=3))
+    assert stale(job()) == ""

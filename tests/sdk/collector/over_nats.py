@@ -1,0 +1,91 @@
+"""Collectors of jobs on a real nats-server."""
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from rollfleet import Collector
+from rollfleet.learner.construction import construct
+from rollfleet.nats.link import Link
+from rollfleet.nats.streams import deprovision, provision
+from rollfleet.nats.transport import NatsTransport
+from rollfleet.nats.worker_transport import NatsWorkerTransport
+from rollfleet.transports.workload import Workload
+from rollfleet.worker.worker import Worker
+from rollfleet_api.job import Metadata, Vectorization
+from rollfleet_api.permissions import Role
+
+if TYPE_CHECKING:
+    from tests.job_server import Server
+from tests.sdk.collector.given_keywords import keywords_of
+from tests.sdk.collector.places import Collect
+
+
+class CollectOverNats(Collect):
+    """Two workers of a job on a real nats-server, each a thread of this process."""
+
+    workers = 2
+    alone: ClassVar[dict[str, Any]] = {"workers": 1}
+
+    def __init__(self, stack: ExitStack, server: "Server") -> None:
+        super().__init__(stack)
+        self._server = server
+
+    def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
+        """Make a collector of a job with these keywords. Shuts down the last one first."""
+        self._stack.close()
+        self._links = self._stack.enter_context(ExitStack())  # closed last
+        keywords.setdefault("workers", self.workers)
+        construction = construct(env, policy, keywords_of(**keywords))
+        job = construction.workload.job
+        spec = job.spec.model_copy(update={"delivery": job.spec.delivery.model_copy(update={"max_bytes": "64Mi"})})
+        metadata = Metadata(name=self._server.subjects.job, namespace=self._server.subjects.namespace)
+        job = job.model_copy(update={"metadata": metadata, "spec": spec})
+        admin = self._link()
+        admin.call(deprovision(admin), timeout_s=60)
+        admin.call(provision(admin, job), timeout_s=60)
+        builds = [cache(partial(self._build, construction.workload, index)) for index in range(job.spec.workers)]
+        if job.spec.env.vectorization is Vectorization.ASYNC:
+            # Before a worker runs: a process of environments is a fork, and would wait forever for a lock that another
+            # worker's thread holds at that moment, such as torch's while it seeds.
+            for build in builds:
+                build()
+        for build in builds:
+            thread = threading.Thread(target=_work, args=(build,), daemon=True)
+            self._stack.callback(_join, thread)
+            thread.start()
+        device = torch.device(keywords["device"]) if "device" in keywords else None
+        no_cuda_sync = keywords.get("no_cuda_sync", False)
+        transport = NatsTransport(self._link(Role.LEARNER), job, device=device, no_cuda_sync=no_cuda_sync)
+        options: Any = {each.name: getattr(construction.options, each.name) for each in fields(construction.options)}
+        return self._kept(Collector.over(transport, job, policy, **options))
+
+    def _link(self, role: Role | None = None) -> Link:
+        link = Link(self._server.address(role), role=role, timeout_s=60)
+        self._links.callback(link.close)
+        return link
+
+    def _build(self, workload: Workload, index: int) -> tuple[NatsWorkerTransport, Worker]:
+        transport = NatsWorkerTransport(self._link(Role.WORKER), index)
+        return transport, Worker(transport, workload, index)
+
+
+def _work(build: Callable[[], tuple[NatsWorkerTransport, Worker]]) -> None:
+    transport, worker = build()
+    try:
+        worker.run()
+    except Exception as error:
+        transport.report(replace(worker.failed(error), fatal=True))  # no one restarts it here
+    finally:
+        worker.close()
+        transport.close()
+
+
+def _join(thread: threading.Thread) -> None:
+    thread.join(60)
+    assert not thread.is_alive(), "a worker did not leave"

@@ -1,0 +1,90 @@
+"""A replay buffer that the learner fills in the background, from worker processes that die."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import pytest
+from tensordict import TensorDict
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, always_0
+from tests.waiting import wait_until
+
+from rollfleet import Collector, Processes, ReplayBuffer
+from rollfleet.rollout.trajectory_ids import split
+from rollfleet.testing import CountingEnv
+
+Fill = Callable[..., Collector]
+
+
+@pytest.fixture
+def fill() -> Iterator[Fill]:
+    """Starts collectors of forked workers, mode async."""
+    with ExitStack() as stack:
+
+        def fill(buffer: ReplayBuffer, restarts: int = 0, **keywords: Any) -> Collector:
+            processes = Processes(start_method="fork", max_restarts_per_worker=restarts)
+            options = OPTIONS | {"mode": "async", "workers": 2, "processes": processes, "replay_buffer": buffer}
+            collector = Collector(CountingEnv, always_0, **options | keywords)
+            stack.callback(collector.detach)
+            collector.start()
+            return collector
+
+        yield fill
+
+
+def steps_by_environment(buffer: ReplayBuffer) -> dict[tuple[int, int, int], list[int]]:
+    frames = TensorDict(buffer.state_dict()["frames"], batch_size=[len(buffer)])
+    assert (frames["observation"] + 1 == frames["next", "observation"]).all()
+    steps: dict[tuple[int, int, int], list[int]] = {}
+    for number, step in zip(frames[TRAJECTORY].tolist(), frames["observation"].flatten().tolist(), strict=True):
+        worker, incarnation, episode = split(number)
+        steps.setdefault((worker, incarnation, episode % 2), []).append(int(step))
+    return steps
+
+
+def test_killed_workers_lose_and_corrupt_no_counted_frame(
+    fill: Fill, started: Callable[[], list[psutil.Process]]
+) -> None:
+    buffer = ReplayBuffer(1_000_000)
+    collector = fill(buffer, workers=3, restarts=1000)
+    killed: set[psutil.Process] = set()
+
+    def alive() -> list[psutil.Process]:
+        return [each for each in started() if each not in killed]
+
+    for number in range(6):
+        before = buffer.write_count
+        wait_until(lambda: len(alive()) == 3)
+        victim = alive()[number % 3]
+        killed.add(victim)
+        time.sleep(0.003 * number)
+        victim.kill()
+        wait_until(lambda: buffer.write_count > before + 100)  # noqa: B023
+        assert buffer.sample(32)["next", "reward"].eq(1).all()
+    collector.async_shutdown(timeout_s=30)
+    assert collector.frames == buffer.write_count == len(buffer)
+    found = steps_by_environment(buffer)
+    assert max(incarnation for _, incarnation, _ in found) >= 1
+    for steps in found.values():
+        assert steps == list(range(len(steps)))
+
+
+def test_several_collectors_fill_one_buffer(fill: Fill) -> None:
+    buffer = ReplayBuffer(1000)
+    both = [fill(buffer, workers=1, total_frames=160) for _ in range(2)]
+    wait_until(lambda: buffer.write_count == 320)
+    for collector in both:
+        collector.async_shutdown(timeout_s=30)
+        assert collector.frames == 160
+
+
+def test_a_dropped_collector_stops_filling_in_order(fill: Fill, started: Callable[[], list[psutil.Process]]) -> None:
+    for _ in range(4):
+        buffer = ReplayBuffer(1000)
+        collector = fill(buffer)
+        wait_until(lambda: len(buffer) > 50)  # noqa: B023
+        collector.detach()
+        assert not started()
+        assert collector.frames == buffer.write_count

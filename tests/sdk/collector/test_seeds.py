@@ -1,0 +1,135 @@
+"""Seeds of environments: those of global generators in processes, and one seed for all of them."""
+
+import random
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from tensordict import TensorDict
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+
+class Drawing(gymnasium.Env[Any, Any]):
+    """Observes one number of each global generator."""
+
+    observation_space = Box(0, 1, (3,), np.float64)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._drawn(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._drawn(), 0.0, False, False, {}
+
+    def _drawn(self) -> Any:
+        return np.array([random.random(), np.random.rand(), float(torch.rand(()))])
+
+
+def drawn(collector: Any) -> torch.Tensor:
+    """Return the first observations of three batches, [environments, frames, 3]."""
+    return torch.cat([batch["observation"].clone() for batch in islice(collector, 3)], 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
+def test_no_two_environments_of_processes_draw_the_same_numbers(processes: "Collect", options: dict[str, Any]) -> None:
+    seen = drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=5, **options))
+    for kind in range(3):
+        assert len(seen[..., kind].unique()) == seen[..., kind].numel()
+
+
+def test_no_two_environments_draw_the_same_numbers_in_processes_of_their_own(here: Any) -> None:
+    seen = drawn(here(Drawing, num_envs=3, frames_per_batch=24, seed=5, vectorization="async"))
+    for kind in range(3):
+        assert len(seen[..., kind].unique()) == seen[..., kind].numel()
+
+
+@pytest.mark.parametrize("options", [{}, {"vectorization": "async"}], ids=["sync", "async"])
+def test_a_seed_gives_the_same_numbers_again(processes: "Collect", options: dict[str, Any]) -> None:
+    one, same, other = (
+        drawn(processes(Drawing, num_envs=2, frames_per_batch=32, seed=seed, **options)) for seed in (5, 5, 6)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    collector = processes(Drawing, num_envs=2, frames_per_batch=32, seed=6, **options)
+    next(collector)
+    collector.set_seed(5)
+    assert torch.equal(drawn(collector), one)
+
+
+def states() -> list[str]:
+    return [str(state) for state in (random.getstate(), np.random.get_state(), torch.get_rng_state().tolist())]
+
+
+def test_the_learners_own_generators_are_left_alone(here: Any) -> None:
+    before = states()
+    next(here("CartPole-v1", num_envs=2, frames_per_batch=32, seed=5))
+    after = states()
+    assert before == after
+
+
+SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
+
+
+def sampler(observation: Tensor) -> Tensor:
+    return torch.randint(2, (len(observation),))
+
+
+class ShowsSeed(gymnasium.Env[Any, Any]):
+    """Observes the seed of its last reset that had one."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+    _last: int | None = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._last = self._last if seed is None else seed
+        return np.array([self._last]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.array([self._last]), 0.0, False, False, {}
+
+
+def seeds_of(batch: TensorDict) -> Tensor:
+    seeds: Tensor = batch["observation"][:, 0, 0]
+    return seeds
+
+
+def test_a_static_seed_is_the_seed_of_all_workers_and_environments(collect: "Collect") -> None:
+    collector = collect(ShowsSeed, sampler, **SMALL)
+    first = next(collector)
+    assert len(seeds_of(first).unique()) == len(first)
+    assert collector.set_seed(7, static_seed=True) == 7
+    batch = next(collector)
+    assert (seeds_of(batch) == 7).all()
+    of_worker = batch["action"].reshape(collect.workers, -1)
+    if not collect.alone:  # workers that are threads share torch's generators
+        assert (of_worker == of_worker[0]).all()
+    assert collector.set_seed(2**40 + 3, static_seed=True) == 2**40 + 3
+    assert (seeds_of(next(collector)) == 3).all()  # environments take seeds below 2**32
+    collector.set_seed(7)
+    assert len(seeds_of(next(collector)).unique()) == len(first)
+
+
+def test_a_static_seed_is_the_seed_of_environments_in_processes(here: "Collect") -> None:
+    collector = here(ShowsSeed, sampler, vectorization="async", **SMALL)
+    collector.set_seed(7, static_seed=True)
+    assert (seeds_of(next(collector)) == 7).all()
+
+
+def test_a_restored_run_keeps_a_static_seed(collect: "Collect") -> None:
+    first = collect(ShowsSeed, sampler, **SMALL)
+    first.set_seed(7, static_seed=True)
+    next(first)
+    state = first.state_dict()
+    again = collect(ShowsSeed, sampler, **SMALL)
+    again.load_state_dict(state)
+    assert (seeds_of(next(again)) == 7).all()

@@ -1,0 +1,95 @@
+"""The end of a collector raises each error that no call has raised, once."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sdk.collector.counting import always_0
+from tests.waiting import wait_until
+
+from rollfleet import Collector
+from rollfleet.errors import JobInvalid, WorkerFailed
+from rollfleet.learner.public_calls import PublicCalls
+from rollfleet.testing import CountingEnv
+from rollfleet_api.messages import WorkerState
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+OPTIONS: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
+
+
+class Breaks(CountingEnv):
+    """Raises at its third step."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks_at=3)
+
+
+def test_shutdown_does_not_raise_an_error_a_second_time(apart: "Collect") -> None:
+    collector = apart(Breaks, always_0, **OPTIONS)
+    with pytest.raises(WorkerFailed, match="the simulator broke"):
+        next(collector)
+    with pytest.raises(WorkerFailed, match="the simulator broke"):  # and again at the next call
+        next(collector)
+    collector.shutdown()
+
+
+def test_a_pause_that_failed_does_not_pause(apart: "Collect") -> None:
+    collector = apart(Breaks, always_0, **OPTIONS)
+    for _ in range(2):
+        with pytest.raises(WorkerFailed, match="the simulator broke"):
+            next(collector)
+        with suppress(WorkerFailed), collector.pause():
+            pass
+
+
+def test_the_end_of_the_with_block_does_not_raise_an_error_a_second_time(apart: "Collect") -> None:
+    with apart(Breaks, always_0, **OPTIONS) as collector:
+        with pytest.raises(WorkerFailed, match="the simulator broke"):
+            next(collector)
+        with pytest.raises(JobInvalid, match="there is no worker 9"):  # another error does not hide the first
+            collector.update_policy_weights_({}, worker_ids=9)
+
+
+def test_shutdown_raises_an_error_that_no_call_has_raised(here: Callable[..., Collector]) -> None:
+    """In mode async a worker may break while the learner is busy with the batch before."""
+    collector = here(Breaks, always_0, mode="async", workers=1, start_method="fork", num_envs=1, frames_per_batch=2)
+    next(collector)
+    wait_until(lambda: collector.stats().workers[0].state is WorkerState.FAILED)  # known, and not raised yet
+    with pytest.raises(WorkerFailed, match="the simulator broke"):
+        collector.shutdown()
+
+
+class Closing(CountingEnv):
+    """Takes a second to close, and then creates a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def close(self) -> None:
+        time.sleep(1.0)
+        (self._folder / "closed").touch()
+
+
+@pytest.mark.parametrize(("timeout_s", "closed"), [(0.01, False), (60.0, True)])
+def test_workers_have_timeout_s_to_end_in_order(
+    processes: "Collect", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_s: float, closed: bool
+) -> None:
+    monkeypatch.setattr("rollfleet.processes.supervisor.TERMINATE_GRACE_S", 0.0)  # SIGTERM and SIGKILL at once
+    collector = processes(Closing, always_0, env_kwargs={"folder": tmp_path}, workers=1, **OPTIONS)
+    next(collector)
+    collector.shutdown(timeout_s)
+    assert (tmp_path / "closed").exists() is closed
+
+
+def test_a_raised_error_is_recognised_by_identity_and_not_by_its_message() -> None:
+    calls, first, other = PublicCalls("default/test"), WorkerFailed(1, "first"), WorkerFailed(1, "first")
+    with pytest.raises(WorkerFailed), calls.acting():
+        raise first
+    assert calls.has_raised(first)
+    assert not calls.has_raised(other)

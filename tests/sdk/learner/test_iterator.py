@@ -1,0 +1,272 @@
+"""What the learner does with batches and with the collector during a run."""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.waiting import wait_until
+from torch import Tensor
+
+from rollfleet import Collector
+from rollfleet.data.splitting import split_trajectories
+from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
+from rollfleet.testing import CountingEnv
+from rollfleet_api.messages import WorkerState
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+
+class Frames:
+    """A replay buffer: any object with `extend`."""
+
+    def __init__(self) -> None:
+        self.parts: list[TensorDict] = []
+
+    def extend(self, frames: TensorDict) -> None:
+        assert frames.batch_dims == 1
+        self.parts.append(frames)
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def all(self) -> TensorDict:
+        joined: TensorDict = torch.cat(self.parts)
+        return joined
+
+
+def test_trajectories_that_are_whole_already_are_split_into_themselves(collect: "Collect") -> None:
+    batch = next(collect(CountingEnv, always_0, postproc=split_trajectories, trajs_per_batch=2, **OPTIONS))
+    assert batch.batch_size == (2 * collect.workers, 5)
+    assert batch["collector", "mask"].all()
+
+
+def test_postproc_is_called_with_each_batch_and_its_result_is_yielded(collect: "Collect") -> None:
+    seen = []
+
+    def postproc(batch: TensorDict) -> str:
+        seen.append(batch)
+        return f"{len(seen)} of {batch['next', 'reward'].sum():g}"
+
+    collector = collect(CountingEnv, always_0, postproc=postproc, **OPTIONS)
+    assert list(islice(collector, 2)) == ["1 of 16", "2 of 16"]
+    assert collector.frames == 32
+
+
+def test_with_a_replay_buffer_the_iterator_fills_it_and_yields_none(collect: "Collect") -> None:
+    frames = Frames()
+    plain = list(collect(CountingEnv, always_0, total_frames=48, **OPTIONS))
+    assert list(collect(CountingEnv, always_0, total_frames=48, replay_buffer=frames, **OPTIONS)) == [None] * 3
+    expected: Any = torch.cat([batch.reshape(-1) for batch in plain])
+    assert torch.equal(frames.all()["observation"], expected["observation"])
+
+
+def test_no_padding_gets_into_a_replay_buffer(collect: "Collect") -> None:
+    frames = Frames()
+    next(collect(CountingEnv, always_0, postproc=split_trajectories, replay_buffer=frames, **OPTIONS))
+    assert len(frames) == 16
+    assert (frames.all()[TRAJECTORY] >= 0).all()
+    assert (frames.all()["next", "reward"] == 1).all()
+
+
+def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
+    collector.start()
+    wait_until(lambda: len(frames) > 100)
+    with pytest.raises(JobInvalid, match=r"start\(\) fills the replay buffer in the background"):
+        next(collector)
+    collector.async_shutdown(timeout_s=30)
+    there = len(frames)
+    assert collector.frames == there
+    time.sleep(0.1)
+    assert len(frames) == there
+    with pytest.raises(JobEnded):
+        next(collector)
+
+
+def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(
+        CountingEnv,
+        always_0,
+        replay_buffer=frames,
+        init_random_frames=64,
+        total_frames=128,
+        num_envs=2,
+        frames_per_batch=32,
+    )
+    collector.start()
+    wait_until(lambda: len(frames) == 128)
+    collector.async_shutdown(timeout_s=30)
+    actions = frames.all()["action"]
+    assert set(actions[:64].tolist()) == {0, 1}
+    assert (actions[64:] == 0).all()
+
+
+def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
+    frames, policy = Frames(), Learned()
+    collector = collect(CountingEnv, policy, replay_buffer=frames, weights_interval=0, **OPTIONS)
+    collector.start()
+    wait_until(lambda: len(frames) > 0)
+    for number in (2, 3):
+        with torch.no_grad():
+            policy.weight.fill_(number)
+        assert collector.update_policy_weights_() == number
+        wait_until(lambda: bool((frames.parts[-1]["shown"] == number).all()))  # noqa: B023
+    collector.async_shutdown(timeout_s=30)
+
+
+def test_start_without_a_buffer_is_refused(collect: "Collect") -> None:
+    with pytest.raises(JobInvalid, match="replay_buffer="):
+        collect(CountingEnv, always_0, **OPTIONS).start()
+
+
+def test_a_pause_collects_nothing_and_loses_nothing(collect: "Collect") -> None:
+    plain = collect(CountingEnv, always_0, total_frames=64, **OPTIONS)
+    expected: Any = torch.cat([batch.clone() for batch in plain], dim=1)
+    collector = collect(CountingEnv, always_0, total_frames=64, **OPTIONS)
+    parts = [next(collector)]
+    with collector.pause():
+        with pytest.raises(JobInvalid, match="paused"):
+            next(collector)
+        with pytest.raises(JobInvalid, match="paused already"), collector.pause():
+            pass
+    parts += list(collector)
+    found: Any = torch.cat(parts, dim=1)
+    for key in ("observation", ("next", "reward"), TRAJECTORY):
+        assert torch.equal(found[key], expected[key]), key
+
+
+def test_a_pause_stops_the_background_fill(collect: "Collect") -> None:
+    frames = Frames()
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, **OPTIONS)
+    collector.start()
+    wait_until(lambda: len(frames) > 0)
+    with collector.pause():
+        there = len(frames)
+        time.sleep(0.2)
+        assert len(frames) == there
+    wait_until(lambda: len(frames) > there)
+    collector.async_shutdown(timeout_s=30)
+    rows = frames.all()
+    steps = rows["observation"][rows[TRAJECTORY] == rows[TRAJECTORY][0]].flatten()
+    assert torch.equal(steps, torch.arange(float(len(steps))))
+
+
+def test_in_mode_async_workers_stop_in_a_pause(apart: "Collect") -> None:
+    taken = multiprocessing.get_context("fork").Value("q", 0)
+
+    def policy(observation: Tensor) -> Tensor:
+        with taken.get_lock():
+            taken.value += 1
+        return always_0(observation)
+
+    def paused() -> bool:
+        return {each.state for each in collector.stats().workers.values()} == {WorkerState.PAUSED}
+
+    collector = apart(CountingEnv, policy, mode="async", max_batches_ahead=1000, **OPTIONS)
+    next(collector)
+    with collector.pause():
+        wait_until(paused)
+        before = int(taken.value)
+        time.sleep(0.5)
+        assert taken.value == before
+    wait_until(lambda: taken.value > before)
+    assert next(collector).batch_size == (2, 8)
+    assert collector.stats().missed == 0
+
+
+def test_a_restored_run_counts_on_and_gives_no_id_twice(collect: "Collect", tmp_path: Any) -> None:
+    collector = collect(CountingEnv, Learned(), total_frames=96, **OPTIONS)
+    ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
+    torch.save(collector.state_dict(), tmp_path / "state")
+    returns = list(collector.episode_returns)
+    again = collect(CountingEnv, Learned(), total_frames=96, **OPTIONS)
+    again.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    assert (again.frames, again.batches, again.version) == (48, 3, 3)
+    assert list(again.episode_returns) == returns
+    rest = list(again)
+    assert len(rest) == 3
+    assert [int(batch[VERSION].unique()) for batch in rest] == [4, 5, 6]
+    assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
+    assert again.frames == 96
+
+
+def test_in_mode_async_a_restored_run_counts_on_too(apart: "Collect") -> None:
+    keywords: dict[str, Any] = OPTIONS | {"mode": "async", "total_frames": 96}
+    collector = apart(CountingEnv, Learned(), **keywords)
+    ids = {int(each) for batch in islice(collector, 3) for each in batch[TRAJECTORY].unique()}
+    state = collector.state_dict()
+    again = apart(CountingEnv, Learned(), **keywords)
+    again.load_state_dict(state)
+    rest = list(again)
+    assert (len(rest), again.frames, again.batches) == (3, 96, 6)
+    assert min(int(batch[VERSION].min()) for batch in rest) > state["version"] == 3
+    assert not ids & {int(each) for batch in rest for each in batch[TRAJECTORY].unique()}
+
+
+def test_a_restored_run_seeds_its_environments_differently(collect: "Collect") -> None:
+    first = collect("CartPole-v1", **OPTIONS)
+    seen = next(first)["observation"][:, 0]
+    state = first.state_dict()
+    again = collect("CartPole-v1", **OPTIONS)
+    again.load_state_dict(state)
+    restored = next(again)["observation"][:, 0]
+    assert len(torch.cat([seen, restored]).unique(dim=0)) == 2 * len(seen)
+
+
+def test_two_runs_restored_from_one_state_are_the_same(collect: "Collect") -> None:
+    first = collect("CartPole-v1", **OPTIONS)
+    next(first)
+    state = first.state_dict()
+    found = []
+    for _ in range(2):
+        again = collect("CartPole-v1", **OPTIONS, **collect.alone)
+        again.load_state_dict(state)
+        found.append(next(again))
+    assert torch.equal(found[0]["observation"], found[1]["observation"])
+    assert torch.equal(found[0]["action"], found[1]["action"])
+
+
+def test_leaving_the_with_block_closes_the_environments(here: Callable[..., Collector]) -> None:
+    closed = []
+
+    class Closing(CountingEnv):
+        def close(self) -> None:
+            closed.append(1)
+
+    with here(Closing, always_0, **OPTIONS) as collector:
+        next(collector)
+    assert closed == [1, 1]
+    with pytest.raises(KeyError), here(Closing, always_0, **OPTIONS) as collector:
+        raise KeyError
+    assert closed == [1, 1, 1, 1]
+
+
+def test_a_workers_error_shows_its_position_and_how_to_reproduce_it(apart: "Collect") -> None:
+    keywords: dict[str, Any] = {"env_kwargs": {"breaks_at": 20}, "num_envs": 2, "frames_per_batch": 32, "seed": 9}
+    with pytest.raises(WorkerFailed) as raised:
+        list(apart(CountingEnv, always_0, **keywords))
+    message = str(raised.value)
+    assert 'raise ArithmeticError("the simulator broke")' in message
+    assert "counting_env.py" in message
+    assert f"seed 9, worker {raised.value.worker}, incarnation 0" in message
+    assert "after 32 frames in 2 batches" in message
+
+
+def test_stats_have_each_worker_and_the_jobs_end(collect: "Collect") -> None:
+    workers = collect.workers
+    collector = collect("CartPole-v1", num_envs=2, frames_per_batch=8 * workers, total_frames=16 * workers)
+    next(collector)
+    wait_until(lambda: [each.frames for each in collector.stats().workers.values()] == [8] * workers)
+    assert [*collector.stats().workers] == [*range(workers)]
+    assert not collector.stats().completed
+    assert len([*collector]) == 1
+    assert collector.stats().completed

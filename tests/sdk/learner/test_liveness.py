@@ -1,0 +1,154 @@
+"""Slow and stuck workers are reported by name. A learner that is busy for long is neither."""
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.job_server import Connect, Server, StartWorker
+from tests.sdk.nats.numbered_batches import of, publish, values
+from tests.waiting import wait_until
+
+from rollfleet import ActorCritic, Collector, Processes
+from rollfleet.testing import CountingEnv
+from rollfleet.worker.worker import SHORT_WAIT_S
+from rollfleet_api import streams
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
+SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
+PATIENCE_S = 30.0
+
+
+class Gated(CountingEnv):
+    """Steps that wait while the gate is shut."""
+
+    gate: ClassVar[threading.Event] = threading.Event()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.gate.wait(PATIENCE_S)
+        return super().step(action)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """A gate that is open, and that opens again after the test."""
+    Gated.gate.set()
+    yield Gated.gate
+    Gated.gate.set()
+
+
+def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
+    gate: threading.Event, server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = server.provision(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
+    start_worker(job, 0)
+    collector = connect()
+    next(collector)
+    assert "environment step" not in caplog.text
+    gate.clear()
+    wait_until(lambda: "default/test: worker 0 has been in one environment step for " in caplog.text)
+    gate.set()
+    list(islice(collector, 5))
+    wait_until(lambda: all(status.in_step_s < 1.0 for status in collector.stats().workers.values()))
+    assert caplog.text.count("environment step") == 1
+
+
+def test_over_processes_a_hanging_step_is_reported_too(
+    gate: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shut = tmp_path / "shut"
+
+    class Shut(Gated):
+        def step(self, action: np.int64) -> Any:
+            while shut.exists():
+                time.sleep(0.01)
+            return super().step(action)
+
+    def open_when_asked() -> None:
+        try:
+            wait_until(lambda: "worker 0 has been in one environment step for " in caplog.text)
+        finally:
+            shut.unlink()
+
+    processes = Processes(start_method="fork", suspect_after_s=3)
+    with Collector(Shut, frames_per_batch=8, workers=1, processes=processes) as collector:
+        next(collector)
+        shut.touch()
+        opening = threading.Thread(target=open_when_asked)
+        opening.start()
+        list(islice(collector, 10))
+        opening.join()
+    assert caplog.text.count("environment step") == 1
+
+
+def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
+    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = server.provision(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect()
+    while next(collector).shape[0] != 2:
+        pass
+    workers[1].transport._link.close()  # without a farewell
+    while next(collector).shape[0] != 1:
+        pass
+    assert "default/test: worker 1 has sent no heartbeat for 3 s" in caplog.text
+
+
+def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "ACK_WAIT_NS", streams.SECOND_NS)  # no one extends it in time
+    server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 4}})
+    link, admin = server.link(Role.WORKER), server.link()
+    for sequence in (0, 1):
+        publish(link, float(sequence), of(0, sequence), chunk_bytes=256)
+    collector = connect()
+    assert values(collector, 1) == [0.0]
+    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    wait_until(lambda: bool(admin.call(admin.js.consumer_info(queue, learner)).num_redelivered))
+    assert values(collector, 1) == [1.0]
+    publish(link, 2.0, of(0, 2))
+    assert values(collector, 1) == [2.0]
+    assert (collector.stats().repeated, collector.stats().missed) == (0, 0)
+    wait_until(lambda: server.queued() == 0)
+
+
+def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
+    worker = start_worker(server.provision(**ASYNC), 0)
+    collector = connect()
+    next(collector)
+    assert collector.stats().waited_for_weights_s == 0
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it reports this after a while only
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_room_s > SHORT_WAIT_S)
+    assert collector.stats().waited_for_weights_s == 0
+
+
+def test_the_workers_wait_for_the_next_round_is_counted(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    worker = start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
+    collector = connect()
+    next(collector)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    (before,) = collector.stats().workers.values()
+    next(collector)
+    wait_until(lambda: collector.stats().workers[0].waited_for_round_s > before.waited_for_round_s)
+    assert collector.stats().waited_for_weights_s == 0
+
+
+def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
+    worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
+    env = gymnasium.make("CartPole-v1")
+    collector = connect()
+    collector._director.direct()
+    worker.wait_for(WorkerState.WAITING_FOR_WEIGHTS)
+    collector.update_policy_weights_(ActorCritic(env.observation_space, env.action_space))
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_weights_s > 0)

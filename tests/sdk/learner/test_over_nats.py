@@ -1,0 +1,120 @@
+"""A learner's view of a job: real workers and a real nats-server, with threads in place of processes."""
+
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from tests.job_server import Connect, Server, StartWorker, WorkerThread, actor_critic, always
+
+from rollfleet import CollectorJob
+from rollfleet.errors import JobEnded, LearnerReplaced, MessageTooLarge, NoWeights
+from rollfleet.nats.streams import deprovision
+from rollfleet.rollout.trajectory_ids import split
+
+CARTPOLE = gymnasium.make("CartPole-v1")
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 64, "exploration": "Mode"},
+}
+ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 32, "exploration": "Mode"}}
+
+
+def workers_of(batch: Any) -> list[int]:
+    """Return the worker that collected each row of a batch."""
+    return [split(int(row[0]))[0] for row in batch["collector", "traj_ids"]]
+
+
+def start_all(job: CollectorJob, start_worker: StartWorker) -> list[WorkerThread]:
+    return [start_worker(job, index) for index in range(job.spec.workers)]
+
+
+def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"weights": {"interval": 0}})
+    start_worker(job, 0)
+    with connect() as collector:
+        assert collector.update_policy_weights_(always(actor_critic(), 0)) == 1
+        assert collector.update_policy_weights_(always(actor_critic(), 1), worker_ids=[1]) == 2
+        start_worker(job, 1)
+        batch = next(collector)
+        fragments = batch["collector", "policy_version"].split(4)
+        assert [set(fragment.flatten().tolist()) for fragment in fragments] == [{1}, {2}]
+        assert [set(fragment.flatten().tolist()) for fragment in batch["action"].split(4)] == [{0}, {1}]
+        assert collector.update_policy_weights_(always(actor_critic(), 1)) == 3
+        assert (next(collector)["collector", "policy_version"] == 3).all()
+
+
+def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    start_all(server.provision(**ASYNC | {"weights": {"interval": 0}}), start_worker)
+    with connect() as collector:
+        with pytest.raises(NoWeights, match="update_policy_weights_"):
+            next(collector)
+        assert set(collector.versions().values()) == {0}
+        collector.update_policy_weights_(actor_critic())
+        assert next(collector).shape == (4, 8)
+
+
+def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    start_all(server.provision(**ASYNC), start_worker)
+    first = connect(actor_critic())
+    next(first)
+    with connect(actor_critic()) as second:
+        with pytest.raises(LearnerReplaced):
+            for _ in first:
+                pass
+        assert next(second)["collector", "policy_version"].min() >= 1
+
+
+def test_weights_with_too_many_parameters_are_refused(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    server.provision(**SYNC)
+    collector = connect()
+    collector.update_policy_weights_({f"layer{number}.weight": torch.zeros(1) for number in range(20_000)})
+    with pytest.raises(MessageTooLarge, match="20,000 parameters"):
+        next(collector)
+
+
+def test_a_learner_of_a_deleted_job_raises_job_ended(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    start_all(server.provision(**ASYNC), start_worker)
+    collector = connect(actor_critic())
+    next(collector)
+    admin = server.link()
+    admin.call(deprovision(admin), timeout_s=5)
+    with pytest.raises(JobEnded, match="default/test was deleted"):
+        for _ in collector:
+            pass
+
+
+@pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
+def test_a_returning_learner_continues_with_the_next_version_and_the_same_workers(
+    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    workers = start_all(server.provision(**spec), start_worker)
+
+    def crash() -> None:
+        with connect(actor_critic()) as collector:
+            for batch in collector:
+                if collector.batches == 5:
+                    raise RuntimeError("the learner crashed")
+                assert batch.numel()
+
+    with pytest.raises(RuntimeError):
+        crash()
+    with connect(actor_critic()) as collector:
+        while next(collector)["collector", "policy_version"].max() < 6:  # batches of version 5 may be on their way
+            pass
+    assert collector.version >= 6
+    for worker in workers:
+        worker.join()
+        assert worker.transport.incarnation == 0

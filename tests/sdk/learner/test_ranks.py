@@ -1,0 +1,328 @@
+"""Several processes of one learner share a job: each batch goes to one of them, and rank 0 leads."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.running import running
+from tests.sdk.collector.batch_sender import Sender
+from tests.sdk.collector.concurrent_calls import at_once, begin
+from tests.sdk.nats.numbered_batches import values
+from tests.waiting import wait_until
+
+from rollfleet import Collector
+from rollfleet.errors import JobInvalid, LearnerReplaced
+from rollfleet.rollout.trajectory_ids import split
+from rollfleet_api.messages import WorkerState
+from rollfleet_api.permissions import Role
+
+WORKERS = 4
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": WORKERS,
+    "env": {"id": "CartPole-v1", "numEnvs": 2},
+    "collect": {"framesPerBatch": 64},
+}
+ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 16}}
+SENT: dict[str, Any] = ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}}
+
+
+def workers_in(batch: Any) -> set[int]:
+    return {split(trajectory)[0] for trajectory in batch["collector", "traj_ids"].unique().tolist()}
+
+
+def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
+    """Return all ranks of a learner. The others connect before rank 0."""
+    later = [connect(actor_critic(), rank=rank, ranks=ranks, **more) for rank in range(1, ranks)]
+    return [connect(actor_critic(), rank=0, ranks=ranks, **more), *later]
+
+
+def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
+    workers = [start_worker(job, index) for index in range(WORKERS)]
+
+    def go(collector: Collector) -> list[Any]:
+        with collector:
+            return list(collector)
+
+    leader, other = at_once(go, both(connect))
+    assert len(leader) == len(other) == 20
+    for one, two in zip(leader, other, strict=True):
+        assert (workers_in(one), workers_in(two)) == ({0, 2}, {1, 3})
+        assert one.shape == two.shape == (4, 8)
+        versions = {*one["collector", "policy_version"].unique().tolist()}
+        assert versions == {*two["collector", "policy_version"].unique().tolist()}
+    ids = [
+        set(torch.cat([each["collector", "traj_ids"] for each in mine], 1).unique().tolist())
+        for mine in (leader, other)
+    ]
+    assert not ids[0] & ids[1]
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(
+    rank: int, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    for index in range(WORKERS):
+        start_worker(job, index)
+    given: list[Any] = []
+
+    def postproc(batch: Any) -> Any:
+        given.append(batch)
+        if len(given) == 2:
+            raise LookupError("mine")
+        return batch
+
+    def go(collector: Collector) -> int:
+        for _ in range(6):
+            with suppress(LookupError):
+                next(collector)
+        return collector.stats().interrupted
+
+    interrupted = [connect(actor_critic(), rank=rank, ranks=2, postproc=postproc)]
+    collectors = [connect(actor_critic(), rank=1 - rank, ranks=2), *interrupted]
+    assert at_once(go, collectors) == [0, 2]
+
+
+def test_no_round_opens_before_every_rank_received_the_last_one(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    for index in range(WORKERS):
+        start_worker(job, index)
+    leader, other = both(connect)
+    next(leader)
+    ahead = begin(next, leader)
+    assert workers_in(next(other)) == {1, 3}
+    ahead.result(20)
+    ahead = begin(next, leader)
+    with pytest.raises(TimeoutError):
+        ahead.result(0.5)
+    assert (leader.batches, leader.version) == (2, 2)  # newer weights would be those of a worker that has yet to begin
+    other.detach()  # rank 0 does not wait for a rank that left
+    ahead.result(20)
+    assert leader.batches == 3
+
+
+def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over_all_ranks(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
+    workers = [start_worker(job, index) for index in range(WORKERS)]
+
+    def go(collector: Collector) -> list[Any]:
+        with collector:
+            return list(collector)
+
+    collectors = both(connect, ranks=3)
+    of_ranks = at_once(go, collectors)
+    assert [set.union(*map(workers_in, mine)) for mine in of_ranks] == [{0, 3}, {1}, {2}]
+    assert sum(map(len, of_ranks)) >= 100
+    assert len(of_ranks[0]) < 100  # frames of other ranks count
+    assert [collector.stats().missed for collector in collectors] == [0, 0, 0]
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_rank_0_alone_sends_versions(server: Server, connect: Connect, start_worker: StartWorker) -> None:
+    job = server.provision(**ASYNC | {"weights": {"interval": 0, "maxLag": 1}})
+    workers = [start_worker(job, index) for index in range(WORKERS)]
+    leader, other = both(connect)
+    assert other.update_policy_weights_() == 0
+    next(leader)
+    assert other.update_policy_weights_() == 1
+    for worker in workers:
+        worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # its batches so far are of version 1
+    for _ in range(5):
+        leader.update_policy_weights_()
+    while other.update_policy_weights_() < 6:  # until it has received the control message
+        pass
+    with other.pause():
+        pass
+    other.set_seed(3)
+    batch = next(other)
+    assert workers_in(batch) <= {1, 3}
+    assert batch["collector", "policy_version"].min() >= 5
+    assert other.stats().stale > 0
+    assert other.version == 6
+    other.shutdown()
+    assert next(leader).numel() > 0  # the job continues
+    leader.shutdown()
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+        assert worker.transport.control is not None
+        assert (worker.transport.control.session, worker.transport.control.seed) == (1, None)
+
+
+def test_a_replaced_rank_leaves_its_unacknowledged_batches_to_its_successor(server: Server, connect: Connect) -> None:
+    server.provision(**SENT)
+    senders = [Sender(server, worker) for worker in range(WORKERS)]
+    leader = connect(rank=0, ranks=2)
+    first = connect(rank=1, ranks=2, acknowledge="manual")
+    senders[1].send(1.0, 1.1, 1.2)
+    senders[0].send(0.0)
+    assert values(first, 1) == pytest.approx([1.0])
+    first.ack()
+    assert values(first, 2) == pytest.approx([1.1, 1.2])
+    second = connect(rank=1, ranks=2)  # the earlier one may have died
+    senders[3].send(3.0)
+    assert sorted(values(second, 3)) == pytest.approx([1.1, 1.2, 3.0])
+    with pytest.raises(LearnerReplaced, match="as rank 1 of 2, or with another number of ranks"):
+        next(first)
+    senders[2].send(2.0)
+    assert sorted(values(leader, 2)) == pytest.approx([0.0, 2.0])
+
+
+PROGRAM = """
+import rollfleet
+collector = rollfleet.connect(rank=1, ranks=2, acknowledge="manual")
+print(float(next(collector)["observation"].mean()), flush=True)
+collector.ack()
+for batch in collector:
+    print(float(batch["observation"].mean()), flush=True)
+"""
+
+
+def test_a_killed_rank_leaves_its_unacknowledged_batches_to_its_successor(server: Server, connect: Connect) -> None:
+    server.provision(**SENT)
+    sender = Sender(server, 1)
+    sender.send(1.0, 2.0)
+    environ = os.environ | server.address(Role.LEARNER).variables()
+    with running(sys.executable, "-c", PROGRAM, env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["1.0\n", "2.0\n"]
+        wait_until(lambda: server.queued() <= 1)  # the acknowledgement is under way
+    sender.send(3.0)
+    assert values(connect(rank=1, ranks=2), 2) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
+def test_a_learner_with_another_number_of_ranks_replaces_all_and_gets_their_batches(
+    before: int, after: int, server: Server, connect: Connect
+) -> None:
+    server.provision(**SENT)
+    senders = [Sender(server, worker) for worker in range(WORKERS)]
+    replaced = [connect(rank=rank, ranks=before) for rank in range(before)]
+    for worker, sender in enumerate(senders):
+        sender.send(float(worker))
+    taken = [value for collector in replaced for value in values(collector, 1)]
+    wait_until(lambda: server.queued() == WORKERS - before)  # else an acknowledgement on its way finds no consumer
+    successors = [connect(rank=rank, ranks=after) for rank in range(after)]
+    for worker, sender in enumerate(senders):
+        sender.send(10.0 + worker)
+    left = 2 * WORKERS - before
+    found: list[float] = []
+    for rank, collector in enumerate(successors):
+        mine = [worker for worker in range(WORKERS) if worker % after == rank]
+        expected = [value for worker in mine for value in (worker, 10 + worker) if value not in taken]
+        found += sorted(values(collector, len(expected)))
+        assert found[-len(expected) :] == sorted(expected)
+    assert len(found) == left
+    for collector in replaced:
+        with pytest.raises(LearnerReplaced):
+            list(collector)  # at most the batches that it had already
+
+
+def test_new_workers_of_a_growing_job_send_to_their_ranks(server: Server, connect: Connect) -> None:
+    server.provision(**SENT | {"workers": 2})
+    leader, other = [connect(rank=rank, ranks=2) for rank in range(2)]
+    early = Sender(server, 3)
+    early.send(3.0)  # before the learner knows the worker
+    senders = [Sender(server, worker) for worker in range(2)]
+    senders[1].send(1.0, 1.1)
+    assert values(other, 2) == pytest.approx([1.0, 1.1])  # of the batches that came later
+    server.provision(**SENT | {"workers": 4})
+    assert values(other, 1) == [3.0]
+    early.send(3.5)
+    Sender(server, 2).send(2.0)
+    senders[0].send(0.0)
+    assert sorted(values(leader, 2)) == [0.0, 2.0]
+    assert values(other, 1) == [3.5]
+    assert other.stats().missed == 0
+
+
+def test_batches_sent_before_the_job_shrank_reach_their_rank(server: Server, connect: Connect) -> None:
+    server.provision(**SENT)
+    senders = [Sender(server, worker) for worker in range(WORKERS)]
+    for worker, sender in enumerate(senders):
+        sender.send(float(worker))
+    server.provision(**SENT | {"workers": 2})
+    leader, other = [connect(rank=rank, ranks=2) for rank in range(2)]
+    assert sorted(values(leader, 2)) == [0.0, 2.0]
+    assert sorted(values(other, 2)) == [1.0, 3.0]
+
+
+def test_when_rank_0_starts_again_the_others_follow_it(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(WORKERS)]
+    leader, other = both(connect)
+    at_once(lambda collector: list(islice(collector, 3)), [leader, other])
+    leader.detach()
+    leader = connect(actor_critic(), rank=0, ranks=2)
+    batches = at_once(lambda collector: list(islice(collector, 3)), [leader, other])
+    assert [workers_in(batch) for batch in batches[1]] == [{1, 3}] * 3
+    assert other.version == leader.version
+    leader.shutdown()
+    assert list(other) == []
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_nats_may_be_killed_and_started_again_under_several_ranks(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    for index in range(WORKERS):
+        start_worker(job, index)
+    collectors = both(connect)
+    at_once(lambda collector: list(islice(collector, 3)), collectors)
+    server.kill()
+    server.start_again()
+    at_once(lambda collector: list(islice(collector, 5)), collectors)
+    assert [collector.frames for collector in collectors] == [8 * 32] * 2
+    assert [collector.stats().missed for collector in collectors] == [0, 0]
+
+
+def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    connect(actor_critic()).shutdown()
+    leader, other = both(connect)
+    running = [begin(lambda each: list(islice(each, 2)), each) for each in (other, leader)]
+    transport: Any = other._transport
+    while transport.peers.leader_control().session == 1:
+        assert not running[0].done()
+    for index in range(WORKERS):
+        start_worker(job, index)
+    assert [len(each.result(30)) for each in running] == [2, 2]
+
+
+def test_several_ranks_and_stragglers_are_refused_with_advice(server: Server, connect: Connect) -> None:
+    server.provision(mode="Sync", workers=4, stragglers={"threshold": 0.5})
+    with pytest.raises(JobInvalid, match=r"has `stragglers.threshold` 0\.5, .* remove it .* or connect with `ranks=1`"):
+        connect(rank=1, ranks=2)
+
+
+def test_more_ranks_than_workers_are_refused_with_advice(server: Server, connect: Connect) -> None:
+    server.provision(**SYNC)
+    advice = r"`ranks` is 5, but default/test has 4 workers, .* write `ranks=4` or fewer, or .* `workers: 5` or more"
+    with pytest.raises(JobInvalid, match=advice):
+        connect(rank=0, ranks=5)

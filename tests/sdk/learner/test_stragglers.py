@@ -1,0 +1,206 @@
+"""`stragglers_threshold`: a round closes once that fraction of the workers has sent; the others are cut."""
+
+import time
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.sdk.collector.concurrent_calls import begin
+from tests.sdk.collector.counting import Parts, always_0
+
+from rollfleet import CollectorJob, split_trajectories
+from rollfleet.data.batch import MASK, TRAJECTORY
+from rollfleet.rollout.trajectory_ids import split
+from rollfleet.testing import CountingEnv
+from rollfleet_api.messages import WorkerState
+
+if TYPE_CHECKING:
+    from tests.sdk.collector.places import Collect
+
+
+STEPS = 1000  # of each worker in a round
+
+
+class Slow(CountingEnv):
+    """Has episodes of 7 frames. Each step takes `step_s`."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        super().__init__(episode_frames=7)
+        self._step_s = step_s
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._step_s)
+        return super().step(action)
+
+
+def keywords(*step_s: float, steps: int = STEPS, **more: Any) -> dict[str, Any]:
+    """Make a collector of this many workers, with this many steps a round."""
+    workers = len(step_s)
+    env_kwargs = [{"step_s": each} for each in step_s]
+    return {"env_kwargs": env_kwargs, "workers": workers, "num_envs": 1, "frames_per_batch": steps * workers} | more
+
+
+def test_a_slow_worker_is_cut_at_the_threshold_and_the_mask_shows_where(apart: "Collect") -> None:
+    collector = apart(Slow, always_0, stragglers_threshold=0.6, **keywords(0, 0.02))
+    batch = next(collector)
+    assert batch.batch_size == (2, STEPS)
+    mask = batch[MASK]
+    fast, slow = mask.sum(1).tolist()
+    assert fast == STEPS
+    assert 0 < slow < STEPS
+    assert mask[1, :slow].all()
+    assert (batch[TRAJECTORY][~mask] == -1).all()
+    assert (batch["next", "reward"].squeeze(-1) == mask.float()).all()
+    assert collector.frames == fast + slow == int(mask.sum())
+    assert (collector.stats().stale, collector.stats().missed) == (0, 0)
+
+
+def test_over_many_rounds_no_frame_of_an_episode_is_lost_or_mixed(apart: "Collect") -> None:
+    collector = apart(Slow, always_0, stragglers_threshold=0.5, **keywords(0, 0.02))
+    rows: dict[int, list[Any]] = {0: [], 1: []}
+    frames = 0
+    for batch in islice(collector, 4):
+        frames += int(batch[MASK].sum())
+        assert collector.frames == frames
+        assert batch.batch_size == (2, STEPS)
+        for worker, row in enumerate(batch):
+            mine = row[row[MASK]]
+            assert {split(each)[0] for each in mine[TRAJECTORY].unique().tolist()} <= {worker}
+            rows[worker].append(mine)
+    assert sum(map(len, rows[1])) < 4 * STEPS
+    lengths = []
+    for parts in rows.values():
+        all_of: Any = torch.cat(parts)
+        seen = all_of["observation"].flatten()
+        assert torch.equal(seen, torch.arange(float(len(seen))))
+        assert torch.equal(all_of["next", "observation"].flatten(), seen + 1)
+        ids, done = all_of[TRAJECTORY], all_of["next", "done"].flatten()
+        assert torch.equal(done, (seen + 1) % 7 == 0)
+        assert torch.equal(ids[1:] != ids[:-1], done[:-1])
+        lengths += [7] * int(done.sum())
+    assert list(collector.episode_lengths) == lengths[-100:]
+
+
+def test_the_threshold_is_the_fraction_of_workers_that_closes_a_round(apart: "Collect") -> None:
+    """0.7 of 3 workers are 2: with two slow workers, the round waits for the faster one."""
+    steps = 60
+    collector = apart(Slow, always_0, stragglers_threshold=0.7, **keywords(0, 0.005, 0.2, steps=steps))
+    batch = next(collector)
+    counts = batch[MASK].sum(1).tolist()
+    assert counts[0] == steps
+    assert counts[1] == steps
+    assert 0 < counts[2] < steps
+    assert collector.frames == sum(counts)
+
+
+class Late(Slow):
+    """Its worker has not begun before a file exists."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        super().__init__()
+        while file is not None and not file.exists():
+            time.sleep(0.01)
+
+
+SHAPES = {"envs": (4, 20), "time": (2, 40), "stack": (2, 2, 20)}
+
+
+@pytest.mark.parametrize("how", SHAPES)
+def test_a_worker_that_has_not_begun_has_rows_of_padding(apart: "Collect", tmp_path: Path, how: str) -> None:
+    go = tmp_path / "go"
+    options: dict[str, Any] = keywords(0, 0, steps=40, num_envs=2, cat_results=how)
+    options["env_kwargs"] = [{}, {"file": go}]
+    collector = apart(Late, always_0, stragglers_threshold=0.5, **options)
+    batch = next(collector)
+    go.touch()
+    assert batch.batch_size == SHAPES[how]
+    assert int(batch[MASK].sum()) == collector.frames == 40
+    padding = batch[~batch[MASK]]
+    assert (padding[TRAJECTORY] == -1).all()
+    assert not padding["observation"].any()
+    if how == "envs":
+        assert batch[MASK].all(1).tolist() == [True, True, False, False]
+    rounds = 0
+    while collector.frames < 400 or not batch[MASK].all():  # until the other worker is there, too
+        assert (rounds := rounds + 1) < 5000
+        batch = next(collector)
+        assert batch.batch_size == SHAPES[how]
+        assert sorted(map(str, batch.keys(True, True))) == sorted(map(str, padding.keys(True, True)))
+        if not batch[MASK].all():
+            time.sleep(0.01)
+    assert (batch[TRAJECTORY] >= 0).all()
+
+
+def test_split_trajectories_and_buffers_leave_rows_of_padding_out(apart: "Collect", tmp_path: Path) -> None:
+    for more in ({"postproc": split_trajectories}, {"replay_buffer": (parts := Parts())}):
+        go = tmp_path / f"{len(more)}{next(iter(more))}"
+        options: dict[str, Any] = keywords(0, 0, steps=20)
+        options["env_kwargs"] = [{}, {"file": go}]
+        collector = apart(Late, always_0, stragglers_threshold=0.5, **options, **more)
+        batch = next(collector)
+        go.touch()
+        if batch is None:
+            batch = parts[0]
+            assert batch.batch_size == (20,)
+        else:
+            assert int(batch[MASK].sum()) == 20
+        assert {split(int(each))[0] for each in batch[TRAJECTORY].unique() if each >= 0} == {0}
+
+
+def test_whole_trajectories_of_a_worker_that_has_not_begun_are_rows_of_padding(
+    apart: "Collect", tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    options: dict[str, Any] = keywords(0, 0, steps=20, trajs_per_batch=3)
+    options["env_kwargs"] = [{}, {"file": go}]
+    batch = next(apart(Late, always_0, stragglers_threshold=0.5, **options))
+    go.touch()
+    assert batch.batch_size == (6, 7)
+    assert batch[MASK].sum(1).tolist() == [7, 7, 7, 0, 0, 0]
+
+
+def test_without_a_threshold_the_round_waits_for_all_workers(apart: "Collect") -> None:
+    collector = apart(Slow, always_0, **keywords(0, 0.02, steps=30))
+    batch = next(collector)
+    assert MASK not in batch.keys(True)
+    assert batch.batch_size == (2, 30)
+    assert collector.frames == 60
+
+
+def job_of(server: Server, workers: int) -> CollectorJob:
+    return server.provision(
+        mode="Sync",
+        workers=workers,
+        env={"id": "CartPole-v1", "numEnvs": 2},
+        collect={"framesPerBatch": 16 * workers},
+        stragglers={"threshold": 0.5},
+    )
+
+
+@pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
+def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
+    comes: bool, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = job_of(server, workers=2)
+    workers = [start_worker(job, 0)]
+    collector = connect(actor_critic())
+    first = begin(next, collector)
+    while not collector._director.run_state.closed:
+        assert not first.done()
+        time.sleep(0.01)
+    if comes:
+        workers.append(start_worker(job, 1))
+        workers[1].wait_for(WorkerState.WAITING_FOR_LEARNER)
+    batch = first.result(20)
+    assert batch.shape == (4, 8)
+    assert batch[MASK].all(1).tolist() == [True, True, False, False]
+    if comes:
+        while not next(collector)[MASK][2:].any():
+            assert set(collector.stats().workers) == {0, 1}
+    collector.shutdown()
+    for worker in workers:
+        worker.join()
+        assert worker.error is None

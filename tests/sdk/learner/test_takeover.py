@@ -1,0 +1,185 @@
+"""A learner takes over a job from another one, and is taken over itself."""
+
+import math
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+from tests.job_server import Connect, Server, StartWorker, actor_critic, always
+from tests.waiting import wait_until
+from torch import nn
+
+from rollfleet.errors import LearnerReplaced
+from rollfleet.schemes import Whole
+from rollfleet_api.messages import WorkerState, WorkerStatus, pack
+
+SYNC: dict[str, Any] = {
+    "mode": "Sync",
+    "workers": 2,
+    "env": {"id": "CartPole-v1", "numEnvs": 4},
+    "collect": {"framesPerBatch": 32},
+}
+
+
+@pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
+def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
+    broken: str, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    collector = connect(actor_critic())
+    list(islice(collector, 3))
+    collector.detach()
+    admin = server.link()
+    admin.call(admin.js.publish(getattr(server.subjects, broken), b'{"session": "x"}'))
+    with connect(actor_critic()) as collector:
+        assert collector._transport.resumed.session == 2
+        assert collector.version == 3
+        assert len(list(islice(collector, 3))) == 3
+        assert collector.version == 6
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
+def test_a_learner_that_returns_with_older_weights_is_noticed(
+    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_worker(server.provision(**SYNC | {"workers": 1}), 0)
+    policy = actor_critic()
+    first = connect(policy)
+    next(first)
+    state = first.state_dict()
+    checkpoint = {name: value.clone() for name, value in policy.state_dict().items()}
+    nn.init.ones_(next(policy.parameters()))
+    next(first)
+    first.detach()
+
+    second = connect(policy)
+    next(second)
+    second.detach()
+    assert "weights" not in caplog.text  # it continues after the newest version
+
+    policy.load_state_dict(checkpoint)
+    third = connect(policy)
+    next(third)
+    assert "version 4, the first of this learner, has other weights than version 3" in caplog.text
+    next(third)
+    assert caplog.text.count("other weights") == 1
+    third.detach()
+
+    fourth = connect(policy)
+    fourth.load_state_dict(state)
+    assert "restored version 1, but workers have had version 5 already" in caplog.text
+    next(fourth)
+    assert fourth.version == 6
+    fourth.shutdown()
+
+
+def test_an_unreadable_heartbeat_keeps_no_learner_from_connecting(server: Server, connect: Connect) -> None:
+    server.provision(**SYNC)
+    admin = server.link()
+    admin.call(admin.js.publish(server.subjects.worker(0), b"rubbish"))
+    assert connect().workers == (0, 1)
+
+
+def test_a_learner_replaced_during_a_disconnection_writes_nothing_any_more(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC | {"workers": 1})
+    worker = start_worker(job, 0)
+    replaced = connect(actor_critic())
+    next(replaced)
+    transport: Any = replaced._transport
+    transport._link._recovered.clear()  # as after a disconnection, before it has read the job's state again
+    replaced.update_policy_weights_()
+    successor = connect(actor_critic())
+    for _ in islice(successor, 3):
+        pass
+    with pytest.raises(LearnerReplaced):
+        list(islice(replaced, 3))
+    assert worker.transport.control is not None
+    assert worker.transport.control.session == 2
+    successor.shutdown()
+    worker.join()
+
+
+@pytest.mark.parametrize("interval", [0, 1])
+@pytest.mark.parametrize("mode", ["Sync", "Async"])
+def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
+    mode: str, interval: int, server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    """The replaced learner sends a version after its successor has read the newest number."""
+    collect = SYNC["collect"] | {"exploration": "Mode"}
+    job = server.provision(**SYNC | {"mode": mode, "workers": 1, "collect": collect, "weights": {"interval": interval}})
+    worker = start_worker(job, 0)
+    replaced = connect(always(actor_critic(), 0))
+    next(replaced)
+    policy = always(actor_critic(), 1)
+    successor = connect(policy)
+    newest = successor.version + 1
+    transport: Any = replaced._transport
+    weights = Whole().select(always(actor_critic(), 0))
+    transport._sender.weights(newest, Whole().layout(weights).snapshot(weights))
+    wait_until(lambda: worker.transport.status and worker.transport.status.version == newest)
+    own: float = newest if interval else math.inf  # the successor's first version
+    actions: set[tuple[bool, int]] = set()
+    while (True, 1) not in actions or successor.batches < 4:
+        if not interval and successor.batches == 1:
+            own = successor.update_policy_weights_(policy)
+        batch = next(successor)
+        versions = batch["collector", "policy_version"].flatten() >= own
+        actions |= set(zip(versions.tolist(), batch["action"].flatten().tolist(), strict=True))
+    assert actions <= {(False, 0), (True, 1)}
+    successor.shutdown()
+    worker.join()
+
+
+def test_total_frames_count_over_all_successive_learners_of_a_job(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    frames = SYNC["collect"]["framesPerBatch"]
+    worker = start_worker(
+        server.provision(**SYNC | {"workers": 1, "collect": SYNC["collect"] | {"totalFrames": 5 * frames}}), 0
+    )
+    first = connect(actor_critic())
+    assert [batch.numel() for batch in islice(first, 3)] == 3 * [frames]
+    first.detach()
+    second = connect(actor_critic())
+    assert (second.frames, second.batches) == (3 * frames, 3)
+    assert [batch.numel() for batch in second] == 2 * [frames]
+    assert second.frames == 5 * frames
+    worker.join()
+    assert list(connect(actor_critic())) == []  # the job is complete: it waits for no one
+
+
+def test_workers_that_leave_and_join_change_what_a_round_waits_for(
+    server: Server, connect: Connect, start_worker: StartWorker
+) -> None:
+    job = server.provision(**SYNC)
+    workers = [start_worker(job, index) for index in range(2)]
+    with connect(actor_critic()) as collector:
+        next(collector)
+        assert set(collector.workers) == {0, 1}
+        admin = server.link()
+        left = WorkerStatus.starting(1, workers[1].transport.incarnation)
+        workers[1].transport.close()  # as the cluster removes it
+        admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
+        assert next(collector).numel() > 0
+        assert set(collector.workers) == {0}
+        workers[1] = start_worker(job, 1)
+        while set(collector.workers) != {0, 1}:
+            next(collector)
+        assert next(collector).shape[0] == 8
+        server.provision(**SYNC | {"workers": 3})
+        workers.append(start_worker(job, 2))
+        while set(collector.workers) != {0, 1, 2}:
+            next(collector)
+        assert next(collector).shape[0] == 12
+    for worker in (workers[0], workers[2]):
+        worker.join()
+
+
+def _leaving(status: WorkerStatus) -> WorkerStatus:
+    return replace(status, state=WorkerState.LEFT)
