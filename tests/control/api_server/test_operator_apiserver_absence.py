@@ -162,10 +162,12 @@ def test_a_job_goes_on_without_an_operator_and_its_credentials_are_renewed_by_th
 ) -> None:
     monkeypatch.setattr(credentials, "CHECK_EVERY_S", 1.0)
     first, job = start("first"), pods()
-    mounted_s, before, run = time.monotonic(), job.secret(Role.WORKER), own_lab.run()
+    run = own_lab.run()
     with job.learning():
         job.collects()
         first.end()
+        job.mount()  # it may just have renewed them
+        mounted_s, before = time.monotonic(), job.secret(Role.WORKER)
         nats.kill()
         nats.start_again()
         while time.monotonic() < mounted_s + AWAY_S:
