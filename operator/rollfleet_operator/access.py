@@ -15,6 +15,9 @@ from rollfleet_operator.settings import Settings
 ROLES = (Role.WORKER, Role.LEARNER)
 """The roles with a Secret and a NetworkPolicy. Evaluation workers have those of the workers."""
 
+SECRET_TYPE = "rollfleet.dev/nats"
+"""A Secret's type never changes: one of this type is a job's own, which the operator may write without reading it."""
+
 _NATS_PORT = 4222
 _DNS_PORT = 53
 
@@ -44,15 +47,9 @@ def secret(job: CollectorJob, role: Role, endpoint: Endpoint, credentials: bytes
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": names.secret(job.metadata.name, role), "labels": names.labels(job.metadata.name, role)},
-        "type": "Opaque",
+        "type": SECRET_TYPE,
         "data": {name: base64.b64encode(data).decode() for name, data in files.items() if data is not None},
     }
-
-
-def mounted_credentials(secret: Manifest) -> bytes | None:
-    """Return the credentials file of a Secret; None: it has none."""
-    data = (secret.get("data") or {}).get(CREDENTIALS_FILE)
-    return base64.b64decode(data) if data else None
 
 
 def network_policy(job: CollectorJob, role: Role, endpoint: Endpoint, settings: Settings) -> Manifest:

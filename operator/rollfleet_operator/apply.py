@@ -1,13 +1,15 @@
 """Execution of plans, and translation of errors into problems."""
 
 from collections.abc import Sequence
+from http import HTTPStatus
 
 from rollfleet_api.job import CollectorJob
+from rollfleet_operator import names
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache, job_key, owned_by
 from rollfleet_operator.errors import ApiError, NameTaken, OperatorError
 from rollfleet_operator.kinds import WATCHED
-from rollfleet_operator.manifest import Manifest, ref
+from rollfleet_operator.manifest import Manifest, Ref, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete
 from rollfleet_operator.problems import Problem, why_no_pods
 
@@ -36,15 +38,22 @@ class Applier:
         namespace = job.metadata.namespace
         match action:
             case Apply(manifest, new):
-                if new:
+                if new and manifest["kind"] != "Secret":  # which the operator may not read
                     await self._check_name(job, manifest)
-                written = await self._api.apply(manifest)
+                try:
+                    written = await self._api.apply(manifest)
+                except ApiError as error:
+                    if manifest["kind"] == "Secret" and error.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+                        raise _taken(ref(manifest)) from error  # of another type
+                    raise
             case Change(which, patch):
                 written = await self._api.patch(which.kind, namespace, which.name, patch)
             case Delete(which, uid):
                 await self._api.delete(which.kind, namespace, which.name, uid)
                 return None
-        if written["kind"] in WATCHED:  # the cache would never learn that an object of another kind is deleted
+        # The cache would never learn that an object is deleted if no watch has its kind, or its labels.
+        ours = (written["metadata"].get("labels") or {}).get(names.MANAGED_BY) == names.FIELD_MANAGER
+        if ours and written["kind"] in WATCHED:
             self._cache.put(written)
         return written
 
@@ -58,11 +67,15 @@ class Applier:
                 "ownerReferences"
             ):
                 raise ApiError(409, "Conflict", f"{which} of an earlier job of this name still exists")
-            raise NameTaken(f"{which} already exists and belongs to someone else; delete it, or rename the job")
+            raise _taken(which)
         if which.kind == "Job":  # its template cannot be applied again, and its labels may be why no watch has it
             labels = {"metadata": {"labels": manifest["metadata"]["labels"]}}
             self._cache.put(await self._api.patch(which.kind, job.metadata.namespace, which.name, labels))
             raise ApiError(409, "Conflict", f"{which} already exists")
+
+
+def _taken(which: Ref) -> NameTaken:
+    return NameTaken(f"{which} already exists and belongs to someone else; delete it, or rename the job")
 
 
 def problem_of(error: OperatorError) -> Problem:

@@ -1,7 +1,7 @@
 """The newest known state of each object in the cluster: from watches, and from the answers to the operator's writes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND
@@ -34,9 +34,7 @@ class Cache:
     """Objects by job. For one event loop."""
 
     def __init__(self) -> None:
-        self._jobs: dict[JobKey, _Known] = {}
-        self._children: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
-        self._pods: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)
+        self._objects: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)  # a job, and what belongs to it
         # The version at which an object was seen to be deleted, by its UID. One that has only lost the label of its
         # watch looks deleted, too, and has this version.
         self._gone: dict[str, int] = {}
@@ -55,7 +53,7 @@ class Cache:
         self._gone[uid] = _version(manifest)
         while len(self._gone) > _GONE:
             del self._gone[next(iter(self._gone))]
-        known = self._find(key, ref(manifest))
+        known = self._objects.get(key, {}).get(ref(manifest))
         if known and known.uid == uid:
             self._drop(key, ref(manifest))
         return key
@@ -86,71 +84,52 @@ class Cache:
             resource_version: The version of the list; objects that are newer stay.
             namespace: The listed namespace; None: all namespaces.
         """
-        version, changed = int(resource_version), set[JobKey]()
-        for key, which, known in [*self._of_kind(kind)]:
-            if namespace in (None, key.namespace) and known.uid not in listed and known.version <= version:
-                self._drop(key, which)
-                changed.add(key)
-        return changed
+        version, gone = int(resource_version), list[tuple[JobKey, Ref]]()
+        for key, objects in self._objects.items():
+            if namespace in (None, key.namespace):
+                gone += [
+                    (key, which)
+                    for which, known in objects.items()
+                    if which.kind == kind and known.uid not in listed and known.version <= version
+                ]
+        for key, which in gone:
+            self._drop(key, which)
+        return {key for key, _ in gone}
 
     def job(self, key: JobKey) -> Manifest | None:
         """Return a CollectorJob; None: it does not exist."""
-        return next(_manifests(filter(None, [self._jobs.get(key)])), None)
+        known = self._objects.get(key, {}).get(Ref(KIND, key.name))
+        return known.value if known and isinstance(known.value, dict) else None
 
     def jobs(self) -> dict[JobKey, Manifest]:
         """Return all CollectorJobs."""
-        return dict(zip(self._jobs, _manifests(self._jobs.values()), strict=True))
+        return {key: job for key in self._objects if (job := self.job(key)) is not None}
 
     def children(self, key: JobKey, uid: str) -> list[Manifest]:
         """Return the objects that the job with this UID owns."""
-        found = self._children.get(key, {})
-        return [child for child in _manifests(found.values()) if owned_by(child, uid)]
+        found = (known.value for known in self._objects.get(key, {}).values())
+        return [child for child in found if isinstance(child, dict) and owned_by(child, uid)]
 
     def pods(self, key: JobKey) -> list[Pod]:
         """Return the pods of the job, and of earlier jobs of its name."""
-        return [known.value for known in self._pods.get(key, {}).values() if isinstance(known.value, Pod)]
+        return [known.value for known in self._objects.get(key, {}).values() if isinstance(known.value, Pod)]
 
     def _take(self, key: JobKey, manifest: Manifest) -> bool:
         """Store an object; return whether it is new or newer."""
         which, uid, version = ref(manifest), manifest["metadata"]["uid"], _version(manifest)
-        known = self._find(key, which)
+        known = self._objects.get(key, {}).get(which)
         if version < self._gone.get(uid, 0) or (known is not None and known.version >= version):
             return False
         manifest["metadata"].pop("managedFields", None)
         if which.kind == KIND:
             manifest["spec"] = bounded(manifest.get("spec"))  # many jobs of megabytes would not fit into memory
-        entry = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
-        if which.kind == KIND:
-            self._jobs[key] = entry
-        else:
-            self._owned(which.kind)[key][which] = entry
+        self._objects[key][which] = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
         return True
 
-    def _find(self, key: JobKey, which: Ref) -> _Known | None:
-        return self._jobs.get(key) if which.kind == KIND else self._owned(which.kind).get(key, {}).get(which)
-
     def _drop(self, key: JobKey, which: Ref) -> None:
-        if which.kind == KIND:
-            self._jobs.pop(key, None)
-            return
-        owned = self._owned(which.kind)
-        owned[key].pop(which, None)
-        if not owned[key]:
-            del owned[key]
-
-    def _owned(self, kind: str) -> defaultdict[JobKey, dict[Ref, _Known]]:
-        return self._pods if kind == "Pod" else self._children
-
-    def _of_kind(self, kind: str) -> Iterator[tuple[JobKey, Ref, _Known]]:
-        if kind == KIND:
-            yield from ((key, Ref(KIND, key.name), known) for key, known in self._jobs.items())
-            return
-        for key, owned in self._owned(kind).items():
-            yield from ((key, which, known) for which, known in owned.items() if which.kind == kind)
-
-
-def _manifests(known: Iterable[_Known]) -> Iterator[Manifest]:
-    return (each.value for each in known if isinstance(each.value, dict))
+        del self._objects[key][which]
+        if not self._objects[key]:
+            del self._objects[key]
 
 
 def job_key(manifest: Manifest) -> JobKey | None:

@@ -5,12 +5,11 @@ from typing import Final
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.pods import Pod
 from rollfleet_api.times import parse_time
-from rollfleet_operator import access, names
 from rollfleet_operator.api import Api
-from rollfleet_operator.cache import Cache, owned_by
+from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import SourceMissing
 from rollfleet_operator.job_memory import JobMemory
-from rollfleet_operator.manifest import Manifest, Ref, digest
+from rollfleet_operator.manifest import Manifest, digest
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.observed import Observed, Run, observe
 
@@ -36,34 +35,6 @@ class ClusterReader:
         children += memory.secrets.values()
         pods = self._cache.pods(key)
         return observe(children, pods, refused_pods=memory.refusal.message, source_digest=memory.source_digest)
-
-    async def remember_secrets(self, job: CollectorJob, memory: JobMemory, now_s: float, oldest_s: float) -> None:
-        """Read the job's Secrets into `memory`, unless they are there.
-
-        A deleted Secret is noticed by reading it again: a pod that starts waits for it. Pods that run have their files.
-
-        Args:
-            job: The job.
-            memory: Its memory.
-            now_s: The time, seconds since the epoch.
-            oldest_s: Seconds after which they are read again if a pod is starting.
-
-        Raises:
-            ApiError: The API server refused.
-        """
-        if now_s - memory.secrets_s >= oldest_s and any(
-            not (pod.running or pod.finished) for pod in self.observe(job, memory).pods
-        ):
-            memory.secrets.clear()
-        if not memory.secrets:
-            memory.secrets_s = now_s
-        for role in access.ROLES:
-            which = Ref("Secret", names.secret(job.metadata.name, role))
-            if which not in memory.secrets:
-                found = await self._api.get(which.kind, job.metadata.namespace, which.name)
-                if found is not None and owned_by(found, str(job.metadata.uid)):
-                    found["metadata"].pop("managedFields", None)
-                    memory.secrets[which] = {"apiVersion": "v1", "kind": "Secret", **found}
 
     async def read_source(self, job: CollectorJob, memory: JobMemory) -> None:
         """Read the digest of the job's ConfigMap into `memory`; without the ConfigMap the last digest stays.

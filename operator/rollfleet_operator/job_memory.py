@@ -46,8 +46,8 @@ class JobMemory:
     """The memory of one job.
 
     Attributes:
-        secrets: The job's Secrets, as they are mounted now; the operator has no right to watch Secrets.
-        secrets_s: Time at which they were read.
+        secrets: The job's Secrets, as they were written: the operator has no right to read Secrets.
+        secrets_s: Time of that write.
         refusal: Why pods could not be created.
         on_nats: What NATS has of the job.
         source_digest: Digest of the job's ConfigMap, when it last existed; None: not read yet.

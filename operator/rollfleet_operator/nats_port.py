@@ -74,14 +74,12 @@ class NatsPort(Protocol):
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
         ...
 
-    async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
-        """Return the credentials file of a role.
+    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
+        """Return the credentials file of a role: the same until they are renewed, also from the next operator.
 
         Args:
             job: The job whose subjects it grants.
             role: Worker or learner.
-            mounted: The file that is mounted now; None: none yet. It is returned unchanged until it must be renewed, so
-                that a restart of the operator rotates nothing.
 
         Returns:
             JWT and seed; None: this NATS needs no credentials.

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND, CollectorJob, CollectorJobStatus
-from rollfleet_api.permissions import Role
 from rollfleet_api.validation import JobErrors, parse_job
-from rollfleet_operator import access, names
+from rollfleet_operator import access
 from rollfleet_operator.api import Api
 from rollfleet_operator.apply import Applier, problem_of
 from rollfleet_operator.autoscale import decide
@@ -31,7 +30,7 @@ from rollfleet_operator.errors import (
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.jobs_on_nats import JobsOnNats
 from rollfleet_operator.limits import refusal
-from rollfleet_operator.manifest import Manifest, Ref
+from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.plan import Apply, plan_access, plan_runs
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
@@ -205,13 +204,13 @@ class Reconciler:
 
     async def _inputs(self, job: CollectorJob, memory: JobMemory, now_s: float) -> Inputs:
         """Return what the job's children depend on. Credentials are renewed here, before NATS refuses earlier ones."""
-        await self._reader.remember_secrets(job, memory, now_s, self._settings.resync_s)
+        starting = any(not (pod.running or pod.finished) for pod in self._reader.observe(job, memory).pods)
+        if starting and now_s - memory.secrets_s >= self._settings.resync_s:  # a deleted Secret would be missed
+            memory.secrets.clear()
         return Inputs(
             settings=self._settings,
             endpoint=self._nats.endpoint,
-            credentials={
-                role: await self._nats.credentials(job, role, _mounted(job, role, memory)) for role in access.ROLES
-            },
+            credentials={role: await self._nats.credentials(job, role) for role in access.ROLES},
             source_digest=memory.source_digest or "",
         )
 
@@ -246,7 +245,7 @@ class Reconciler:
         for written in await self._applier.execute(job, [*rights, *actions] if starting else [*actions, *rights]):
             if written["kind"] == "Secret":
                 written["metadata"].pop("managedFields", None)
-                memory.secrets[Ref("Secret", written["metadata"]["name"])] = written
+                memory.secrets[ref(written)], memory.secrets_s = written, now_s
         return blocked
 
     async def _scale(self, job: CollectorJob, memory: JobMemory, found: Verdict, now_s: float) -> None:
@@ -284,8 +283,3 @@ def _unless_away(error: OperatorError) -> OperatorError:
     if isinstance(error, ApiError) and not error.status:
         raise error
     return error
-
-
-def _mounted(job: CollectorJob, role: Role, memory: JobMemory) -> bytes | None:
-    secret = memory.secrets.get(Ref("Secret", names.secret(job.metadata.name, role)))
-    return access.mounted_credentials(secret) if secret else None

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
+from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_operator.nats.tokens import Kind, Signer
 
@@ -39,7 +40,14 @@ class Keys:
         """Return the key that signs users of the account; a later job of the same name (another UID) has another."""
         return self._account("issuer", subjects.namespace, subjects.job, uid)
 
+    def user(self, subjects: Subjects, uid: str, role: Role, issued_s: int) -> Signer:
+        """Return the key of a role's user, another one for each time of issue."""
+        return self._signer(Kind.USER, "user", subjects.namespace, subjects.job, uid, role, str(issued_s))
+
     def _account(self, *parts: str) -> Signer:
+        return self._signer(Kind.ACCOUNT, *parts)
+
+    def _signer(self, kind: Kind, *parts: str) -> Signer:
         # No part contains a zero byte: names are DNS labels, and UIDs come from Kubernetes.
         words = b"\0".join([_PURPOSE, *(part.encode() for part in parts)])
-        return Signer.of(Kind.ACCOUNT, hmac.digest(self.operator.secret, words, hashlib.sha256))
+        return Signer.of(kind, hmac.digest(self.operator.secret, words, hashlib.sha256))

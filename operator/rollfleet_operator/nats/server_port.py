@@ -1,7 +1,6 @@
 """`NatsPort` on a real server with the resolver `full`."""
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,8 +16,8 @@ from rollfleet_operator.nats.accounts import installation_of, job_account, job_o
 from rollfleet_operator.nats.connection import Connection, own_user
 from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
 from rollfleet_operator.nats.settings import NatsSettings
-from rollfleet_operator.nats.tokens import SEED_BYTES, Token, read_credentials, read_token
-from rollfleet_operator.nats.users import role_credentials
+from rollfleet_operator.nats.tokens import Token, read_credentials
+from rollfleet_operator.nats.users import issued_at, role_credentials
 from rollfleet_operator.nats_port import Endpoint, Heartbeats, JobKey
 
 TIMEOUT_S = 9.0
@@ -41,7 +40,8 @@ class NatsOnServer:
         self._system = Connection(settings.server, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
         self._connections = JobConnections(settings.server, self._keys)
-        self._issued: dict[tuple[Subjects, Role], int] = {}  # when the present credentials of a role were issued
+        # The issue of the present credentials of a role, and when they were given to its pods.
+        self._given: dict[tuple[Subjects, Role], tuple[int, int]] = {}
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
@@ -55,19 +55,13 @@ class NatsOnServer:
         """Number of messages of jobs that were not kept; see `NatsPort`."""
         return self._connections.messages.dropped
 
-    async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
+    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
         """Return the credentials file of a role; see `NatsPort`."""
-        file = role_credentials(
-            job,
-            role,
-            self._keys,
-            self._settings.validity,
-            mounted=mounted,
-            now_s=int(time.time()),
-            entropy=os.urandom(SEED_BYTES),
-        )
-        self._issued[subjects_of(job), role] = read_token(read_credentials(file)[0]).issued_s
-        return file
+        validity, now_s, subjects = self._settings.validity, int(time.time()), subjects_of(job)
+        issued_s = issued_at(job, validity, now_s)
+        if self._given.get((subjects, role), (0, 0))[0] != issued_s:
+            self._given[subjects, role] = issued_s, now_s
+        return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=validity.life_s)
 
     async def provision(self, job: CollectorJob) -> None:
         """Create or update the job's account and streams; see `NatsPort`."""
@@ -80,7 +74,7 @@ class NatsOnServer:
                 settings.state_bytes,
                 now_s=now_s,
                 installation=settings.installation,
-                renewed_s=max(self._issued.get((subjects, role), 0) for role in Role),
+                renewed_s=max(self._given.get((subjects, role), (0, 0))[1] for role in Role),
             )
             held = await self._held(subjects)
             if held and uid_of(held) != uid_of(wanted):
@@ -164,7 +158,7 @@ class NatsOnServer:
             await self._registry.forget(account)
         self._checked.discard(subjects)
         for role in Role:
-            self._issued.pop((subjects, role), None)
+            self._given.pop((subjects, role), None)
 
 
 @asynccontextmanager

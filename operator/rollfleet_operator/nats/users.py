@@ -1,5 +1,6 @@
 """The NATS users of a job: one for each role, with the role's permissions and a limited validity."""
 
+import zlib
 from dataclasses import dataclass
 
 from rollfleet_api.job import CollectorJob
@@ -11,10 +12,7 @@ from rollfleet_operator.nats.tokens import (
     Kind,
     Signer,
     Token,
-    TokenInvalid,
     credentials_file,
-    read_credentials,
-    read_token,
 )
 from rollfleet_operator.rotation import rotation_s
 
@@ -35,41 +33,36 @@ class Validity:
     renew_after: float = 0.5
 
 
-def role_credentials(
-    job: CollectorJob,
-    role: Role,
-    keys: Keys,
-    validity: Validity,
-    *,
-    mounted: bytes | None,
-    now_s: int,
-    entropy: bytes,
-) -> bytes:
-    """Return the credentials file of a role.
+def issued_at(job: CollectorJob, validity: Validity, now_s: int) -> int:
+    """Return when a job's present credentials are issued: at its last renewal, or at its last rotation on request.
+
+    Each job is renewed at times of its own. They follow from its UID, so that an operator that restarts changes none.
+    """
+    every_s = max(1, int(validity.life_s * validity.renew_after))
+    own_s = zlib.crc32((job.metadata.uid or "").encode()) % every_s
+    return max(now_s - (now_s - own_s) % every_s, rotation_s(job, now_s) or 0)
+
+
+def role_credentials(job: CollectorJob, role: Role, keys: Keys, *, issued_s: int, life_s: int) -> bytes:
+    """Return the credentials file of a role: always the same for the same arguments.
 
     Args:
         job: The job whose subjects it grants.
         role: Worker or learner.
         keys: The keys that sign it.
-        validity: Its validity.
-        mounted: The file that pods have now. It is returned if it is correct and fresh enough.
-        now_s: The time, seconds since the epoch.
-        entropy: 32 random bytes for a new key.
+        issued_s: Time of issue, seconds since the epoch.
+        life_s: Seconds from then until NATS refuses it.
     """
-    subjects = subjects_of(job)
-    issuer = keys.issuer(subjects, job.metadata.uid or "")
-    nats = _user(job, role, account=keys.account(subjects).public)
-    if mounted and _still_good(mounted, issuer.public, nats, validity, now_s, rotation_s(job, now_s) or 0):
-        return mounted
-    user = Signer.of(Kind.USER, entropy)
+    subjects, uid = subjects_of(job), job.metadata.uid or ""
+    user = keys.user(subjects, uid, role, issued_s)
     token = Token(
         name=f"{subjects.key} {role}",
         subject=user.public,
-        issued_s=now_s,
-        expires_s=now_s + validity.life_s,
-        nats=nats,
+        issued_s=issued_s,
+        expires_s=issued_s + life_s,
+        nats=_user(job, role, account=keys.account(subjects).public),
     )
-    return credentials_file(token.signed(issuer), user)
+    return credentials_file(token.signed(keys.issuer(subjects, uid)), user)
 
 
 def administrator(account: Signer, *, now_s: int, entropy: bytes) -> tuple[str, Signer]:
@@ -77,19 +70,6 @@ def administrator(account: Signer, *, now_s: int, entropy: bytes) -> tuple[str, 
     user = Signer.of(Kind.USER, entropy)
     nats: Claims = {"type": "user", "subs": -1, "data": -1, "payload": -1}
     return Token(name="operator", subject=user.public, issued_s=now_s, nats=nats).signed(account), user
-
-
-def _still_good(mounted: bytes, issuer: str, nats: Claims, validity: Validity, now_s: int, rotated_s: int) -> bool:
-    try:
-        token = read_token(read_credentials(mounted)[0])
-    except TokenInvalid:
-        return False
-    return (
-        token.issuer == issuer
-        and token.nats == nats
-        and token.expires_s == token.issued_s + validity.life_s
-        and rotated_s <= token.issued_s <= now_s < token.issued_s + validity.life_s * validity.renew_after
-    )
 
 
 def _user(job: CollectorJob, role: Role, *, account: str) -> Claims:

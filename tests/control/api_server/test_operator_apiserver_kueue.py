@@ -149,7 +149,7 @@ def test_queue_that_kueue_refuses_is_reported_and_leaves_the_workers_alone(
     lab.apply(resources=RESOURCES)
     before = lab.run()["metadata"]["uid"]
     lab.apply(labels={"kueue.x-k8s.io/queue-name": "Not_A_Name"}, resources=RESOURCES)
-    assert "queue-name" in lab.wait_condition("Degraded", "ApiError")["message"]
+    assert "queue-name" in lab.wait_condition("Degraded", "PodsRefused")["message"]
     assert lab.run()["metadata"]["uid"] == before
     lab.apply(labels={}, resources=RESOURCES)
     lab.wait_condition("Degraded", "AsExpected", "False")

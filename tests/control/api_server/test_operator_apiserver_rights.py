@@ -249,7 +249,7 @@ def report(kind: str) -> Manifest:
 
 NO_OWNER: dict[str, Any] = {"metadata": {"ownerReferences": None}}
 OWN = {
-    "secret": manifest("v1", "Secret", "x-worker-nats"),
+    "secret": manifest("v1", "Secret", "x-worker-nats", type="rollfleet.dev/nats"),
     "service-account": manifest("v1", "ServiceAccount", "x-rollfleet"),
     "network-policy": policy(),
     "workers": run(),
@@ -260,7 +260,8 @@ OWN = {
 FOREIGN = {
     "secret-of-nobody": overlay(OWN["secret"], NO_OWNER),
     "secret-without-labels": overlay(OWN["secret"], {"metadata": {"labels": None}}),
-    "secret-of-another-name": manifest("v1", "Secret", "password"),
+    "secret-of-another-name": manifest("v1", "Secret", "password", type="rollfleet.dev/nats"),
+    "secret-of-another-type": manifest("v1", "Secret", "x-worker-nats"),
     "token-of-a-service-account": manifest(
         "v1",
         "Secret",

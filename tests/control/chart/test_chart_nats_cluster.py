@@ -31,7 +31,7 @@ from rollfleet_operator.nats.connection import Server
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
-from rollfleet_operator.nats.users import Validity, role_credentials
+from rollfleet_operator.nats.users import role_credentials
 from rollfleet_operator.nats_port import JobKey
 
 if TYPE_CHECKING:
@@ -129,10 +129,7 @@ class Cluster:
 
     def credentials(self, role: Role) -> Path:
         file = self._folder / f"{role}.creds"
-        life, now_s = Validity(life_s=3600), int(time.time())
-        file.write_bytes(
-            role_credentials(self.job, role, KEYS, life, mounted=None, now_s=now_s, entropy=os.urandom(32))
-        )
+        file.write_bytes(role_credentials(self.job, role, KEYS, issued_s=int(time.time()), life_s=3600))
         return file
 
     def link(self, role: Role) -> Link:

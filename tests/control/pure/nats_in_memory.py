@@ -18,7 +18,7 @@ class NatsInMemory:
         away: Whether NATS is unreachable.
         full: Whether jobs need more space, and get none.
         on_provision: Called with each job before it is published.
-        rotation: A number; mounted credentials are renewed when it changes.
+        rotation: A number; credentials are renewed when it changes.
         dropped_messages: Always 0.
 
     Example:
@@ -40,7 +40,7 @@ class NatsInMemory:
         """An address for pods."""
         return self._endpoint
 
-    async def credentials(self, job: CollectorJob, role: Role, mounted: bytes | None) -> bytes | None:
+    async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
         """Return a text with the owner's name; it grants nothing."""
         requested = job.metadata.annotations.get(names.ROTATE, "")
         return f"{role} of {job.key} {job.metadata.uid} {self.rotation}{requested}".encode()

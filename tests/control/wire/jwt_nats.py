@@ -28,7 +28,7 @@ from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.server_port import NatsOnServer
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.trust import new_keys, trust_configuration
-from rollfleet_operator.nats.users import Validity, role_credentials
+from rollfleet_operator.nats.users import role_credentials
 
 START_TIMEOUT_S = 60.0
 PENDING_BYTES = 32 << 20  # the chart's default
@@ -179,10 +179,8 @@ class Site:
             job,
             role,
             self.server.keys,
-            Validity(life_s=life_s),
-            mounted=None,
-            now_s=int(time.time()) - ago_s,
-            entropy=os.urandom(32),
+            issued_s=int(time.time()) - ago_s,
+            life_s=life_s,
         )
 
     def file(self, credentials: bytes, name: str = "user.creds") -> Path:

@@ -57,7 +57,7 @@ async def test_jobs_run_and_objects_of_others_are_left_alone(settings: NatsSetti
     await nats.provision(job)
     assert await nats.provisioned() == {JobKey("default", "a")}
     for role in (Role.WORKER, Role.LEARNER):  # an evaluation worker stores nothing
-        credentials = await nats.credentials(job, role, None)
+        credentials = await nats.credentials(job, role)
         async with site.guest(job, role, credentials) as guest:
             subject = subjects_of(job).worker(0) if role is Role.WORKER else subjects_of(job).learner
             await guest.client.jetstream().publish(subject, b"here")
@@ -94,10 +94,10 @@ async def test_another_account_of_the_same_nats_reads_and_writes_nothing_of_a_jo
     heard = await client.subscribe(subjects.weights)
     await client.publish(subjects.batch_chunk(0, 0), b"forged")
     await client.flush()
-    credentials = await nats.credentials(job, Role.LEARNER, None)
+    credentials = await nats.credentials(job, Role.LEARNER)
     async with site.guest(job, Role.LEARNER, credentials) as learner:
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(1, 0), b"weights")
-    worker = await nats.credentials(job, Role.WORKER, None)
+    worker = await nats.credentials(job, Role.WORKER)
     async with site.guest(job, Role.WORKER, worker) as guest:
         stored = await guest.client.jetstream().publish(subjects.batch_chunk(0, 0), b"a worker's")
         assert stored.seq == 1  # the first one in the queue

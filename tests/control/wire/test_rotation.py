@@ -41,15 +41,13 @@ def rotated(job: "CollectorJob", ago_s: float) -> "CollectorJob":
 
 
 async def test_rotation_on_request_renews_credentials_of_before_it(site: "Site") -> None:
-    job = site.job()
+    job, nats = site.job(), site.nats_with(validity=LONG)
     for role in Role:
-        mounted = site.credentials(job, role, ago_s=60)
-        before, requested = site.nats_with(validity=LONG), site.nats_with(validity=LONG)
-        assert await before.credentials(job, role, mounted) == mounted
-        assert await before.credentials(rotated(job, -30), role, mounted) == mounted, "not yet"
-        renewed = await requested.credentials(rotated(job, 30), role, mounted)
-        assert renewed not in (None, mounted)
-        assert await requested.credentials(rotated(job, 30), role, renewed) == renewed
+        before = await nats.credentials(job, role)
+        assert await nats.credentials(rotated(job, -30), role) == before, "not yet"
+        renewed = await nats.credentials(rotated(job, 0), role)
+        assert renewed not in (None, before)
+        assert await site.nats_with(validity=LONG).credentials(rotated(job, 0), role) == renewed, "a restart"
 
 
 async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: "Site") -> None:
@@ -91,7 +89,7 @@ async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_late
     late = rotated(job, REVOKED_AFTER_S + 60)
     nats = site.nats_with(validity=LONG)
     for role in Role:
-        assert await nats.credentials(late, role, old if role is Role.WORKER else None) != old
+        assert await nats.credentials(late, role) != old
     await nats.provision(late)
     async with site.guest(job, Role.WORKER, old) as guest:
         await guest.client.jetstream().publish(subjects_of(job).worker(0), b"until pods have the new ones")

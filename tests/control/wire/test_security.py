@@ -265,7 +265,7 @@ async def test_expired_credentials_are_refused_and_cut_off(site: "Site") -> None
 async def test_token_without_its_key_grants_nothing(site: "Site") -> None:
     job = site.job()
     await site.nats.provision(job)
-    one, other = [site.credentials(job, Role.WORKER).decode().splitlines() for _ in range(2)]
+    one, other = [site.credentials(job, Role.WORKER, ago_s=ago_s).decode().splitlines() for ago_s in (0, 9)]
     mixed = "\n".join([*one[:4], *other[4:]]).encode()
     assert mixed not in ("\n".join(one).encode(), "\n".join(other).encode())
     with pytest.raises(NatsError, match="Authorization"):
