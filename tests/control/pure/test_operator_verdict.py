@@ -244,3 +244,10 @@ def test_a_job_fails_when_no_learner_has_ever_come_in_time(scene: MakeScene, age
     found = scene(failure={"learnerTimeoutSeconds": 60})
     metadata = found.job.metadata.model_copy(update={"creation_timestamp": format_time(found.now_s - age_s)})
     assert replace(found, job=found.job.model_copy(update={"metadata": metadata})).verdict.stage is stage
+
+
+def test_a_learner_is_not_gone_while_nats_is_silent(scene: MakeScene) -> None:
+    found = scene(failure={"learnerTimeoutSeconds": 60})
+    found = replace(found, now_s=found.now_s + 3600)
+    assert found.verdict.reason == "LearnerGone"
+    assert replace(found, heartbeats=replace(found.heartbeats, heard=False)).verdict.stage is Stage.LIVE
