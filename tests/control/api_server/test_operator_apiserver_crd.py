@@ -27,8 +27,8 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"collect": {"framesPerBatch": 65}, "env": {"numEnvs": 8}}, "write 64 or 72"),
-        ({"collect": {"framesPerBatch": 1}, "env": {"numEnvs": 8}}, "write 8 or more"),
+        ({"collect": {"framesPerBatch": 65}, "env": {"numEnvs": 8}}, "write e.g. 72"),
+        ({"collect": {"framesPerBatch": 1}, "env": {"numEnvs": 8}}, "write e.g. 8"),
         ({"policy": {"random": {}}}, "write exactly one of"),
         ({"env": {"id": None}}, "the environment is missing"),
         ({"stragglers": {"threshold": 0.5}}, "write `mode: Sync`"),
