@@ -14,12 +14,10 @@ Attack = Callable[[Client, Subjects, int], Awaitable[None]]
 
 
 async def message_ids(client: Client, subjects: Subjects, number: int) -> None:
-    """Have the state stream remember long ids."""
     await client.publish(subjects.worker(0), b"", headers=_long_id(client, number))
 
 
 async def message_ids_of_batches(client: Client, subjects: Subjects, number: int) -> None:
-    """Have the work queue remember long ids."""
     await client.publish(subjects.batch_chunk(0, 0), b"", headers=_long_id(client, number))
 
 
@@ -30,7 +28,6 @@ async def workers_that_do_not_exist(client: Client, subjects: Subjects, number: 
 
 
 async def long_subjects(client: Client, subjects: Subjects, number: int) -> None:
-    """Use long subjects."""
     await client.publish(f"{subjects.lease(number)}{LONG_TOKEN}", b"")
     await client.publish(f"{subjects.batch_chunk(0, number)}{LONG_TOKEN}", b"")
 

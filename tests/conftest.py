@@ -91,7 +91,6 @@ def _ends_its_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The root of the checkout."""
     return Path(__file__).parents[1]
 
 

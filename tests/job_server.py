@@ -48,12 +48,10 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The server's process."""
         return self._running.child.pid
 
     @property
     def host_port(self) -> str:
-        """`127.0.0.1:<port>`."""
         return self._running.host_port
 
     def url(self, role: Role | None = None) -> str:
@@ -75,7 +73,6 @@ class Server:
         return self.link()
 
     def queued(self) -> int:
-        """Return the number of messages in the job's queue of batches."""
         info = self._owner.call(self._owner.js.stream_info(self.subjects.batches_stream), timeout_s=5)
         return int(info.state.messages)
 
@@ -92,7 +89,6 @@ class Server:
         return job
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, and wait for its end."""
         self._running.child.kill(signal.SIGKILL)
         self._loop.run(self._running.child.wait())
 
@@ -101,7 +97,6 @@ class Server:
         self._loop.run(self._running.start_again())
 
     def stop(self) -> None:
-        """Close every link, and stop the server."""
         try:
             self._links.close()
         finally:
@@ -113,7 +108,6 @@ class WorkerThread:
     """A worker of a job in a thread: the program's loop, without the seconds that a process takes to start.
 
     Attributes:
-        transport: Its transport.
         error: The error that ended it; None: it ended without one, or still runs.
     """
 
@@ -136,7 +130,6 @@ class WorkerThread:
         self._built.result(timeout_s).leave()
 
     def join(self, timeout_s: float = 60.0) -> None:
-        """Wait until it has left."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), (
             f"the worker did not leave: {self.transport.status}, {self.transport.control}"

@@ -36,7 +36,6 @@ class NatsServers:
     Args:
         folder: The folder of all files; those of server 2 are in `nats-2`.
         count: How many. More than one are a cluster.
-        max_payload: The servers' `max_payload`.
 
     Attributes:
         host_ports: `127.0.0.1:<port>` of each server.
@@ -67,7 +66,6 @@ class NatsServers:
         return link
 
     def provision(self, job: CollectorJob) -> None:
-        """Create the job's streams."""
         link, until = self.link(), time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -77,7 +75,6 @@ class NatsServers:
                 time.sleep(0.1)
 
     def leader_of(self, stream: str) -> int:
-        """Return which server leads a stream."""
         link = self.link()
         until = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -87,7 +84,6 @@ class NatsServers:
             assert time.monotonic() < until, f"{stream} has no leader"
 
     def storage(self, index: int = 0) -> Path:
-        """Return the folder of a server's streams."""
         return self._folders[index] / "jetstream"
 
     def end(self, index: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
@@ -102,7 +98,6 @@ class NatsServers:
         self._processes[index] = self._start(index)
 
     def stop(self) -> None:
-        """Close every link, and kill the servers."""
         self._links.close()
         for process in self._processes:
             process.kill()

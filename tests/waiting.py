@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """Wait until the condition is true."""
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"

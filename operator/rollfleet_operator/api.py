@@ -90,14 +90,7 @@ class Api:
     async def pages(
         self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Listing]:
-        """List objects in parts, so that not all of them are in memory at a time.
-
-        Args:
-            kind: The kind.
-            namespace: The namespace; None: all namespaces.
-            labels: A selector of labels.
-            fields: A selector of fields.
-        """
+        """List objects in parts, so that not all of them are in memory at a time; namespace None: all of them."""
         query = {"limit": str(_PAGE), "labelSelector": labels, "fieldSelector": fields}
         while True:
             page = await self._request("GET", KINDS[kind].path(namespace), query=query)

@@ -17,9 +17,7 @@ from rollfleet_operator.problems import Problem, why_no_pods
 class Applier:
     """Executor of plans.
 
-    Args:
-        api: The API server.
-        cache: Gets the API server's answers, so that the next reconciliation knows them before the watch does.
+    `cache` gets the API server's answers, so that the next reconciliation knows them before the watch does.
     """
 
     def __init__(self, api: Api, cache: Cache) -> None:

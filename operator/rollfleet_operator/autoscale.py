@@ -88,13 +88,7 @@ class History:
 
 
 def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: float) -> int:
-    """Decide the number of workers of a job.
-
-    Args:
-        job: The job.
-        heartbeats: Its last heartbeats.
-        history: Its earlier measurements; updated in place.
-        now_s: The time, seconds since the epoch.
+    """Decide the number of workers of a job, and update `history`, its earlier measurements.
 
     Example:
         >>> decide(job, heartbeats, History(), time.time())  # without a history: as before

@@ -19,10 +19,7 @@ _GONE: Final = 4096
 class _Known(NamedTuple):
     """The newest known state of an object.
 
-    Attributes:
-        uid: Its UID.
-        version: Its resource version.
-        value: The object; of a pod, only what is read of it (None: it is not one of the operator's).
+    Of a pod, `value` is only what is read of it; None: it is not one of the operator's.
     """
 
     uid: str
@@ -59,12 +56,7 @@ class Cache:
         return key
 
     def add(self, manifests: Iterable[Manifest], listed: set[str]) -> set[JobKey]:
-        """Store a part of a list; return the jobs with changes.
-
-        Args:
-            manifests: The objects.
-            listed: Gets their UIDs, for `keep_only`.
-        """
+        """Store a part of a list, and add its UIDs to `listed`, for `keep_only`; return the jobs with changes."""
         changed: set[JobKey] = set()
         for manifest in manifests:
             listed.add(manifest["metadata"]["uid"])

@@ -18,12 +18,7 @@ LONGEST_S: Final = 60.0
 
 
 class ClusterReader:
-    """Reader of a job's state.
-
-    Args:
-        api: The API server, for objects that are not watched.
-        cache: The watched objects.
-    """
+    """Reader of a job's state: `api` has the objects that are not watched, `cache` the others."""
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api, self._cache = api, cache

@@ -15,11 +15,7 @@ from rollfleet_operator.settings import Settings
 class Inputs:
     """All that the children depend on besides the job.
 
-    Attributes:
-        settings: The operator's settings.
-        endpoint: The address of NATS for pods.
-        credentials: Credentials file by role; None: this NATS needs none.
-        source_digest: Digest of the files in the job's ConfigMap.
+    `credentials` are files, None if this NATS needs none; `source_digest` is that of the files in the job's ConfigMap.
     """
 
     settings: Settings
@@ -30,10 +26,6 @@ class Inputs:
 
 def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
     """Return the desired children of a live job in the order of their creation.
-
-    Args:
-        job: The job.
-        inputs: All else that they depend on.
 
     Raises:
         TemplateInvalid: A template in the job does not have the form of a pod template.

@@ -18,11 +18,7 @@ GROW_S: Final = 60.0
 
 
 class JobsOnNats:
-    """The jobs on NATS.
-
-    Args:
-        nats: NATS.
-    """
+    """The jobs on NATS."""
 
     def __init__(self, nats: NatsPort) -> None:
         self._nats = nats
@@ -42,11 +38,7 @@ class JobsOnNats:
     ) -> NatsUnavailable | None:
         """Publish a job that NATS may lack, read its heartbeats, and give its streams more space if they need it.
 
-        Args:
-            job: The job.
-            memory: Gets what NATS has.
-            now_s: The time, seconds since the epoch.
-            publishable: Whether its spec may be published.
+        What NATS has goes into `memory`. `publishable`: its spec may be published.
 
         Returns:
             The error of NATS, which stops nothing else: `NatsFull`, or any other.

@@ -8,12 +8,7 @@ from rollfleet_api.job import API_VERSION, KIND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of objects.
-
-    Attributes:
-        api_version: `group/version`, or `v1`.
-        plural: Its name in paths.
-    """
+    """A kind of objects: `api_version` is `group/version` or `v1`, `plural` is its name in paths."""
 
     api_version: str
     plural: str

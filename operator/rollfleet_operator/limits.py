@@ -5,12 +5,7 @@ from rollfleet_operator.errors import LimitExceeded
 
 
 def refusal(job: CollectorJob, most_bytes: int | None) -> LimitExceeded | None:
-    """Return why a job may not have the storage that it asks for; None: it may.
-
-    Args:
-        job: The job.
-        most_bytes: The most `delivery.maxBytes` of a job, in bytes; None: no limit.
-    """
+    """Return why a job may not have its `delivery.maxBytes`: above `most_bytes` (None: no limit); None: it may."""
     asked = job.spec.delivery.limit_bytes
     if most_bytes is None or asked <= most_bytes:
         return None

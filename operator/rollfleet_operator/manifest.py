@@ -68,11 +68,6 @@ def overlay(below: Any, above: Any, field: str = "") -> Any:
     merged by their own keys, the operator's items first, and of equal keys the last item counts, as for variables in
     Kubernetes; all other lists are replaced.
 
-    Args:
-        below: The operator's value.
-        above: The user's value.
-        field: The field that holds both.
-
     Example:
         >>> overlay({"a": 1, "b": {"c": 2}}, {"a": None, "b": {"d": 3}})
         {'b': {'c': 2, 'd': 3}}
@@ -93,13 +88,7 @@ def overlay(below: Any, above: Any, field: str = "") -> Any:
 
 
 def covers(wanted: Any, found: Any, field: str = "") -> bool:
-    """Return whether `found` contains all of `wanted`; it may contain more.
-
-    Args:
-        wanted: The desired value.
-        found: The present value.
-        field: The field that holds both.
-    """
+    """Return whether `found` contains all of `wanted`, the values of `field`; it may contain more."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
             key in found and covers(value, found[key], key) for key, value in wanted.items()

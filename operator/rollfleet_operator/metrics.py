@@ -60,13 +60,7 @@ class Outcome:
 
 
 class Metrics:
-    """All metrics of one operator, in a registry of their own.
-
-    Args:
-        cache: The known jobs.
-        queue: The jobs that wait for a reconciliation.
-        watches: The watches of all namespaces.
-    """
+    """All metrics of one operator, in a registry of their own."""
 
     def __init__(self, cache: Cache, queue: WorkQueue[JobKey], watches: Sequence[Watch] = ()) -> None:
         self._registry = CollectorRegistry()
@@ -104,7 +98,6 @@ class _Jobs(Collector):
         self._cache, self._queue, self._watches = cache, queue, watches
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
         statuses = {key: manifest.get("status") or {} for key, manifest in self._cache.jobs().items()}
         yield GaugeMetricFamily("rollfleet_queue_length", "Jobs that wait for a reconciliation", value=len(self._queue))
         refused = GaugeMetricFamily(
@@ -131,13 +124,10 @@ class _Jobs(Collector):
 
 
 class _Messages(Collector):
-    """Metrics of jobs' messages."""
-
     def __init__(self, nats: NatsPort) -> None:
         self._nats = nats
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
         yield CounterMetricFamily(
             "rollfleet_messages_dropped",
             "Messages of jobs that the operator did not keep: too large, too many, or of workers that do not exist",

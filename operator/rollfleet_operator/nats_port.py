@@ -67,24 +67,17 @@ class NatsPort(Protocol):
     @property
     def endpoint(self) -> Endpoint:
         """The address of NATS for pods."""
-        ...
 
     @property
     def dropped_messages(self) -> int:
         """Number of messages of jobs that were not kept: too large, too many, or of workers that they do not have."""
-        ...
 
     async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
         """Return the credentials file of a role: the same until they are renewed, also from the next operator.
 
-        Args:
-            job: The job whose subjects it grants.
-            role: Worker or learner.
-
         Returns:
             JWT and seed; None: this NATS needs no credentials.
         """
-        ...
 
     async def provision(self, job: CollectorJob) -> None:
         """Create or update the job's streams, and publish its spec to workers and learner.
@@ -96,7 +89,6 @@ class NatsPort(Protocol):
             OwnedElsewhere: The streams of this name are another installation's.
             NatsFull: NATS has too little space for them.
         """
-        ...
 
     async def grow(self, job: CollectorJob) -> bool:
         """Give the streams of a published job more space if they need it. Returns whether they needed it.
@@ -104,20 +96,15 @@ class NatsPort(Protocol):
         Raises:
             NatsFull: NATS has too little space. The job goes on with what it has: its workers or its learner wait.
         """
-        ...
 
     async def deprovision(self, key: JobKey) -> None:
         """Remove all data of a job. Ignores a missing job and one of another installation."""
-        ...
 
     async def provisioned(self) -> set[JobKey]:
         """Return this installation's jobs with data on NATS, to find those that were deleted unnoticed."""
-        ...
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
         """Return the last messages of a job, from memory; NATS is asked only if there are none yet."""
-        ...
 
     async def close(self) -> None:
         """Disconnect. No other method may be called afterwards."""
-        ...

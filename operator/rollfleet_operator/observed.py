@@ -30,7 +30,6 @@ class Run:
 
     Attributes:
         name: Its name: job, role and revision.
-        uid: Its UID.
         pods: Number of pods that should run.
         suspended: Whether it is suspended: by the operator after the job's end, else by another client, such as Kueue.
         held: Whether a scheduler decides when its pods start.

@@ -33,12 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete an object and its children.
-
-    Attributes:
-        ref: The object.
-        uid: Its UID; a later object of this name stays.
-    """
+    """Delete an object and its children. A later object of this name, with another `uid`, stays."""
 
     ref: Ref
     uid: str
@@ -48,12 +43,7 @@ Action = Apply | Change | Delete
 
 
 def plan_access(wanted: Sequence[Manifest], observed: Observed) -> list[Action]:
-    """Plan the objects that give pods their rights.
-
-    Args:
-        wanted: The desired objects.
-        observed: The observed children.
-    """
+    """Plan the objects that give pods their rights."""
     actions: list[Action] = []
     for manifest in wanted:
         found = observed.children.get(ref(manifest))
@@ -109,7 +99,6 @@ ENDED = (Stage.COMPLETE, Stage.FAILED)
 
 
 def _must_go(job: CollectorJob, run: Run, wanted: Collection[str] | None, stage: Stage, lingering: bool) -> bool:
-    """Return whether a run is to be deleted."""
     if stage in ENDED and run.finished:  # it stays for its logs
         return False
     if job.spec.suspend or (wanted is not None and str(run.name) not in wanted):

@@ -19,12 +19,7 @@ MAX_MESSAGE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a job.
-
-    Attributes:
-        reason: The reason, one CamelCase word, for programs.
-        message: The reason in a sentence, for people.
-    """
+    """A problem of a job: its `reason` for programs, one CamelCase word, and a `message` for people, a sentence."""
 
     reason: str
     message: str
@@ -95,7 +90,6 @@ def clip(message: str) -> str:
 
 
 def _replaces(pod: Pod, crashed: Pod) -> bool:
-    """Return whether a pod runs in place of a crashed one."""
     return pod.running and (pod.run, pod.index) == (crashed.run, crashed.index)
 
 

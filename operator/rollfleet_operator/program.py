@@ -46,7 +46,6 @@ class Operator:
     """The tasks of the operator, and their shared state. kopf calls `start` and `stop` in its event loop.
 
     Args:
-        settings: The operator's settings.
         connect: Returns the API server's address and credentials.
         open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
 

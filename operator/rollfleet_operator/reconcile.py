@@ -62,15 +62,7 @@ class ReconcileResult(NamedTuple):
 
 
 class Reconciler:
-    """The reconciler of all jobs.
-
-    Args:
-        api: The API server.
-        cache: The watched objects.
-        nats: NATS.
-        settings: The operator's settings.
-        clock: Returns seconds since the epoch.
-        fleet: Receives the page's data; None without a page.
+    """The reconciler of all jobs. `clock` returns seconds since the epoch; `fleet` is the page's data; None: no page.
 
     Example:
         >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))

@@ -34,9 +34,7 @@ _FOR_LEARNER: Final[dict[str, Any]] = {
 def workers_revision(job: CollectorJob, source_digest: str = "") -> str:
     """Return the revision of the workers, which changes when they must restart.
 
-    Args:
-        job: The job.
-        source_digest: Digest of the files in the job's ConfigMap; empty: the job has none.
+    `source_digest` is that of the files in the job's ConfigMap; empty: the job has none.
     """
     return _revision(_Same(job), source_digest, of_workers=True)
 
@@ -49,12 +47,7 @@ def evaluation_revision(job: CollectorJob, source_digest: str = "") -> str:
 
 
 def learner_revision(job: CollectorJob, source_digest: str = "") -> str:
-    """Return the revision of the learner, which changes when it must restart.
-
-    Args:
-        job: The job.
-        source_digest: As above.
-    """
+    """Return the revision of the learner, which changes when it must restart; `source_digest` as above."""
     return _revision(_Same(job), source_digest)
 
 

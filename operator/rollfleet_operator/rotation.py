@@ -26,10 +26,7 @@ def rotation_s(job: CollectorJob, now_s: float) -> int | None:
 def revoked_s(job: CollectorJob, now_s: float, renewed_s: int = 0) -> int | None:
     """Return the time from before which NATS refuses credentials; None: it refuses none.
 
-    Args:
-        job: The job.
-        now_s: The time, seconds since the epoch.
-        renewed_s: When its newest credentials were issued: an operator that was away renews them late.
+    `renewed_s`: when the newest ones were issued. An operator that was away renews them late.
     """
     requested_s = rotation_s(job, now_s)
     late = requested_s is not None and now_s >= max(requested_s, renewed_s) + REVOKED_AFTER_S

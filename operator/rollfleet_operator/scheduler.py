@@ -22,11 +22,9 @@ class Scheduler(Protocol):
 
     def labels(self, labels: Labels) -> dict[str, str]:
         """Return those of a CollectorJob's labels that its Kubernetes Jobs get."""
-        ...
 
     def holds(self, labels: Labels) -> bool:
         """Return whether it decides when the pods of a job of either kind with these labels start."""
-        ...
 
 
 SCHEDULERS: Final[tuple[Scheduler, ...]] = (Kueue(),)

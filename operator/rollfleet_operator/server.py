@@ -14,7 +14,6 @@ class Server:
 
     Args:
         port: The port; 0: a free one.
-        metrics: The metrics of `/metrics`.
         alive: Returns whether the operator makes progress; if not, the kubelet restarts it.
         ready: Returns whether the operator has listed all jobs.
     """

@@ -21,14 +21,7 @@ FRESH_S: Final = 30.0
 class Snapshot:
     """All that the operator knows of a job at one moment.
 
-    Attributes:
-        job: The job.
-        observed: Its children.
-        heartbeats: Its last heartbeats.
-        verdict: Its stage.
-        problem: The error of the last attempt to create its children; None: no error.
-        frames_per_second: Frames per second over the last 30 s.
-        now_s: The time, seconds since the epoch.
+    `problem` is the error of the last attempt to create its children, and `frames_per_second` a mean over 30 s.
 
     Example:
         >>> status(Snapshot(job=job, observed=observed, heartbeats=heartbeats, verdict=verdict, problem=None,

@@ -65,12 +65,7 @@ def not_reconciled(
 ) -> CollectorJobStatus | None:
     """Return the status of a job that is invalid or cannot be reconciled; None: its status says so already.
 
-    Args:
-        before: The present status, as the API server has it.
-        generation: The spec's generation.
-        reason: `Invalid`, or `OperatorError`.
-        message: The errors of the job, or the operator's.
-        now_s: The time, seconds since the epoch.
+    `before` is its present status, `reason` `Invalid` or `OperatorError`, and `message` has the errors.
     """
     found = [condition(ConditionType.DEGRADED, True, reason, message)]
     if reason == INVALID:

@@ -23,11 +23,8 @@ WAITS_S: Final = 30.0
 class StatusWriter:
     """The writer of all jobs' statuses and events.
 
-    Args:
-        api: The API server.
-        cache: Gets the written jobs.
-        interval_s: The least seconds between writes of a status without changed conditions.
-        clock: Returns seconds since the epoch.
+    `cache` gets the written jobs. At least `interval_s` pass between writes of a status without changed conditions.
+    `clock` returns seconds since the epoch.
     """
 
     def __init__(self, api: Api, cache: Cache, interval_s: float, clock: Callable[[], float]) -> None:
@@ -56,7 +53,6 @@ class StatusWriter:
         return 0.0 if is_transition(job.status, now) else None
 
     async def _announce(self, job: CollectorJob, announcement: Event) -> None:
-        """Write an event."""
         try:
             await self._api.create(event(job, announcement, self._clock()))
         except ApiError as error:

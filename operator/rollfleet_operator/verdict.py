@@ -41,13 +41,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A stage of a job, and the reason.
-
-    Attributes:
-        stage: The stage.
-        reason: The reason, one CamelCase word.
-        message: The reason in a sentence.
-    """
+    """A stage of a job, and its reason: one CamelCase word, and a sentence."""
 
     stage: Stage
     reason: str = ""
@@ -81,12 +75,6 @@ def ended(job: CollectorJob) -> bool:
 
 def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s: float) -> Verdict:
     """Decide the stage of a job.
-
-    Args:
-        job: The job, with its last status.
-        observed: Its children.
-        heartbeats: Its last heartbeats.
-        now_s: The time, seconds since the epoch.
 
     Example:
         >>> verdict(job, observed, heartbeats, time.time()).stage

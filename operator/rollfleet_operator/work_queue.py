@@ -40,12 +40,7 @@ class WorkQueue(Generic[K]):
         return len(self._waiting) + len(self._edited)
 
     def add(self, key: K, *, edited: bool = False) -> None:
-        """Add a key. A key in process is queued again when it is done.
-
-        Args:
-            key: The key.
-            edited: Whether a user waits for it.
-        """
+        """Add a key, for which a user waits if `edited`. A key in process is queued again when it is done."""
         if key in self._taken:
             self._added_again[key] = edited or self._added_again.get(key, False)
             return
@@ -81,12 +76,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K, next_s: float | None = None) -> None:
-        """Finish a key.
-
-        Args:
-            key: The key from `take`.
-            next_s: Seconds until it is added again; None: not by itself.
-        """
+        """Finish a key from `take`, and add it again in `next_s` seconds; None: not by itself."""
         self._failures.pop(key, None)
         self._release(key, next_s)
 

@@ -36,13 +36,7 @@ def shown(value: object) -> str:
 
 
 def whole_number(value: object, name: str, *, least: int = 0, most: int = MAX_COUNT) -> int:
-    """Return a whole number, of Python's type.
-
-    Args:
-        value: The argument.
-        name: Its name in the call.
-        least: The smallest number allowed.
-        most: The largest number allowed.
+    """Return a whole number from `least` to `most`, of Python's type; `name` is the argument's in the call.
 
     Raises:
         JobInvalid: It is no whole number, or not between the limits.

@@ -23,28 +23,22 @@ class Layout(Protocol):
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters in the bytes, for the other side to compare; empty: no weights are sent."""
-        ...
 
     @property
     def total_bytes(self) -> int:
         """The size of a version."""
-        ...
 
     def snapshot(self, models: Mapping[str, State]) -> Snapshot:
         """Copy the models' current tensors into bytes."""
-        ...
 
     def release(self, snapshot: Snapshot) -> None:
         """Take back a snapshot whose bytes were sent."""
-        ...
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
         """Copy bytes, uint8 `[total_bytes]`, into the models, in place."""
-        ...
 
     def states(self, data: Tensor) -> dict[str, State]:
         """Return the tensors in bytes, by model and name."""
-        ...
 
     def check(self, parameters: tuple[Parameter, ...], *, theirs: str) -> None:
         """Compare the other side's parameters with this layout.
@@ -52,7 +46,6 @@ class Layout(Protocol):
         Raises:
             WeightMismatch: They differ; names the first difference.
         """
-        ...
 
 
 class WeightScheme(Protocol):
@@ -76,11 +69,9 @@ class WeightScheme(Protocol):
 
     def select(self, policy: Any) -> dict[str, State]:
         """Return the tensors to send, by model and name. Nothing is copied."""
-        ...
 
     def layout(self, models: Mapping[str, State]) -> Layout:
         """Return the form of these tensors in bytes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

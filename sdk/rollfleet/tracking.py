@@ -23,14 +23,7 @@ Close: TypeAlias = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a tracker needs to know of a run.
-
-    Attributes:
-        project: The group of runs that it belongs to.
-        name: Its name in that group.
-        folder: The folder of local files.
-        frames: Frames that were collected before it began.
-    """
+    """What a tracker needs to know of a run. `frames` were collected before it began."""
 
     project: str
     name: str

@@ -77,12 +77,7 @@ class Diagnosis(View):
 
 
 def diagnose(job: JobView, events: Sequence[EventView] = ()) -> Diagnosis:
-    """Diagnose a job.
-
-    Args:
-        job: The job.
-        events: Events about the job and its pods.
-    """
+    """Diagnose a job."""
     state = str(job.status.phase or "Unknown")
     if job.metadata.deletion_timestamp:
         return Diagnosis(state="Deleting", message="waiting for the deletion of its pods and Secrets")

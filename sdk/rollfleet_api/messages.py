@@ -281,7 +281,6 @@ class Evaluation:
     """The result of whole episodes on one version of the weights.
 
     Attributes:
-        version: The version.
         episodes: Number of episodes.
         mean_return: Mean of the episodes' returns.
         min_return: Smallest of them.
@@ -340,7 +339,6 @@ class RankStatus:
     """The heartbeat of a learner's rank to rank 0: once a second, and with each batch.
 
     Attributes:
-        rank: The rank.
         ranks: Number of ranks.
         life: Unique id of the process.
         session: Session of rank 0 whose control it follows; 0: it has received none.

@@ -20,12 +20,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """The subjects that a role may publish to and subscribe to; all others are refused.
-
-    Attributes:
-        publish: Subjects to publish to.
-        subscribe: Subjects to subscribe to.
-    """
+    """The subjects that a role may publish to and subscribe to; all others are refused."""
 
     publish: list[str]
     subscribe: list[str]

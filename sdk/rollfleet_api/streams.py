@@ -73,13 +73,7 @@ class ConsumerConfiguration(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request to NATS.
-
-    Attributes:
-        subject: The subject to send it to.
-        data: Its payload.
-        headers: Its headers.
-    """
+    """One request to NATS."""
 
     subject: str
     data: bytes = b""
@@ -138,12 +132,7 @@ Plan: TypeAlias = Generator[Request, Reply, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The bytes that NATS reserves for a job's streams.
-
-    Attributes:
-        batches: Bytes of its batches.
-        state: Bytes of its state.
-    """
+    """The bytes that NATS reserves for a job's streams."""
 
     batches: int
     state: int

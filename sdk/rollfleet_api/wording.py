@@ -62,13 +62,7 @@ YAML: Final = Spelling()
 
 
 def worded(error: ValidationError, model: type[Model], spelling: Spelling = YAML) -> Iterator[tuple[str, str]]:
-    """Yield the caller's name of each wrong field, and a message that says what to write.
-
-    Args:
-        error: The error of validating `model`.
-        model: The model.
-        spelling: The caller's spelling.
-    """
+    """Yield the caller's name of each wrong field, and a message that says what to write."""
     for detail in error.errors(include_url=False):
         location = [part for part in detail["loc"] if part != "[key]"]
         path = reduce(child, location, "")

@@ -50,15 +50,9 @@ class Historian:
         frames_per_second: float,
         problems: Mapping[int, str] | None = None,
     ) -> None:
-        """Add the newest heartbeats.
+        """Add the newest heartbeats, those of workers by index.
 
-        Args:
-            now_s: The time.
-            learner: The learner's newest heartbeat.
-            workers: The workers' newest heartbeats, by index.
-            ready: Number of workers that run and report.
-            frames_per_second: The learner's frames per second.
-            problems: Descriptions of workers that hang or are silent, by index.
+        `ready` workers run and report. `problems` describe workers that hang or are silent, by index.
         """
         values: dict[str, float | None] = {"workersReady": ready, "framesPerSecond": frames_per_second}
         if shares := self._waits.look(now_s, learner, workers):

@@ -96,7 +96,6 @@ class JobHistory:
         'created with 2 workers'
 
     Attributes:
-        series: The series.
         moments: The timeline, the oldest first.
     """
 

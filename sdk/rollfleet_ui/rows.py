@@ -13,13 +13,7 @@ SKETCH_POINTS = 30
 
 
 def job_row(job: JobView, diagnosis: Diagnosis, returns: Sequence[float] = ()) -> JobRow:
-    """Return the row of a job.
-
-    Args:
-        job: The job.
-        diagnosis: Its diagnosis.
-        returns: Mean returns for the sketch of its curve, such as `series.sketch("meanReturn", SKETCH_POINTS)`.
-    """
+    """Return the row of a job. `returns` are mean returns for the sketch of its curve."""
     status = job.status
     return JobRow(
         key=job.key,
@@ -49,9 +43,7 @@ def job_row(job: JobView, diagnosis: Diagnosis, returns: Sequence[float] = ()) -
 def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
     """Return what a worker's heartbeat says; the source adds the rest by `model_copy`.
 
-    Args:
-        beat: The heartbeat.
-        published: The newest version of the weights. None: unknown.
+    `published` is the newest version of the weights. None: unknown.
     """
     return WorkerRow(
         index=beat.worker,

@@ -131,8 +131,6 @@ class _Closed(asyncio.Protocol):
 
 
 class _Page:
-    """The handlers of one application."""
-
     def __init__(self, source: Source, guard: Guard) -> None:
         self._source, self._guard = source, guard
         self.app = web.Application(middlewares=[self._admit])

@@ -15,11 +15,9 @@ class Viewer(Protocol):
     @property
     def token(self) -> str | None:
         """Their own bearer token, to read logs with their rights. None: they need none."""
-        ...
 
     async def readable(self, namespaces: Set[str]) -> Set[str]:
         """Return the namespaces whose jobs they may read."""
-        ...
 
 
 class Guard(Protocol):
@@ -33,7 +31,6 @@ class Guard(Protocol):
             aiohttp.web.HTTPForbidden: It may not come from where it comes.
             aiohttp.web.HTTPFound: The browser has to repeat it elsewhere.
         """
-        ...
 
 
 class ShownJob(Protocol):
@@ -42,23 +39,18 @@ class ShownJob(Protocol):
     @property
     def row(self) -> JobRow:
         """Its row in the list of jobs."""
-        ...
 
     def page(self) -> JobPage:
         """Return all of it but what follows."""
-        ...
 
     def workers(self) -> list[WorkerRow]:
         """Return its workers by index, then its evaluation workers, then its learner."""
-        ...
 
     def history(self) -> History:
         """Return its series."""
-        ...
 
     def timeline(self) -> Sequence[Moment]:
         """Return what happened to it, the oldest first."""
-        ...
 
 
 class Source(Protocol):
@@ -74,7 +66,6 @@ class Source(Protocol):
 
     def jobs(self) -> Mapping[str, ShownJob]:
         """Return all jobs by key: `namespace/name`."""
-        ...
 
     async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log.
@@ -91,4 +82,3 @@ class Source(Protocol):
             LookupError: The log is missing.
             OSError: It cannot be read now.
         """
-        ...

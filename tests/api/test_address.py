@@ -24,7 +24,6 @@ texts = st.text("abc:/@.,-", min_size=1, max_size=30)
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Path:
-    """What the operator mounts into a pod."""
     (tmp_path / "url").write_text("nats://file:1\n")
     (tmp_path / "job").write_text("files/job\n")
     (tmp_path / "user.creds").write_text("secret")

@@ -51,7 +51,6 @@ class Guest:
         return await self.refusals(self.client.subscribe, subjects)
 
     async def last(self, subject: str) -> bytes:
-        """The last word on a state subject."""
         request = f"$JS.API.DIRECT.GET.{OURS.state_stream}.{subject}"
         return (await self.client.request(request, timeout=5)).data
 

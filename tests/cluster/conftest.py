@@ -59,7 +59,6 @@ def no_restarts(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def lab(release: Release) -> Iterator[Lab]:
-    """A namespace for jobs."""
     lab = Lab(release)
     yield lab
     lab.remove()

@@ -21,7 +21,6 @@ SMALL_BYTES = 20 << 20  # what is smaller stays real: the runtime, with which to
 
 
 def main(folder: Path) -> None:
-    """Write the wheels."""
     folder.mkdir(parents=True, exist_ok=True)
     needed = needed_by(distribution("torch"))
     for each in distributions():
@@ -37,7 +36,6 @@ def needed_by(each: Distribution) -> set[str]:
 
 
 def installed(each: Distribution) -> list[Path]:
-    """The files of a distribution."""
     return [path for path in (Path(str(file.locate())) for file in each.files or ()) if path.is_file()]
 
 

@@ -63,12 +63,10 @@ class Release:
         self.helm("upgrade")
 
     def uninstall(self) -> None:
-        """Uninstall it, until no pod is left."""
         self.helm("uninstall", "--wait")
         self.kubectl("wait", "--for=delete", "pods,persistentvolumeclaims", "--all", "--timeout=60s")
 
     def kubectl(self, *arguments: str) -> str:
-        """kubectl in its namespace."""
         return run("kubectl", f"--namespace={self.namespace}", *arguments)
 
     def restarted(self) -> list[str]:
@@ -96,11 +94,9 @@ class Lab:
         run("kubectl", "apply", "-f", "-", stdin=restricted(self.namespace))
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        """kubectl in this namespace."""
         return run("kubectl", f"--namespace={self.namespace}", *arguments, stdin=stdin, check=check)
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        """`kubectl apply`."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
@@ -110,7 +106,6 @@ class Lab:
         return found
 
     def status(self, name: str) -> dict[str, Any]:
-        """A job's."""
         found: dict[str, Any] = self.get("collectorjob", name).get("status", {})
         return found
 
@@ -139,7 +134,6 @@ class Lab:
         return found
 
     def pods(self, role: str) -> list[dict[str, Any]]:
-        """The pods of a role."""
         text = self.kubectl("get", "pods", f"--selector=rollfleet.dev/role={role}", "--output=json")
         found: list[dict[str, Any]] = json.loads(text)["items"]
         return found
@@ -150,7 +144,6 @@ class Lab:
         return next((each for each in found if each["type"] == kind), {})
 
     def logs(self, role: str) -> str:
-        """The logs of the pods of a role."""
         return self.kubectl("logs", f"--selector=rollfleet.dev/role={role}", "--tail=-1")
 
     def longest_pause_s(self) -> float:
@@ -197,7 +190,6 @@ def counting_job(lab: Lab, repository: Path) -> dict[str, Any]:
 
 
 def learner(*command: str) -> dict[str, Any]:
-    """A learner whose code is in the ConfigMap `learner`."""
     container = {
         "name": "learner",
         "command": ["python", "-u", *command],

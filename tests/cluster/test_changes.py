@@ -20,13 +20,6 @@ MADE = "jobs,secrets,serviceaccounts,networkpolicies,pods"
 
 
 class Running:
-    """The job.
-
-    Attributes:
-        lab: Where it is.
-        manifest: What was applied.
-    """
-
     def __init__(self, lab: Lab, manifest: dict[str, Any]) -> None:
         self.lab, self.manifest = lab, manifest
         lab.apply(manifest)
@@ -39,7 +32,6 @@ class Running:
         return self.lab.wait_for_frames(NAME, more_than=frames + 5 * 512)
 
     def patch(self, **spec: Any) -> None:
-        """`kubectl patch` of its spec."""
         self.lab.kubectl("patch", f"collectorjob/{NAME}", "--type=merge", f"--patch={json.dumps({'spec': spec})}")
 
     def pods(self, role: str) -> set[str]:

@@ -64,7 +64,6 @@ def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", countin
 
 
 def names(lab: "Lab") -> set[str]:
-    """The pods of the workers."""
     return {pod["metadata"]["name"] for pod in lab.pods("worker")}
 
 

@@ -53,7 +53,6 @@ def release(release: "Release") -> Iterator["Release"]:
 
 @pytest.fixture
 def before(lab: "Lab", counting: dict[str, Any]) -> set[str]:
-    """The pods of a job that runs."""
     counting["spec"]["delivery"]["replicas"] = 3
     lab.apply(counting)
     lab.wait_for_workers("counting", 2)

@@ -34,7 +34,6 @@ class Page:
             self.index = answer.read().decode()
 
     def get(self, path: str) -> tuple[int, Any]:
-        """The status of an answer of the API, and its JSON."""
         try:
             with self._opener.open(f"{self._base}/api/v1{path}", timeout=60) as answer:
                 return answer.status, json.loads(answer.read())
@@ -130,5 +129,4 @@ def test_a_user_watches_the_jobs_of_one_namespace(
 
 
 def kinds(page: Page, key: str) -> set[str]:
-    """The kinds of a job's moments."""
     return {each["kind"] for each in page.get(f"/jobs/{key}/timeline")[1]}

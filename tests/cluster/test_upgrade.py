@@ -53,5 +53,4 @@ def installed(release: "Release", component: str) -> set[str]:
 
 
 def pods(lab: "Lab") -> set[str]:
-    """Those of the job."""
     return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}

@@ -9,5 +9,4 @@ from tests.control.kubernetes import wait_for
 
 @pytest.fixture(name="wait_for")
 def waiting() -> Callable[..., Any]:
-    """Waits; see `wait_for`."""
     return wait_for

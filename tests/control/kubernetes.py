@@ -123,7 +123,6 @@ class ApiServer:
         return Api(self.login)
 
     def login(self, token: str = TOKEN) -> kopf.ConnectionInfo:
-        """How one gets in."""
         return kopf.ConnectionInfo(server=self.url, ca_path=str(self.folder / "apiserver.crt"), token=token)
 
     def kubeconfig(self, token: str = TOKEN) -> Path:
@@ -142,15 +141,12 @@ class ApiServer:
         return path
 
     def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Start something in the loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
-        """Do something in the loop, and wait for it."""
         return self.begin(work).result(timeout_s)
 
     def stop(self) -> None:
-        """End it all."""
         self.call(self.api.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -161,7 +157,6 @@ class ApiServer:
 
 
 def serve_definition(server: ApiServer) -> None:
-    """Have it take CollectorJobs."""
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.call(server.api._request("POST", path, body=dict(crd())))
     wait_for(lambda: _served(server))

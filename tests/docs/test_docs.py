@@ -18,7 +18,6 @@ COMMANDS = typer.main.get_command(app)
 
 @pytest.fixture
 def pages(repository: Path) -> dict[Path, str]:
-    """Read the text of each page."""
     return {path: path.read_text() for path in [*(repository / "docs").rglob("*.md"), repository / "README.md"]}
 
 

@@ -45,7 +45,6 @@ def banned_words(texts: dict[str, str]) -> list[str]:
 
 
 def helps(command: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the help of a command and of its subcommands."""
     yield path, command.get_help(typer.Context(command, info_name=path))
     for name, below in getattr(command, "commands", {}).items():
         yield from helps(below, f"{path} {name}")

@@ -56,7 +56,6 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Reset all connections."""
         with self._lock:
             pairs, self._pairs = self._pairs, set()
         for each in (end for pair in pairs for end in pair):
@@ -89,7 +88,6 @@ class Proxy:
         self._passing.set()
 
     def close(self) -> None:
-        """Close the proxy and its connections."""
         self._listener.close()
         self.heal()
         self.cut()
@@ -176,11 +174,9 @@ class Fleet:
     # --- processes ---
 
     def start_worker(self, index: int) -> None:
-        """Start a worker, or its next incarnation."""
         self.workers[index] = self._start("work", Role.WORKER, index)
 
     def start_learner(self) -> None:
-        """Start the learner, or the next one."""
         self.learner = self._start("learn", Role.LEARNER)
 
     def start_attack(self) -> ForkServerProcess:
@@ -188,7 +184,6 @@ class Fleet:
         return self._process("attack", "attack", self._nats.url(TENANT), TENANTS_JOB.key)
 
     def end_nats(self, server: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a NATS server with a signal."""
         self._nats.end(server, number)
 
     def start_nats(self, server: int = 0, *, lose: bool = False, store: Path | None = None) -> None:
@@ -215,7 +210,6 @@ class Fleet:
         return True
 
     def close(self) -> None:
-        """End everything."""
         for process in self._all:
             process.kill()
             process.join(10)
@@ -227,7 +221,6 @@ class Fleet:
     # --- the processes' logs ---
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """Return all logged events of a kind, in order."""
         events = []
         for log in sorted(self._folder.glob("*.log")):
             logged = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
@@ -246,7 +239,6 @@ class Fleet:
         return "\n".join(lines)
 
     async def _stored(self) -> list[str]:
-        """Describe the messages that NATS has stored."""
         subjects = self._link.subjects
         asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
         lines = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
@@ -255,7 +247,6 @@ class Fleet:
         return [*lines, f"held: {held.state}", f"read: {reader}"]
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-        """Wait until the condition is true."""
         until = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < until, f"{what}: not within {timeout_s:g} s\n{self.words()}"

@@ -69,12 +69,10 @@ class Schedule:
 
     @property
     def loses_storage(self) -> bool:
-        """Whether NATS loses its storage at a restart."""
         return bool(self.spec["delivery"]["storage"] == "Memory")
 
 
 def schedule(seed: int) -> Schedule:
-    """Make the schedule of a seed."""
     chance = random.Random(seed)
     sync, workers, servers = chance.random() < 0.4, chance.randint(2, 3), chance.choice([1, 1, 3])
     storage = "Memory" if servers == 1 and chance.random() < 0.3 else "File"
@@ -112,8 +110,6 @@ def schedule(seed: int) -> Schedule:
 
 
 class Breaking:
-    """Carries out a schedule."""
-
     def __init__(self, fleet: "Fleet", schedule: Schedule) -> None:
         self._fleet, self._schedule = fleet, schedule
         self._undo: list[tuple[float, Callable[[], None]]] = []

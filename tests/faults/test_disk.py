@@ -31,7 +31,6 @@ class Disk:
         self._filler = folder / "filler"
 
     def fill(self) -> None:
-        """Fill the disk to the last byte."""
         with self._filler.open("ab", buffering=0) as file:
             for size in (1 << 20, 1 << 12, 1):
                 try:
@@ -41,7 +40,6 @@ class Disk:
                     continue
 
     def free(self) -> None:
-        """Free the space again."""
         self._filler.unlink()
 
 

@@ -108,7 +108,6 @@ def _sealed_chunk(chunk: bytes) -> bytes:
 
 
 def write_seeds(folder: Path) -> None:
-    """Write valid messages."""
     folder.mkdir(exist_ok=True)
     encoded = encode(b'{"session":1}', {("steps", "reward"): torch.ones(2, 3), ("final", "done"): torch.zeros(2) > 0})
     unfolded: dict[Key, torch.Tensor] = {

@@ -44,7 +44,6 @@ def connect(server: Server) -> Iterator[Callable[..., Collector]]:
 
 @pytest.fixture
 def kubeconfig(api_server: "ApiServer") -> Path:
-    """The file of a user with all rights on a real API server."""
     return api_server.kubeconfig()
 
 
@@ -60,7 +59,6 @@ def namespace(kubeconfig: Path) -> "Iterator[Namespace]":
 
 @pytest.fixture
 def jobs(kubeconfig: Path, namespace: "Namespace") -> Jobs:
-    """The jobs of the test's namespace."""
     return Jobs(kubeconfig=kubeconfig, namespace=namespace.name)
 
 
@@ -132,13 +130,11 @@ def apart(request: pytest.FixtureRequest) -> Iterator[Collect]:
 
 @pytest.fixture
 def here() -> Iterator[Callable[..., Collector]]:
-    """Makes collectors in this process only."""
     with ExitStack() as stack:
         yield Collect(stack)
 
 
 @pytest.fixture
 def processes() -> Iterator[Collect]:
-    """Makes collectors of two worker processes."""
     with ExitStack() as stack:
         yield CollectInProcesses(stack)

@@ -28,8 +28,6 @@ CARTPOLE = gymnasium.make("CartPole-v1")
 
 
 class Learner:
-    """A policy, its optimizer, and a collector in this process with their checkpoint."""
-
     def __init__(self, folder: Path, **options: int) -> None:
         self.policy = rollfleet.ActorCritic(CARTPOLE.observation_space, CARTPOLE.action_space, hidden=(8,))
         self.optimizer = torch.optim.Adam(self.policy.parameters())
@@ -47,7 +45,6 @@ class Learner:
         return self
 
     def state(self) -> tuple[Any, ...]:
-        """Return all that a next learner continues with, for a comparison."""
         moments = self.optimizer.state_dict()["state"]
         return (
             [value.tolist() for value in self.policy.state_dict().values()],

@@ -11,8 +11,6 @@ from rollfleet_api.job import Precision, WeightsSpec
 
 
 class TwoModels:
-    """A policy of several models."""
-
     def __init__(self) -> None:
         self.models = {"body": nn.Linear(4, 3), "head": nn.Linear(3, 2)}
 

@@ -44,8 +44,6 @@ class Readers:
 
 
 class Browser:
-    """A client of one page."""
-
     def __init__(self, port: int, session: aiohttp.ClientSession) -> None:
         self.session, self.port = session, port
         self.url = f"http://127.0.0.1:{port}"

@@ -29,12 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class AccountRegistry:
-    """The accounts of a NATS server with the resolver `full`, which stores them.
-
-    Args:
-        system: A connection to the system account.
-        keys: The keys that sign accounts.
-    """
+    """The accounts of a NATS server with the resolver `full`, which stores them."""
 
     def __init__(self, system: Connection, keys: Keys) -> None:
         self._system, self._keys = system, keys

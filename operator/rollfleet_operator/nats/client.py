@@ -20,8 +20,6 @@ class Client(NatsClient):
 
 
 class _Transport(TcpTransport):
-    """nats-py's transport."""
-
     def __bool__(self) -> bool:  # else nats-py would replace it with its own before the connection
         return True
 

@@ -48,24 +48,14 @@ ORDER_BYTES: Final = 32  # of an order for a single worker
 
 @dataclass(slots=True)
 class MessageCount:
-    """The number of messages of all jobs.
-
-    Attributes:
-        kept: Number of kept messages.
-        dropped: Number of messages that were not kept: too large, too many, or of no worker of their job.
-    """
+    """Number of messages of all jobs: kept, and dropped as too large, too many, or of no worker of their job."""
 
     kept: int = 0
     dropped: int = 0
 
 
 class HeartbeatListener:
-    """The listener of one job.
-
-    Args:
-        account: A connection to the job's account.
-        count: The count of all jobs' messages.
-    """
+    """The listener of one job."""
 
     def __init__(self, account: Connection, count: MessageCount) -> None:
         self._account, self._count = account, count

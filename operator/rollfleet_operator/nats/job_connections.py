@@ -19,13 +19,7 @@ IDLE_S = 30.0
 
 @dataclass(slots=True)
 class JobConnection:
-    """The operator's connection to the account of a job's streams.
-
-    Attributes:
-        account: The connection.
-        listener: The listener on it.
-        used_s: Time of its last use.
-    """
+    """The operator's connection to the account of a job's streams."""
 
     account: Connection
     listener: HeartbeatListener
@@ -33,16 +27,7 @@ class JobConnection:
 
 
 class JobConnections:
-    """The operator's open connections by job.
-
-    Args:
-        server: The address of NATS.
-        keys: The keys that sign the operator's users.
-        clock: Returns seconds.
-
-    Attributes:
-        messages: The number of messages that their listeners keep.
-    """
+    """The operator's open connections by job."""
 
     def __init__(self, server: Server, keys: Keys, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._keys, self._clock = server, keys, clock

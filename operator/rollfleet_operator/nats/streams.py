@@ -30,11 +30,8 @@ class JetStreamOff(NatsUnavailable):
 async def provision(account: Connection, job: CollectorJob, kept: Mapping[str, bytes], *, state_bytes: int) -> None:
     """Create the streams or update them, with the space that they need, and publish the job if it has changed.
 
-    Args:
-        account: A connection to the account of the job's streams.
-        job: The job.
-        kept: Messages of the job's state by subject, stored again where NATS has lost them.
-        state_bytes: The most bytes of the job's state.
+    Messages of the job's state in `kept`, by subject, are stored again where NATS has lost them. The state takes at
+    most `state_bytes`.
 
     Raises:
         NatsFull: NATS has too little space.

@@ -46,12 +46,7 @@ def issued_at(job: CollectorJob, validity: Validity, now_s: int) -> int:
 def role_credentials(job: CollectorJob, role: Role, keys: Keys, *, issued_s: int, life_s: int) -> bytes:
     """Return the credentials file of a role: always the same for the same arguments.
 
-    Args:
-        job: The job whose subjects it grants.
-        role: Worker or learner.
-        keys: The keys that sign it.
-        issued_s: Time of issue, seconds since the epoch.
-        life_s: Seconds from then until NATS refuses it.
+    NATS refuses it `life_s` seconds after `issued_s`, the time of issue in seconds since the epoch.
     """
     subjects, uid = subjects_of(job), job.metadata.uid or ""
     user = keys.user(subjects, uid, role, issued_s)

@@ -19,10 +19,6 @@ log = logging.getLogger(__name__)
 class Fleet:
     """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop.
 
-    Args:
-        cache: The jobs that exist.
-        logs: Reads logs.
-
     Example:
         >>> fleet = Fleet(cache, logs)
         >>> fleet.update(JobKey("default", "cartpole"), snapshot, status)

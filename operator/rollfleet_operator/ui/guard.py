@@ -105,11 +105,7 @@ class ReviewGuard:
 
 
 class ReviewedViewer:
-    """A viewer with a valid token.
-
-    Attributes:
-        token: The token.
-    """
+    """A viewer with a valid token."""
 
     def __init__(self, guard: ReviewGuard, token: str) -> None:
         self._guard, self.token = guard, token

@@ -29,14 +29,7 @@ _ENDS: Final = {
 
 
 class JobRecord:
-    """The record of a job.
-
-    Args:
-        manifest: The job, as the API server has it.
-
-    Attributes:
-        row: Its row in the list of jobs.
-    """
+    """The record of a job."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest, self._view = manifest, _viewed(manifest)

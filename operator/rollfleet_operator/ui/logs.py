@@ -18,25 +18,13 @@ AT_ONCE: Final = 8
 
 
 class PodLogs:
-    """A reader of logs.
-
-    Args:
-        cache: The pods of jobs.
-        connect: Returns the API server's address.
-    """
+    """A reader of logs."""
 
     def __init__(self, cache: Cache, connect: Callable[[], kopf.ConnectionInfo]) -> None:
         self._cache, self._connect, self._limit = cache, connect, asyncio.Semaphore(AT_ONCE)
 
     async def read(self, key: JobKey, worker: int | None, *, previous: bool, tail: int, token: str) -> str:
-        """Return the last lines of a worker's log; `worker` None: of the learner's.
-
-        Args:
-            key: The job.
-            worker: The worker's index.
-            previous: Of the pod before the newest one.
-            tail: The most lines.
-            token: The viewer's bearer token.
+        """Return the last `tail` lines of a worker's log (None: the learner's); `previous`: of the pod before.
 
         Raises:
             PermissionError: The viewer may not read logs of the namespace.

@@ -101,7 +101,6 @@ class OperatorPort:
 
     Args:
         api: The client of the cluster.
-        namespace: The namespace of the operator.
 
     Example:
         >>> async with OperatorPort(ClusterApi(), "rollfleet") as port:  # doctest: +SKIP
@@ -178,13 +177,7 @@ class OperatorPort:
 
 
 def proxy(port: OperatorPort, guard: Guard, authorization: Callable[[], str]) -> web.Application:
-    """Return an application that answers with the operator's page.
-
-    Args:
-        port: The operator's port.
-        guard: Who may use it on this machine.
-        authorization: Returns the user's `Authorization`; see `bearer`.
-    """
+    """Return an application that answers with the operator's page, to those whom `guard` admits on this machine."""
 
     async def forward(request: web.Request) -> web.StreamResponse:
         await guard.admit(request)

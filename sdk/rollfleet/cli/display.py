@@ -33,10 +33,7 @@ class Display:
     def showing(self, job: CollectorJob, watch: JobWatch, *, has_output: bool = False) -> Iterator[None]:
         """Show the job's progress until the block ends, and once more at the end.
 
-        Args:
-            job: The job.
-            watch: Its heartbeats.
-            has_output: Whether the workers' output is shown, too: the progress does not repeat their errors.
+        With `has_output` the workers' output is shown, too, and the progress does not repeat their errors.
         """
         self._has_output = has_output
         if self._console.is_terminal:

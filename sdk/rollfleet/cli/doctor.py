@@ -28,14 +28,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check, with what to do about it.
-
-    Attributes:
-        part: The part that was checked.
-        verdict: The result.
-        found: What was found.
-        advice: What to do; empty: nothing.
-    """
+    """The result of a check, with what to do about it; empty: nothing."""
 
     part: str
     verdict: Verdict
@@ -48,11 +41,7 @@ class Finding:
 
 
 def findings(connect: Callable[[], Jobs]) -> Iterator[Finding]:
-    """Check this machine and, if a kubeconfig names one, the cluster.
-
-    Args:
-        connect: Returns the jobs of the cluster.
-    """
+    """Check this machine and, if a kubeconfig names one, the cluster."""
     yield _python()
     yield Finding("rollfleet", Verdict.OK, version("rollfleet"))
     yield from _torch()

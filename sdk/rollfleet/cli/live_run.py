@@ -32,15 +32,9 @@ LEARNER: Final = "learner"
 
 @dataclass(slots=True)
 class _Process:
-    """A process of the run.
+    """A process of the run: its newest start, and how it ended, if it has.
 
-    Attributes:
-        child: Its newest start.
-        worker: The index of a worker that collects; None: another process.
-        since_s: When it started.
-        starts: How often it was started.
-        ended: How it ended. None: it runs.
-        previous: The start before.
+    `worker` is the index of a worker that collects; None: another process.
     """
 
     child: Child
@@ -55,12 +49,8 @@ class LiveRun:
     """A run, its history, and the output of its processes.
 
     Args:
-        job: The job.
         runs: The folder of all saved runs.
         warn: Takes a line about a file that cannot be written.
-
-    Attributes:
-        folder: The folder of this run.
 
     Example:
         >>> live = LiveRun(job, Path("runs"), print)  # doctest: +SKIP

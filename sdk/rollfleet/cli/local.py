@@ -97,12 +97,7 @@ async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
 
 
 class _Ended(Exception):
-    """The end of the run.
-
-    Args:
-        reason: Why it failed, in one word; empty: its learner succeeded.
-        text: The same in a sentence.
-    """
+    """The end of the run: why it failed, in one word (empty: its learner succeeded) and in a sentence."""
 
     def __init__(self, reason: str = "", text: str = "") -> None:
         super().__init__(text)
@@ -110,8 +105,6 @@ class _Ended(Exception):
 
 
 class _Children:
-    """The processes of one run."""
-
     def __init__(self, local: LocalRun, server: NatsServer | None, watch: JobWatch) -> None:
         self._local, self._server, self._watch = local, server, watch
         self._alive: set[Child] = set()

@@ -48,7 +48,6 @@ class Seen:
         learner: The learner's newest heartbeat. None: none has come.
         workers: The newest heartbeats of workers that run, by index.
         problem: The reason of a problem and a sentence; None: no problem.
-        frames_per_second: The learner's frames per second.
         restarts: Restarts of all workers.
         last_error: The newest error of a worker.
         started_s: When the run began.

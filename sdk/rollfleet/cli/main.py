@@ -102,7 +102,6 @@ def run(
 
 
 def _with(job: "CollectorJob", *, workers: int | None, seed: int | None) -> "CollectorJob":
-    """Return the job with the options of the command line applied."""
     from rollfleet_api.validation import parse_job
 
     spec = job.spec

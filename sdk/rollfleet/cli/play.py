@@ -65,7 +65,6 @@ def play(
 
 
 def _env(job: "CollectorJob", *, pictures: bool) -> "VectorEnv":
-    """Make one environment of the job in this process."""
     from rollfleet.envs.factory import make_env
     from rollfleet_api.job import Vectorization
 

@@ -29,12 +29,9 @@ COMPLETE_GRACE_S: Final = 5.0
 
 @asynccontextmanager
 async def published(job: CollectorJob, address: Address, *, delete: bool) -> AsyncIterator[Link]:
-    """Publish a job until the block ends.
+    """Publish a job until the block ends; with `delete`, delete it then, with its batches.
 
-    Args:
-        job: The job.
-        address: The address of its NATS server, with the permission to create streams.
-        delete: Whether to delete it at the end, with its batches.
+    `address` may create streams.
 
     Yields:
         The connection of the job's owner.

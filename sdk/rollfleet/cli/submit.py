@@ -22,11 +22,7 @@ def with_learner(
 ) -> tuple[CollectorJob, Sources]:
     """Return a job that runs a learner as a pod, and the modules that its pods need.
 
-    Args:
-        job: The job. Its own `learner.template` and `source` stay.
-        folder: The folder of the job's file, where the modules that it names may lie.
-        learner: The learner's file.
-        arguments: The learner's arguments.
+    Its own `learner.template` and `source` stay. The modules that it names may lie in `folder`, that of the job's file.
 
     Raises:
         JobInvalid: The template runs another program.
@@ -62,11 +58,7 @@ def has_ended(job: JobView) -> bool:
 def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[[str], None]) -> int:
     """Show a learner's log until the job ends.
 
-    Args:
-        jobs: The jobs of the cluster.
-        job: The job.
-        show: Shows a line of the log.
-        explain: Shows the job's state, each time that it changes before the learner runs.
+    `show` takes a line of the log, `explain` the job's state, each time that it changes before the learner runs.
 
     Returns:
         The exit code: 0 if the job is complete, 1 if it failed.
@@ -99,7 +91,6 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
 
 
 def _modules(job: CollectorJob) -> Iterator[str]:
-    """Yield the modules that a job names."""
     env, policy = job.spec.env, job.spec.policy
     for name in (env.entrypoint, env.id, policy.entrypoint, *(each.entrypoint for each in env.wrappers)):
         if name and ":" in name:

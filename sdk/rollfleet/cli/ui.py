@@ -17,11 +17,7 @@ RUNS: Final = Path("runs")
 
 
 async def run_with_page(local: LocalRun, *, port: int) -> int:
-    """Run a job, serve its page, and save it into a folder of `runs`.
-
-    Args:
-        local: The run.
-        port: The port of the page; 0: a free one.
+    """Run a job, serve its page on a port (0: a free one), and save it into a folder of `runs`.
 
     Returns:
         The exit code of the run.
@@ -41,12 +37,7 @@ async def run_with_page(local: LocalRun, *, port: int) -> int:
 
 
 async def show_saved(folder: Path, *, port: int, show: Callable[[str], None]) -> int:
-    """Serve the page of all runs in a folder until cancelled.
-
-    Args:
-        folder: The folder.
-        port: The port of the page; 0: a free one.
-        show: Takes the line with the URL.
+    """Serve the page of all runs in a folder until cancelled, on a port (0: a free one); `show` takes its URL.
 
     Raises:
         OSError: The port is taken.

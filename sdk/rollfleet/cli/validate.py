@@ -26,12 +26,7 @@ Part = TypeVar("Part", EnvSpec, PolicySpec)
 
 
 def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
-    """Print each problem of the jobs in files, one a line, and each valid job.
-
-    Args:
-        paths: Files of one or several YAML documents; `-` is standard input.
-        stdin: The input of `-`.
-        out: The output for messages.
+    """Print each problem of the jobs in files (`-`: standard input), one a line, and each valid job.
 
     Returns:
         The exit code: 0 if all jobs are valid, 1 otherwise.

@@ -17,7 +17,6 @@ class JobWatch:
 
     Args:
         link: A connection that may subscribe to heartbeats.
-        job: The job.
 
     Attributes:
         learner: The learner's newest heartbeat. None: none has come yet.

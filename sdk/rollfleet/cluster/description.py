@@ -69,13 +69,7 @@ class Description:
 
 
 def workers_table(shown: Sequence[Pod], pods: Iterable[Pod], now: datetime) -> Table:
-    """Build a table of pods.
-
-    Args:
-        shown: The pods with a row.
-        pods: All pods of the job; failed ones are counted as crashes.
-        now: The current time, for ages.
-    """
+    """Build a table of the pods in `shown`. Of `pods`, all of the job, failed ones are counted as crashes."""
     failed = Counter(pod.process for pod in pods if pod.failed)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("worker", justify="right", no_wrap=True)

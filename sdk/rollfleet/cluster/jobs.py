@@ -297,13 +297,7 @@ def write_with_sources(
 ) -> Manifest:
     """Write the ConfigMap that a job's `spec.source` names, and then the job. Return the job.
 
-    The ConfigMap is deleted with the job, unless its user created it.
-
-    Args:
-        api: The client of the cluster.
-        manifest: The job.
-        sources: The modules of the ConfigMap.
-        write: The client's `create` or `apply`.
+    The ConfigMap is deleted with the job, unless its user created it. `write` is the client's `create` or `apply`.
     """
     namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
     files, before = sources.config_map(name, namespace), api.get("ConfigMap", namespace, name)

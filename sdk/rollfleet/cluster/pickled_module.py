@@ -8,11 +8,7 @@ from typing import Any
 
 
 def written(data: str) -> str:
-    """Return the source of a module with the name `value`.
-
-    Args:
-        data: The value: pickled, compressed by zlib, in base64.
-    """
+    """Return the source of a module with the name `value`; `data` is pickled, compressed by zlib, in base64."""
     python = sys.version_info[:2]
     return f"from rollfleet.cluster.pickled_module import loaded\n\nvalue = loaded({python}, {data!r})\n"
 

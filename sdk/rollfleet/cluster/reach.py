@@ -43,7 +43,6 @@ class Reach:
 
     Args:
         api: A client of the cluster, with the rights of the user.
-        namespace: The job's namespace.
         job: The job's name.
         timeout_s: How long to wait for the Secret, which the operator creates.
         renew_s: Seconds between looks at the Secret.

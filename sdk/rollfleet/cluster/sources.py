@@ -43,12 +43,7 @@ _INSTALLED: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A callable as a job names it.
-
-    Attributes:
-        entrypoint: `module:callable`.
-        kwargs: Its keyword arguments.
-    """
+    """A callable as a job names it: `module:callable`, with its keyword arguments."""
 
     entrypoint: str
     kwargs: dict[str, Any]
@@ -73,11 +68,7 @@ class Sources:
         self.files: dict[str, str] = {}
 
     def name(self, value: Any, keyword: str) -> Named:
-        """Return the name of a function or a class, or of a `functools.partial` with keywords. Keep its code.
-
-        Args:
-            value: The function, class, or other callable.
-            keyword: The keyword of the call that has it, for messages.
+        """Return the name of a function, a class, or a `functools.partial` with keywords. Keep its code.
 
         Raises:
             JobInvalid: It is not callable, or cannot be pickled. The message shows what to write.

@@ -100,11 +100,7 @@ def to_batch(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
 def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = torch.empty_like) -> dict[Key, Tensor]:
     """Return all values of a batch, [envs, T, ...] by key.
 
-    They share memory with `fragment.steps`; rebuilt values are new.
-
-    Args:
-        fragment: A worker's fragment.
-        empty_like: Allocates memory for the next observations.
+    They share memory with `fragment.steps`; rebuilt values are new. `empty_like` allocates next observations.
 
     Raises:
         MessageCorrupt: Shapes, dtypes or counts disagree. All are checked before use: a hostile peer may have sent

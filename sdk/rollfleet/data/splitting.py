@@ -134,8 +134,6 @@ class _Cut:
         flat: All frames in one dimension, with their ids.
         starts: The first frame of each trajectory, int64 [trajectories].
         lengths: Their lengths, int64 [trajectories].
-        ids_key: The key of the ids.
-        mask_key: The key of the mask.
     """
 
     flat: "TensorDict"

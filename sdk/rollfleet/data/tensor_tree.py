@@ -93,8 +93,6 @@ def flatten(batch: "TensorDict") -> tuple[dict[Key, Tensor], Structure]:
 
 
 class _Parts:
-    """The parts of a TensorDict, collected from the root down."""
-
     def __init__(self) -> None:
         self.tensors: dict[Key, Tensor] = {}
         self.groups: list[Group] = []

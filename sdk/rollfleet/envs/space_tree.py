@@ -22,7 +22,6 @@ class SpaceTree:
     """The leaves of a space, and conversions between values and their leaves.
 
     Attributes:
-        space: The space.
         leaves: Its leaves by path: names in a Dict, "0", "1", ... in a Tuple; `()` for a space of a single leaf.
         plain: Whether the space is a single leaf.
 

@@ -15,12 +15,7 @@ _LEAVES = "Box, Discrete, MultiDiscrete and MultiBinary are, alone or in Dict an
 
 
 def supported(space: object, role: Literal["observation", "action"], source: str) -> Space:
-    """Return `space` if it is supported.
-
-    Args:
-        space: A space of a single environment.
-        role: The use of the space.
-        source: The environment's name for messages.
+    """Return a space of a single environment if it is supported; `source` names the environment in messages.
 
     Raises:
         EnvironmentInvalid: A leaf is of another kind, or torch lacks its dtype, or a name in a Dict is reserved.

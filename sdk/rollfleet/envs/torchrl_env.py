@@ -66,12 +66,6 @@ class TorchRLEnv:
 def build_torchrl(first: Any, build: Callable[[], Any], spec: EnvSpec, source: str) -> Any:
     """Return the environments of one worker: `first` if it has their batch size, or a batch of new ones.
 
-    Args:
-        first: The environment that the factory returned.
-        build: The factory.
-        spec: A job's `env`.
-        source: The name of the factory for messages.
-
     Raises:
         EnvironmentInvalid: The batch size does not fit, or there are wrappers of Gymnasium.
     """

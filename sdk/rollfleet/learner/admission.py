@@ -49,10 +49,7 @@ class Admission:
     def admit(self, arrival: Arrival, *, version: int, replaced: bool = False) -> bool:
         """Whether this arrival is for the learner. Counts it if not.
 
-        Args:
-            arrival: A worker's batch.
-            version: The newest version that was sent to that worker.
-            replaced: Whether another learner's weights of the same number acted.
+        `version` is the newest that was sent to its worker. `replaced`: another learner's weights of that number acted.
         """
         of = (arrival.worker, arrival.incarnation, arrival.sequence)
         if not self._duplicates.add(*of, process=arrival.process):

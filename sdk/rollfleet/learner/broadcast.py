@@ -153,7 +153,6 @@ class Broadcaster:
         return version
 
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
-        """Pass a snapshot to the transport."""
         if self._layout is None:
             self._layout = self._scheme.layout(models)
         for snapshot in self._transport.spent():

@@ -56,7 +56,6 @@ class Construction:
 
     Attributes:
         workload: The work of its workers.
-        options: The learner's options.
         in_this_process: Whether its one worker runs in this process and thread.
         acts_with_the_learners_policy: Whether that worker's policy is the very object that the learner has.
         sources: The modules that a job on a cluster needs; None: its workers are on this machine.
@@ -72,14 +71,8 @@ class Construction:
 def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = False) -> Construction:
     """Check the arguments of `rollfleet.Collector`, and make a job of them.
 
-    In this process the learner's own module acts only if each batch has a version of its own. Else its weights could
-    change within a version.
-
-    Args:
-        env: The environment.
-        policy: The policy.
-        keywords: All other arguments.
-        one_policy: The learner's own module acts in this process in any case.
+    In this process the learner's own module acts only if each batch has a version of its own, or with `one_policy`.
+    Else its weights could change within a version.
 
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.

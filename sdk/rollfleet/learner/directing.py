@@ -17,7 +17,6 @@ class Director:
 
     Args:
         transport: The learner's side of a transport.
-        job: The job.
         weights: The versions of the weights.
         frames: Returns the frames of all ranks so far.
 

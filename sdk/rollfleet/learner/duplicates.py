@@ -31,11 +31,7 @@ class DuplicateFilter:
     def add(self, worker: int, incarnation: int, sequence: int, *, process: int = 0) -> bool:
         """Add a batch. Returns False if it had come before, or comes too late to know.
 
-        Args:
-            worker: Index of the worker.
-            incarnation: Its incarnation.
-            sequence: Number of the batch in that incarnation.
-            process: Random number of the process: two may have had the same incarnation.
+        `process` is a random number: two processes may have had the same incarnation.
         """
         incarnations = self._incarnations.setdefault(worker, {})
         if known := incarnations.get((incarnation, process)):

@@ -151,13 +151,7 @@ def gatherer_over(
 ) -> tuple[Broadcaster, Gatherer]:
     """Make the broadcaster and the gatherer for the rank of this transport.
 
-    Args:
-        transport: The learner's side of a transport.
-        job: The job.
-        policy: The policy that is sent by default; None: no policy.
-        tally: The counters of the learner.
-        options: The learner's options.
-        acts: Whether `policy` is the very object that collects.
+    `policy` is sent by default; None: no policy. `acts`: it is the very object that collects.
     """
     scheme, version = options.weight_scheme or scheme_of(job.spec.weights), transport.resumed.version
     weights = Broadcaster(transport, policy, scheme=scheme, version=version, acts=acts)

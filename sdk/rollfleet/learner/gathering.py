@@ -32,7 +32,6 @@ class Gatherer:
 
     Args:
         transport: The learner's side of a transport.
-        job: The job.
         weights: The versions of the weights.
         tally: The counters of the learner.
         manual: Whether the learner acknowledges batches itself.

@@ -36,9 +36,7 @@ class BatchIterator(IterableDataset[Any]):
 
     Args:
         transport: The learner's side of a transport. The iterator closes it.
-        job: The job.
         policy: The policy that `weights.interval` broadcasts; None: no policy.
-        options: The learner's options.
         acts: Whether `policy` is the very object that collects, in this process.
     """
 

@@ -40,10 +40,6 @@ class Keywords:
     def of(cls, values: Mapping[str, Any], function: Callable[..., object]) -> Self:
         """Make the keywords of a call.
 
-        Args:
-            values: The values of all keyword-only parameters, and others.
-            function: The function that was called.
-
         Raises:
             JobInvalid: `processes` is not a `Processes`.
         """
@@ -72,11 +68,7 @@ def _same(value: object, default: object) -> bool:
 
 
 def hints_names(caller: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function: a TypeError for an unknown keyword names the one to write.
-
-    Args:
-        caller: The public name of the function, for the message.
-    """
+    """Decorate a public function, `caller`: its TypeError for an unknown keyword names the one to write."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         names = [name for name in signature(function).parameters if name not in ("self", "cls")]

@@ -21,14 +21,7 @@ RAISED_STOP: Final = "an environment, the policy, `postproc`, the buffer or your
 
 
 class NextBatch:
-    """Makes the value of the next iteration.
-
-    Args:
-        weights: The versions of the weights.
-        gatherer: Gathers the workers' fragments.
-        collect: How the fragments of workers are joined, and their layout.
-        options: The learner's options.
-    """
+    """Makes the value of the next iteration."""
 
     def __init__(self, weights: Broadcaster, gatherer: Gatherer, collect: CollectSpec, options: LearnerOptions) -> None:
         self._weights, self._gatherer = weights, gatherer
@@ -93,10 +86,6 @@ class NextBatch:
         if (result := self._postproc(batch)) is None:
             raise JobInvalid("`postproc` returned None; return the batch, or the value to yield in its place")
         return result
-
-    def _store_each(self, fragments: Sequence["TensorDict"]) -> None:
-        for fragment in fragments:
-            self._store(fragment)
 
     def _store(self, batch: "TensorDict") -> None:
         assert self._buffer is not None

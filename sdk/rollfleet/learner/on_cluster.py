@@ -43,13 +43,6 @@ def on_cluster(
 ) -> tuple[CollectorJob, Sources]:
     """Return a job whose workers run in pods, and the source that they need. Its namespace is not set.
 
-    Args:
-        job: The job of the same arguments for processes of this machine.
-        env: The environment, as `rollfleet.Collector` takes it.
-        policy: The policy, or None.
-        keywords: The other arguments.
-        place: The place on the cluster.
-
     Raises:
         JobInvalid: Workers could not import a value, or there is no field for it. The message shows what to write.
     """
@@ -95,12 +88,7 @@ def start_on_cluster(
 ) -> tuple[Transport, CollectorJob]:
     """Submit a job, wait for its workers and become its learner. Closing the transport ends the job.
 
-    Args:
-        job: The job.
-        sources: The modules that it needs.
-        place: The place on the cluster.
-        device: The device of batches; None: CPU memory.
-        no_cuda_sync: Do not wait for copies to `device`.
+    Batches go to `device`; None: CPU memory.
 
     Returns:
         The transport, and the job as it was published.
@@ -242,11 +230,7 @@ def _written(named: Named) -> dict[str, Any]:
 
 
 def _plain(value: Any, keyword: str) -> Any:
-    """Return a value as JSON has it.
-
-    Raises:
-        JobInvalid: JSON cannot hold it.
-    """
+    """Return a value as JSON has it. Raises `JobInvalid` if JSON cannot hold it."""
     try:
         return json.loads(json.dumps(value, default=plain, allow_nan=False))
     except (TypeError, ValueError):

@@ -23,7 +23,6 @@ class Extends(Protocol):
 
     def extend(self, batch: Any, /) -> Any:
         """Store the frames of a batch, TensorDict `[frames]`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

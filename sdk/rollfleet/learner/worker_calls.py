@@ -48,7 +48,6 @@ def call_workers(
 
 
 def _answers(gatherer: Gatherer, transport: Transport, call: Call, timeout_s: float) -> dict[int, Answer]:
-    """Wait for the answers of all workers."""
     until = time.monotonic() + timeout_s
     while True:
         found = {worker: status.answer for worker, status in transport.workers().items()}

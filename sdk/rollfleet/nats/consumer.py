@@ -30,11 +30,6 @@ class LearnerConsumer:
     With several ranks, a consumer names the workers whose batches it takes. It is recreated when the job grows: the
     server would not deliver earlier messages of a new worker to an existing consumer.
 
-    Args:
-        link: The learner's connection.
-        rank: The rank that reads it.
-        workers: The job's number of workers.
-
     Attributes:
         owner: Unique id of this process.
 

@@ -34,12 +34,8 @@ def of_another_job(credentials: bytes, job: str) -> ConnectionFailed:
 async def follow_credentials(client: Client, file: Path, known: bytes) -> None:
     """Reconnect whenever the file changes: the client reads it at each connection.
 
-    NATS ends a connection whose credentials expire; the client then tries to reconnect until they are renewed.
-
-    Args:
-        client: The connection.
-        file: Its credentials.
-        known: The file's content before the connection was made.
+    NATS ends a connection whose credentials expire; the client then tries to reconnect until they are renewed. `known`
+    is the file's content before the connection was made.
     """
     while not client.is_closed:
         await asyncio.sleep(CHECK_EVERY_S)

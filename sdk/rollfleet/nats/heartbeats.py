@@ -23,7 +23,6 @@ class LearnerHeartbeats:
 
     Args:
         link: The learner's connection.
-        job: The job.
         rank: The rank of this process.
         process: Unique id of this process.
 

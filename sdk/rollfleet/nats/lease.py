@@ -39,10 +39,6 @@ class WorkerLease:
         worker: Index of the worker.
         incarnation: Number of this incarnation, from 0; no other process has it.
 
-    Attributes:
-        incarnation: The same.
-        lease: The stored message.
-
     Example:
         >>> lease = await WorkerLease.take(link, worker=3)  # doctest: +SKIP
         >>> lease.incarnation  # doctest: +SKIP

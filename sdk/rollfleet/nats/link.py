@@ -233,12 +233,9 @@ class Link:
                 log.debug("publishing %s: %r", subject, error)
 
     async def listen(self, subject: str, kind: type[M], handler: Callable[[M], object]) -> None:
-        """Subscribe to messages of one type. Invalid messages are logged and skipped.
+        """Subscribe to messages of one type, on a subject or a wildcard. Invalid ones are logged and skipped.
 
-        Args:
-            subject: The subject, or a wildcard.
-            kind: The messages' type.
-            handler: Takes each valid message, on the connection's thread. It must not block.
+        `handler` takes each valid message, on the connection's thread. It must not block.
         """
 
         async def on_message(message: Msg) -> None:

@@ -103,13 +103,7 @@ class PeerRanks:
 
 
 class LeaderView:
-    """Rank 0 as another rank hears it, and that rank's own status.
-
-    Args:
-        link: The rank's connection.
-        rank: The rank.
-        process: Unique id of this process.
-    """
+    """Rank 0 as another rank hears it, and that rank's own status."""
 
     def __init__(self, link: Link, rank: Rank, process: str) -> None:
         self._link = link
@@ -125,9 +119,7 @@ class LeaderView:
     def hear(self, control: Control, *, joining: bool = False) -> None:
         """Record a control message of rank 0.
 
-        Args:
-            control: The message.
-            joining: It is older than this process, whose predecessor may have received its round.
+        `joining`: it is older than this process, whose predecessor may have received its round.
         """
         with self._lock:
             before = self._control
@@ -168,7 +160,6 @@ class NatsPeers:
     Args:
         peers: The other ranks; on rank 0.
         leader: Rank 0; on other ranks.
-        session: The learner's session.
         check: Raises an error that happened in the background.
     """
 

@@ -72,11 +72,8 @@ class BatchPublisher:
     async def publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
         """Publish a batch after the earlier ones. Overtaking would make its predecessor look lost.
 
-        Args:
-            fragment: The batch; it must not change until this returns.
-            meta: Session, round, version and frames.
-            identity: Its identity.
-            admitted: Gets its result when the queue has accepted the batch's first chunk.
+        The fragment must not change until this returns. `admitted` gets its result when the queue has accepted its
+        first chunk.
 
         Raises:
             JobInvalid: The job's queue is too small for batches of this size.

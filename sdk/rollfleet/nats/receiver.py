@@ -40,7 +40,6 @@ class BatchReceiver:
 
     Args:
         link: The learner's connection.
-        job: The job.
         device: The device of batches; None: the CPU memory in which they were received.
         no_cuda_sync: Do not wait for the copy to the device.
         on_received: Called on the link's thread after the learner received a batch.

@@ -34,10 +34,6 @@ Version = tuple[int, Snapshot]
 class LearnerSender:
     """Sends weights and control of other threads on the link's thread.
 
-    Args:
-        link: The learner's connection.
-        session: The learner's session.
-
     Example:
         >>> sender = LearnerSender(link, session=1)  # doctest: +SKIP
         >>> link.spawn(sender.run())  # doctest: +SKIP

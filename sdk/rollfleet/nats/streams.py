@@ -28,10 +28,6 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
     These are the newest leases, control message and learner's status. Weights are not among them: the learner sends
     them again.
 
-    Args:
-        link: A connection with the permission to.
-        job: The job.
-
     Returns:
         These messages, by subject. They change with each newer one.
 
@@ -57,10 +53,7 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
 async def provision(link: Link, job: CollectorJob, *, kept: Mapping[str, bytes] | None = None) -> None:
     """Create a job's streams or update them, and publish the job.
 
-    Args:
-        link: A connection with the permission to.
-        job: The job.
-        kept: Messages of the job's state by subject (see `own`), stored again where NATS has lost them.
+    Messages in `kept` (see `own`) are stored again where NATS has lost them.
 
     Raises:
         JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.

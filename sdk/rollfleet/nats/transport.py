@@ -49,7 +49,6 @@ class NatsTransport:
 
     Args:
         link: A connection as the job's learner. It is closed with the transport.
-        job: The job.
         device: The device of batches; None: the CPU memory in which they were received.
         no_cuda_sync: Do not wait for the copy to the device.
         rank: The rank of this process. It replaces a process of the same rank, and every process of a learner with

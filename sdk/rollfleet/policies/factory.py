@@ -90,12 +90,7 @@ def _from_entrypoint(
 
 
 def spaces_taken(factory: Callable[..., object], **kwargs: Any) -> int | None:
-    """Return with how many spaces a factory is called: two, or none as in TorchRL; None: it takes neither.
-
-    Args:
-        factory: A function or class that makes a policy.
-        kwargs: Its keyword arguments.
-    """
+    """Return with how many spaces a factory is called: two, or none as in TorchRL; None: it takes neither."""
     try:
         taken = signature(factory)
     except (TypeError, ValueError):  # some built-in callables have no signature

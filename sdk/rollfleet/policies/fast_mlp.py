@@ -169,15 +169,12 @@ class _Head(Protocol):
 
     def draw(self, noise: Array, generator: Generator) -> None:
         """Fill `noise` from the distribution that the policy itself draws from."""
-        ...
 
     def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
         """Return actions, and write the values that `log_prob` needs into `taken`. `noise` is overwritten."""
-        ...
 
     def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
         """Return the log-probabilities of chosen actions."""
-        ...
 
 
 class _Deterministic:

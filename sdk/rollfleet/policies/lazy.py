@@ -61,11 +61,7 @@ def _check_initialised(policy: nn.Module) -> None:
 
 
 def initialise_as_learner(policy: object, make_env: Callable[[], VectorEnv]) -> None:
-    """Initialise the lazy parameters of a policy that only workers call, for an environment like theirs.
-
-    Args:
-        policy: Any policy; without lazy parameters, nothing happens.
-        make_env: Makes the environments. They are closed.
+    """Initialise the lazy parameters of a policy that only workers call, for environments like theirs, then closed.
 
     Raises:
         PolicyInvalid: They cannot be made here; or see `initialise`.

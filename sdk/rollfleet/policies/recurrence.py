@@ -62,11 +62,9 @@ class Call(Protocol):
 
     def initial(self) -> dict[Key, Tensor]:
         """Return the hidden state at the start of an episode, by its key in a batch."""
-        ...
 
     def __call__(self, observation: Any, hidden: HiddenState) -> dict[Any, Any]:
         """Return the policy's outputs, and its next state under `next_keys`."""
-        ...
 
 
 class RecurrentCall:

@@ -63,14 +63,7 @@ class TensorDictCall:
     def __init__(
         self, policy: Any, spaces: tuple[SpaceTree, SpaceTree], num_envs: int, lengths: Callable[[], Array]
     ) -> None:
-        """Prepare.
-
-        Args:
-            policy: A policy for which `takes_tensordict` is true.
-            spaces: The observation and the action space of a single environment.
-            num_envs: The number of environments.
-            lengths: Returns int64 [envs], the frames of the running episodes so far.
-        """
+        """Prepare. `lengths` returns int64 [envs], the frames of the running episodes so far."""
         self._policy, self._tree = _batched(policy, spaces[1], num_envs), spaces[0]
         self._num_envs, self._lengths = num_envs, lengths
         self._names: list[Key] | None = None

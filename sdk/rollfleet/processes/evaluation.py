@@ -21,15 +21,6 @@ class EvaluationProcesses:
 
     A worker that dies is started again, with its version. After 10 restarts, or an error that a restart would repeat,
     the fault is logged, and that worker evaluates no more.
-
-    Args:
-        workload: The work of the job.
-        spec: The job's evaluation.
-        method: How to start processes.
-        quiet: Whether they ignore warnings.
-
-    Attributes:
-        supervisor: The processes.
     """
 
     def __init__(self, workload: Workload, spec: EvaluationSpec, method: StartMethod, *, quiet: bool) -> None:

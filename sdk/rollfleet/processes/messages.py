@@ -12,12 +12,9 @@ _HEAD = struct.Struct("<BI")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReady:
-    """A batch lies in the worker's shared memory of batches.
+    """A batch lies in `nbytes` from `start` of the worker's shared memory of batches.
 
-    Attributes:
-        sequence: Its number in its worker's incarnation, from 0.
-        start: Start of its region.
-        nbytes: Its length.
+    `sequence` is its number in its worker's incarnation, from 0.
     """
 
     sequence: int

@@ -33,13 +33,6 @@ class Supervisor:
 
     A transport's finalizer closes it, so it must not refer to the transport.
 
-    Args:
-        workload: The work of the workers.
-        method: How to start them.
-        max_restarts: How often each worker may be restarted.
-        quiet: Whether the workers ignore warnings.
-        evaluation: Whether these are a job's evaluation workers.
-
     Attributes:
         members: Indices of the workers that were started and not removed.
         handles: The newest incarnation of each worker that has not ended, by index.

@@ -121,7 +121,6 @@ class SharedWeightsInbox:
     """The worker's end: see `WeightsInbox`.
 
     Args:
-        shared_memory: The learner's memory of weights.
         layout: The layout of the worker's policy.
         location: Returns the location of the newest version; None: none has come yet.
     """

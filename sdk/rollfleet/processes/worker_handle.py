@@ -28,16 +28,7 @@ _LAST_STATES = (WorkerState.COMPLETE, WorkerState.LEFT, WorkerState.FAILED)
 class WorkerHandle:
     """A started worker: its process, its instructions, its messages.
 
-    Args:
-        method: How to start its process.
-        index: The worker's index.
-        incarnation: The worker's incarnation, from 0.
-        instructions: Its first instructions.
-        settings: The other fields of its `WorkerArguments`.
-        workload: The workload of a fork.
-
     Attributes:
-        index: The worker's index.
         incarnation: The worker's incarnation, from 0.
         connection: Non-blocking socket to the worker.
         status: The last status that it reported; None: none yet.

@@ -23,7 +23,6 @@ class WorkerArguments:
     """The arguments of a worker process. Descriptors are numbers that are valid in that process.
 
     Attributes:
-        index: The worker's index.
         incarnation: The worker's incarnation, from 0.
         max_batches_ahead: Batches that may wait for the learner.
         threads: Number of torch's threads.
@@ -61,9 +60,7 @@ class WorkerArguments:
 def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
     """Collect until the job is complete, or the learner asks this worker to leave. Returns the exit code.
 
-    Args:
-        arguments: The worker's identity, and its descriptors.
-        workload: The worker's work; None: read it from `pickled_workload`.
+    Without a `workload`, it reads `pickled_workload`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -32,11 +32,7 @@ class Observer:
 
     Args:
         link: A connection as the job's learner. It is closed with the observer.
-        job: The job.
         memory_bytes: Bound of the batches that wait for the reader; a single larger batch is kept.
-
-    Attributes:
-        job: The job.
     """
 
     def __init__(self, link: Link, job: CollectorJob, *, memory_bytes: int) -> None:

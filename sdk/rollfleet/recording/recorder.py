@@ -30,7 +30,6 @@ class Recorded:
 
     Attributes:
         batches: Batches written, or about to be.
-        frames: Frames in them.
         bytes: Their size.
         missed: Batches that arrived incomplete or faster than they could be written.
         corrupt: Batches that could not be read, and were skipped.

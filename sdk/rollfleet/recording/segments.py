@@ -118,7 +118,6 @@ class SegmentWriter:
 
     Args:
         folder: The folder; it is created if it does not exist.
-        job: The job.
         segment_bytes: Size of the tensors of a file at most; a single larger batch has its own.
 
     Raises:

@@ -22,7 +22,6 @@ class Rollouts(Protocol):
     @property
     def first_reset_failed(self) -> bool:
         """Whether the first reset of the environments raised."""
-        ...
 
     def collect(
         self,
@@ -33,23 +32,18 @@ class Rollouts(Protocol):
         stop: Callable[[], bool] | None = None,
     ) -> Fragment:
         """Collect T more frames of each environment or, with `trajs_per_batch`, that many whole trajectories."""
-        ...
 
     def reseed(self, seeds: Seeds, trajectories: TrajectoryIds) -> None:
         """Make the next fragment that of a new rollout with these seeds and ids, same environments and policy."""
-        ...
 
     def start_over(self) -> None:
         """Begin new episodes in the next `collect`: the last fragment is lost. Exceptions in `collect` do so, too."""
-        ...
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the reward of each frame of a fragment, and whether its episode ended with it: `[envs, T]` each."""
-        ...
 
     def close(self) -> None:
         """Close the environments and end their processes, even in mid-step. May be called again."""
-        ...
 
 
 def make_rollout(env: Any, policy: Any, **options: Any) -> Rollouts:

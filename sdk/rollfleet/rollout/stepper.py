@@ -102,15 +102,12 @@ class Stepper(Protocol):
 
     def restart(self) -> None:
         """Start over: all environments were reset, and frames that were kept back are dropped."""
-        ...
 
     def resume(self) -> None:
         """Start the next fragment: reset environments that waited for it."""
-        ...
 
     def resize(self, steps: int) -> None:
         """Prepare for fragments of T = `steps`."""
-        ...
 
     def collect(
         self,
@@ -130,4 +127,3 @@ class Stepper(Protocol):
             version: The policy's version.
             stop: Checked between steps, after at least one frame of each environment.
         """
-        ...

@@ -34,11 +34,9 @@ class ChildProcess(Protocol):
     @property
     def pid(self) -> int:
         """Its process id, and its group's."""
-        ...
 
     def wait(self, timeout_s: float) -> int | None:
         """Return its exit code, or minus the signal's number; None: it still runs after `timeout_s`."""
-        ...
 
 
 def describe_exit(code: int) -> str:
@@ -115,7 +113,6 @@ class Child:
 
     Attributes:
         name: Its name in messages.
-        process: The process.
     """
 
     name: str
@@ -178,11 +175,7 @@ async def spawn(
 ) -> Child:
     """Start a child. Call it from the main thread: on Linux the child dies with the thread that started it.
 
-    Args:
-        name: Its name in messages.
-        command: Program and arguments.
-        environ: Its complete environment.
-        on_line: Called with each line that it writes to standard output or standard error.
+    `environ` is its complete environment. `on_line` takes each line of its standard output and standard error.
     """
     # A pipe of our own: in Python 3.11, a process with asyncio's pipe has not ended while a grandchild holds the pipe.
     ours, theirs = os.pipe()

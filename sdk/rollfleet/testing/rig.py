@@ -47,19 +47,15 @@ class Rig(Protocol):
     @property
     def transport(self) -> Transport:
         """The learner's side."""
-        ...
 
     def join(self) -> int:
         """Start one more worker. Returns its index. Only called if `in_background`."""
-        ...
 
     def break_down(self) -> type[RollfleetError]:
         """Break the transport in the background. Returns the expected error. Only called if `in_background`."""
-        ...
 
     def close(self) -> None:
         """Release everything."""
-        ...
 
 
 class MakeRig(Protocol):
@@ -72,7 +68,6 @@ class MakeRig(Protocol):
             workers: Number of workers that run.
             spec: Fields of the job's spec, for `small_job`. The job's `workers` counts the one that may join.
         """
-        ...
 
 
 def small_job(**spec: Any) -> CollectorJob:

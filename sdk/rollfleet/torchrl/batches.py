@@ -74,11 +74,9 @@ def _timed(batch: TensorDictBase) -> TensorDictBase:
 
 
 def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:
-    """Remove the version that the native collector adds, and what TorchRL's collectors never yield.
+    """Remove from a batch the version that the native collector adds, and what TorchRL's collectors never yield.
 
-    Args:
-        batch: The batch. It is changed.
-        ids: Whether trajectory ids stay.
+    The batch itself changes. `ids`: trajectory ids stay.
     """
     if not ids:
         return batch.exclude("collector")

@@ -86,10 +86,7 @@ class EnvForm:
 def form_of(prepared: PreparedEnv, device: torch.device | None, use: Callable[[EnvBase], object]) -> EnvForm:
     """Make an environment in this process, read its form, and close it, unless it is the caller's own.
 
-    Args:
-        prepared: The function.
-        device: The device of batches; None: the environment's.
-        use: Called with the environment before.
+    `device` is that of batches; None: the environment's. `use` is called with the environment before.
     """
     env = prepared()
     try:

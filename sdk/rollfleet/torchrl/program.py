@@ -39,13 +39,7 @@ def _replace(module: ModuleType, replaced: dict[type, type]) -> None:
 
 
 def run(program: str, args: list[str], placement: Placement) -> None:
-    """Run a program as `__main__`, with these classes.
-
-    Args:
-        program: The path of a Python file.
-        args: Its arguments.
-        placement: Where its collectors run.
-    """
+    """Run a program as `__main__`, with these classes."""
     install()
     place(placement)
     sys.argv = [program, *args]

@@ -8,12 +8,7 @@ PLACE = ("cluster", "job", "nats")
 
 
 def signature_like(theirs: type, **more: Any) -> Signature:
-    """Return the signature of a collector of TorchRL, without `self`, with the keywords of `PLACE`.
-
-    Args:
-        theirs: The class of TorchRL.
-        **more: Further keywords, with their defaults.
-    """
+    """Return the signature of a collector of TorchRL, without `self`, with the keywords of `PLACE` and `more`."""
     own = [each for each in signature(theirs.__init__).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]  # type: ignore[misc]
     known = {each.name for each in own}
     added = {name: default for name, default in {**more, **dict.fromkeys(PLACE)}.items() if name not in known}

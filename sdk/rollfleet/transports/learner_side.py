@@ -66,11 +66,9 @@ class Elastic(Protocol):
 
     def add_workers(self, count: int) -> list[int]:
         """Start this many workers. Returns their indices, which were never used before."""
-        ...
 
     def remove_workers(self, workers: Collection[int]) -> None:
         """Make these workers leave: each sends the frames that it has. They stop being members now."""
-        ...
 
 
 class Lender(Protocol):
@@ -81,7 +79,6 @@ class Lender(Protocol):
 
         Returns None while the snapshot lent last is not yet sent.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,22 +104,18 @@ class Peers(Protocol):
 
     def totals(self) -> PeerTotals:
         """On rank 0: totals over the other ranks."""
-        ...
 
     def wait_for_round(self, round_: int | None, *, timeout_s: float) -> bool:
         """On rank 0: wait until each present rank has received this round; None: until all ranks are present.
 
         Returns False after the timeout.
         """
-        ...
 
     def leader_control(self) -> Control | None:
         """On other ranks: the newest control message of rank 0; None: none has come yet."""
-        ...
 
     def report(self, status: RankStatus) -> None:
         """On other ranks: report this to rank 0, now and in each heartbeat. The transport fills in `life`."""
-        ...
 
 
 class Transport(Protocol):
@@ -149,12 +142,10 @@ class Transport(Protocol):
     @property
     def resumed(self) -> Resumed:
         """The job's state when this learner connected."""
-        ...
 
     @property
     def job(self) -> "CollectorJob | None":
         """The job with the edits since this learner connected; None: it is never edited."""
-        ...
 
     @property
     def rank(self) -> Rank:
@@ -162,66 +153,52 @@ class Transport(Protocol):
 
         `receive` returns batches of this rank's workers only. `members` and `workers` cover the whole job.
         """
-        ...
 
     @property
     def peers(self) -> Peers | None:
         """The other ranks; None: the learner is one process."""
-        ...
 
     @property
     def elastic(self) -> Elastic | None:
         """Adds and removes workers; None: the transport does not own them."""
-        ...
 
     @property
     def lender(self) -> Lender | None:
         """Lends memory for weights; None: `send_weights` copies them."""
-        ...
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The results of the job's evaluation so far, by version."""
-        ...
 
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that join later. It follows the weights sent before it."""
-        ...
 
     def send_weights(self, version: int, snapshot: "Snapshot", *, workers: frozenset[int] | None = None) -> None:
         """Send a version to these workers; None: to all. The transport owns the snapshot until `spent` returns it.
 
         Workers that join later get the newest version that was meant for them.
         """
-        ...
 
     def spent(self) -> "list[Snapshot]":
         """Return the snapshots that are no longer needed, each once."""
-        ...
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """Return the next batch; None: none came in time. A batch may come twice, or come after a gap."""
-        ...
 
     def take(self, arrival: Arrival) -> None:
         """Confirm that this batch is processed or dropped. It is not sent again, and its worker may continue."""
-        ...
 
     def members(self) -> frozenset[int]:
         """Return the indices of the workers that a round waits for."""
-        ...
 
     def workers(self) -> Mapping[int, WorkerStatus]:
         """Return the newest heartbeat of each worker, by index."""
-        ...
 
     def report(self, status: LearnerStatus) -> None:
         """Set the content of the learner's heartbeat."""
-        ...
 
     def corrupt(self) -> int:
         """Return the number of batches that could not be read so far."""
-        ...
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Release everything. Closing twice is harmless.
@@ -230,4 +207,3 @@ class Transport(Protocol):
             timeout_s: How long the transport's own workers have to end in order, before signals end them. None: the
                 transport's default.
         """
-        ...

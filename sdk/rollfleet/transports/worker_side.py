@@ -52,7 +52,6 @@ class WeightsInbox(Protocol):
         Raises:
             WeightMismatch: A version does not fit the worker's policy.
         """
-        ...
 
 
 class WorkerTransport(Protocol):
@@ -92,24 +91,20 @@ class WorkerTransport(Protocol):
     @property
     def incarnation(self) -> int:
         """The worker's incarnation, from 0. No other process has the same one."""
-        ...
 
     @property
     def control(self) -> Control | None:
         """The newest control message; None: none has come yet."""
-        ...
 
     @property
     def status(self) -> WorkerStatus | None:
         """The last reported status; None: none yet."""
-        ...
 
     def follow_weights(self, layout: "Layout") -> WeightsInbox | None:
         """Receive the weights of a policy with this layout from now on. Called once.
 
         Returns None if the policy is the learner's own object: it always has the newest weights.
         """
-        ...
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait until the condition is true. Check it whenever control or weights change, and once a second.
@@ -117,16 +112,12 @@ class WorkerTransport(Protocol):
         Raises:
             JobEnded: The learner is gone for good.
         """
-        ...
 
     def send(self, fragment: "Fragment", meta: BatchMeta) -> PendingBatch:
         """Send a batch after those sent before. The fragment must not change until the batch is stored."""
-        ...
 
     def report(self, status: WorkerStatus) -> None:
         """Set the content of the heartbeat, and send it at once."""
-        ...
 
     def close(self) -> None:
         """Leave. The last report is still sent."""
-        ...

@@ -30,7 +30,6 @@ class Workload:
         >>> env.close()
 
     Attributes:
-        job: The job.
         make_env: Makes the environments of a worker, from its index.
         make_policy: Makes the policy of a worker, from its index and the spaces of a single environment.
         scheme: Chooses the weights that travel from the learner.

@@ -50,7 +50,6 @@ class Identity:
 
     Attributes:
         worker: Index of the worker that sent it.
-        incarnation: The worker's incarnation.
         sequence: Number of the message in that incarnation, from 0.
         process: Random number of the process. A NATS that lost the newest leases gives their incarnations again.
     """
@@ -98,7 +97,6 @@ class Assembled:
     """A complete message.
 
     Attributes:
-        identity: Its identity.
         buffer: Its bytes, uint8 `[total_bytes]`, writable. The caller owns them: `decode` makes tensors of them in
             place.
     """

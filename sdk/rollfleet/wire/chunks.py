@@ -31,10 +31,7 @@ def piece_count(total_bytes: int, piece_bytes: int) -> int:
 def cut_pieces(parts: Iterable[memoryview], total_bytes: int, piece_bytes: int) -> Iterator[list[bytes | memoryview]]:
     """Cut a message, given as consecutive parts, into pieces: views of the parts, no copies.
 
-    Args:
-        parts: The message's memory, in order.
-        total_bytes: Size of all parts together.
-        piece_bytes: Size of each piece but the last.
+    Each piece but the last has `piece_bytes`; all parts together have `total_bytes`.
     """
     remaining = iter(parts)
     part = memoryview(b"")

@@ -42,15 +42,7 @@ MAX_PENDING = 2
 def manifest_of(
     session: int, version: int, parameters: tuple[Parameter, ...], data: memoryview, *, max_chunk_bytes: int
 ) -> Manifest:
-    """Make the manifest of a version.
-
-    Args:
-        session: The learner's session.
-        version: The version's number.
-        parameters: The tensors that lie in `data`.
-        data: All bytes of the version.
-        max_chunk_bytes: The largest message that may be sent.
-    """
+    """Make the manifest of a version."""
     return Manifest(
         session=session,
         version=version,

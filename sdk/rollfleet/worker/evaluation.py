@@ -90,7 +90,6 @@ class EvaluationTransport(WorkerTransport, Protocol):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Send a result."""
-        ...
 
 
 class EvaluationWorker:

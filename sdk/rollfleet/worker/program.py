@@ -21,20 +21,16 @@ class Connection(Protocol):
     @property
     def incarnation(self) -> int:
         """See `WorkerTransport`."""
-        ...
 
     @property
     def status(self) -> WorkerStatus | None:
         """See `WorkerTransport`."""
-        ...
 
     def report(self, status: WorkerStatus) -> None:
         """See `WorkerTransport`."""
-        ...
 
     def close(self) -> None:
         """See `WorkerTransport`."""
-        ...
 
 
 def work(transport: Connection, make: Callable[[], Worker | EvaluationWorker], index: int) -> int:

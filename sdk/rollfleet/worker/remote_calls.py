@@ -17,7 +17,6 @@ class RemoteCalls:
     Args:
         worker: The worker's index.
         env: Its environments.
-        policy: Its policy.
 
     Attributes:
         answer: The answer to the present call; None without a call.

@@ -37,7 +37,6 @@ class Worker:
     Args:
         transport: Sends batches, and receives weights and control.
         workload: The job, its environments and its policy.
-        index: The worker's index.
         in_learner: Whether this is the learner's own process: its generators are not seeded, and the policy may be the
             object that it trains.
 
@@ -324,7 +323,6 @@ class Worker:
         self._add(waited_for_room_s=time.monotonic() - began)
 
     def _add(self, **counts: float) -> None:
-        """Add to counters of the status."""
         self._status = replace(
             self._status, **{name: getattr(self._status, name) + more for name, more in counts.items()}
         )

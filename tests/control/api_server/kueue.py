@@ -51,18 +51,15 @@ class Kueue:
         return self._server.call(self._server.api._request(method, path, query=query, body=body, content_type=content))
 
     def path(self, plural: str, name: str = "", *, namespace: str = "") -> str:
-        """Return the path of Kueue's objects."""
         within = f"/namespaces/{namespace}" if namespace else ""
         return f"/apis/{GROUP}/v1beta2{within}/{plural}" + (f"/{name}" if name else "")
 
     def create(self, kind: str, name: str, *, namespace: str = "", **rest: Any) -> None:
-        """Create an object of Kueue."""
         body = {"apiVersion": f"{GROUP}/v1beta2", "kind": kind, "metadata": {"name": name}, **rest}
         plural = f"{kind.lower()}es" if kind.endswith("ss") else f"{kind.lower()}s"
         self.request("POST", self.path(plural, namespace=namespace), body)
 
     def add_queue(self, namespace: str, name: str) -> None:
-        """Give a namespace a queue."""
         self.create("LocalQueue", name, namespace=namespace, spec={"clusterQueue": CLUSTER_QUEUE})
         path = self.path("localqueues", name, namespace=namespace)
         wait_for(lambda: "Active" in held(self.request("GET", path)))
@@ -157,7 +154,6 @@ class Webhooks:
         self._bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
 
     def client_config(self, path: str) -> dict[str, str]:
-        """Return the `clientConfig` of one."""
         return {"url": self._url + path, "caBundle": self._bundle}
 
 
@@ -178,18 +174,15 @@ def manifests(file: Path, webhooks: Webhooks) -> tuple[list[Any], list[Any]]:
 
 
 def path(folder: str, manifest: Any) -> str:
-    """Return the path of an object."""
     return f"{folder}/{manifest['metadata']['name']}"
 
 
 def held(manifest: Any) -> list[str]:
-    """Return the conditions that hold."""
     conditions = (manifest.get("status") or {}).get("conditions") or []
     return [each["type"] for each in conditions if each["status"] == "True"]
 
 
 def answers(url: str) -> bool:
-    """Return whether a probe succeeds."""
     with suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(url, timeout=5) as answer:
         return bool(answer.status == 200)
     return False

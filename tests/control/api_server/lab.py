@@ -57,7 +57,6 @@ class RunningOperator:
         self._running.result(60)
 
     def http(self, path: str) -> tuple[int, str]:
-        """What it answers to a probe or a scrape."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.operator.server.port}{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
@@ -116,11 +115,9 @@ class Lab:
         )
 
     def get(self, kind: str, name: str) -> Manifest | None:
-        """An object."""
         return self._server.call(self._server.api.get(kind, self.namespace, name))
 
     def all(self, kind: str, *, fields: str = "") -> list[Manifest]:
-        """All objects of a kind."""
         return self._server.call(self._server.api.list(kind, self.namespace, fields=fields))
 
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
@@ -131,17 +128,14 @@ class Lab:
         )
 
     def create(self, manifest: Manifest) -> Manifest:
-        """Make something."""
         manifest = overlay(manifest, {"metadata": {"namespace": self.namespace}})
         return self._server.call(self._server.api.create(manifest))
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete something."""
         path, body = KINDS[kind].path(self.namespace, name), {"propagationPolicy": "Background"}
         self._server.call(self._server.api._request("DELETE", path, body=body))
 
     def read(self, kind: str, name: str, subresource: str) -> Manifest:
-        """A subresource of an object."""
         return self._server.call(self._server.api._request("GET", KINDS[kind].path(self.namespace, name, subresource)))
 
     def enforce(self, level: str) -> None:
@@ -183,7 +177,6 @@ class Lab:
         )
 
     def workers_say(self, *indices: int) -> None:
-        """These workers collect."""
         beats = {
             index: replace(WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, time_s=time.time())
             for index in indices
@@ -241,7 +234,6 @@ class Lab:
 
     @contextmanager
     def nats_away(self) -> Iterator[None]:
-        """NATS cannot be reached for a while."""
         self.nats.away = True
         try:
             yield
@@ -263,7 +255,6 @@ class Lab:
         return revoke
 
     def grant(self, user: str, kind: str, *verbs: str, status: bool = False) -> None:
-        """Let a user do this in the namespace."""
         group = KINDS[kind].api_version.rpartition("/")[0]
         plural = KINDS[kind].plural
         resources = [plural, f"{plural}/status"] if status else [plural]
@@ -284,7 +275,6 @@ class Lab:
         self._server.call(self._server.api._request("DELETE", path, body={"propagationPolicy": "Background"}))
 
     def runs(self, role: str = "worker") -> list[Manifest]:
-        """The Kubernetes Jobs of a role."""
         return [run for run in self.all("Job") if run["metadata"]["labels"].get("rollfleet.dev/role") == role]
 
     def run(self, role: str = "worker") -> Manifest:
@@ -293,12 +283,10 @@ class Lab:
         return found
 
     def status(self, name: str = "cartpole") -> Manifest:
-        """A job's status."""
         job = self.get(KIND, name)
         return (job or {}).get("status") or {}
 
     def condition(self, kind: str, name: str = "cartpole") -> Manifest:
-        """A condition of a job."""
         found = [each for each in self.status(name).get("conditions", []) if each["type"] == kind]
         return found[0] if found else {}
 
@@ -361,8 +349,6 @@ class Lab:
         self.nats.beats[self.key] = Heartbeats(learner=learner, control=control)
 
     def wait_condition(self, kind: str, reason: str, status: str = "True") -> Manifest:
-        """`kubectl wait --for=condition=...`, and its reason."""
-
         def look() -> Manifest | None:
             found = self.condition(kind)
             return found if (found.get("status"), found.get("reason")) == (status, reason) else None

@@ -18,14 +18,11 @@ class OperatorProgram:
 
     Args:
         pod: The name of its pod.
-        namespace: The namespace.
         kubeconfig: Its access to the API server.
-        nats: Its NATS.
         settings: Further environment variables.
 
     Attributes:
         image: The image of the workers that it starts.
-        process: The process.
     """
 
     def __init__(
@@ -48,7 +45,6 @@ class OperatorProgram:
             self.process = subprocess.Popen(command, env={**os.environ, **environ, **settings}, stdout=log, stderr=log)
 
     def answers(self, path: str) -> bool:
-        """Return whether a probe succeeds."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
                 return bool(answer.status == 200)
@@ -56,6 +52,5 @@ class OperatorProgram:
             return False
 
     def end(self) -> None:
-        """Kill it."""
         self.process.kill()
         self.process.wait()

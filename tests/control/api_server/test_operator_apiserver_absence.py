@@ -57,17 +57,14 @@ class Pods:
         self.batches, self._over = 0, threading.Event()
 
     def mount(self) -> None:
-        """Write the Secrets into files."""
         for role in (Role.WORKER, Role.LEARNER):
             self._file(role).write_bytes(self.secret(role))
 
     def secret(self, role: Role) -> bytes:
-        """Return the credentials in a role's Secret."""
         secret = wait_for(lambda: self._lab.get("Secret", names.secret("cartpole", role)))
         return base64.b64decode(secret["data"][CREDENTIALS_FILE])
 
     def link(self, role: Role) -> Link:
-        """Connect as a pod of a role does."""
         address = Address(url=self._nats.url, job=self._job.key, credentials=self._file(role))
         self._links.append(Link(address, role=role))
         return self._links[-1]
@@ -89,12 +86,10 @@ class Pods:
             assert collector.stats().missed == 0
 
     def collects(self) -> None:
-        """Wait for more batches."""
         more = self.batches + 10
         wait_for(lambda: self.batches >= more)
 
     def end(self) -> None:
-        """Disconnect the workers."""
         for link in self._links:
             link.close()
 
@@ -110,7 +105,6 @@ class Pods:
 
 @pytest.fixture
 def nats(tmp_path: Path) -> Iterator[NatsInJwtMode]:
-    """The NATS of the operators."""
     server = NatsInJwtMode(tmp_path)
     yield server
     server.stop()

@@ -19,7 +19,6 @@ WaitFor = Callable[[Callable[[], Any]], Any]
 
 @pytest.fixture
 def running(lab: "Lab", wait_for: WaitFor) -> "Lab":
-    """A job that NATS knows."""
     lab.apply()
     lab.run()
     wait_for(lambda: lab.key in lab.nats.published)

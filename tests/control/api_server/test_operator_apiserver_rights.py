@@ -35,8 +35,6 @@ LEARNER: dict[str, Any] = {"template": {}}
 
 
 class Right(NamedTuple):
-    """What may be done with a resource."""
-
     group: str
     resource: str
     verb: str
@@ -215,7 +213,6 @@ def refusal(server: "ApiServer", body: Manifest, namespace: str, *, method: str 
 
 
 def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:
-    """An object that looks like a child of the job `x`."""
     labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": "x", "uid": "1-2-3", "controller": True}
     metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
@@ -224,7 +221,6 @@ def manifest(api_version: str, kind: str, name: str, **fields: Any) -> Manifest:
 
 
 def run(**fields: Any) -> Manifest:
-    """Workers of the job `x`."""
     labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
     pod = {"restartPolicy": "Never", "serviceAccountName": "x-rollfleet", "containers": [{"name": "a", "image": "a"}]}
     spec = {"template": {"metadata": {"labels": labels}, "spec": pod}}
@@ -233,7 +229,6 @@ def run(**fields: Any) -> Manifest:
 
 
 def policy(**fields: Any) -> Manifest:
-    """The NetworkPolicy of workers of the job `x`."""
     labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.JOB: "x"}
     spec = {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"]}
     whole = manifest("networking.k8s.io/v1", "NetworkPolicy", "x-worker-rollfleet", spec=spec)
@@ -242,7 +237,6 @@ def policy(**fields: Any) -> Manifest:
 
 
 def report(kind: str) -> Manifest:
-    """An event about an object."""
     about = {"involvedObject": {"kind": kind, "name": "x"}, "reason": "A", "message": "", "type": "Normal"}
     return {"apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "x-"}, **about}
 

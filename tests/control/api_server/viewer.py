@@ -25,14 +25,12 @@ class Viewer:
 
     Attributes:
         port: The port of the page.
-        token: The token.
     """
 
     def __init__(self, port: int, token: str) -> None:
         self.port, self.token = port, token
 
     def get(self, path: str) -> tuple[int, Any]:
-        """The status of an answer, and its JSON."""
         try:
             with self._open(path) as answer:
                 return answer.status, json.loads(answer.read())
@@ -41,7 +39,6 @@ class Viewer:
                 return error.code, json.loads(error.read())
 
     def keys(self) -> set[str]:
-        """The keys of all jobs in the list."""
         status, rows = self.get("/api/v1/jobs")
         assert status == 200, rows
         return {row["key"] for row in rows}
@@ -53,11 +50,9 @@ class Viewer:
 
 
 def viewer_of(operator: RunningOperator, token: str) -> Viewer:
-    """A viewer of a running operator's page."""
     assert operator.operator.settings.ui_port is not None
     return Viewer(operator.operator.settings.ui_port, token)
 
 
 def user_of(lab: Lab, name: str) -> str:
-    """The user name of a ServiceAccount in a lab."""
     return f"system:serviceaccount:{lab.namespace}:{name}"

@@ -19,8 +19,6 @@ def find(program: str) -> str | None:
 
 
 class Rendered:
-    """What helm made of the chart."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self.manifests: list[Manifest] = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]

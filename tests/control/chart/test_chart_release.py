@@ -48,7 +48,6 @@ class Site:
         self.request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace, "labels": labels}})
 
     def request(self, method: str, path: str, **more: Any) -> Manifest:
-        """A request, as the cluster's administrator."""
         return self._server.call(self._server.api._request(method, path, **more))
 
     def helm(self, command: str, *options: str, chart_at: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -57,7 +56,6 @@ class Site:
         return done
 
     def refusal(self, command: str, *options: str) -> str:
-        """What helm says as it fails."""
         done = self._run(command, options)
         assert done.returncode != 0
         return done.stderr

@@ -43,13 +43,11 @@ def a_job(
 
 @pytest.fixture
 def job() -> Callable[..., CollectorJob]:
-    """Builds jobs; see `a_job`."""
     return a_job
 
 
 @pytest.fixture
 def want() -> Callable[..., dict[Ref, Manifest]]:
-    """Tells what should be there for a job; see `wanted`."""
     return wanted
 
 

@@ -37,7 +37,6 @@ class NatsInMemory:
 
     @property
     def endpoint(self) -> Endpoint:
-        """An address for pods."""
         return self._endpoint
 
     async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
@@ -46,7 +45,6 @@ class NatsInMemory:
         return f"{role} of {job.key} {job.metadata.uid} {self.rotation}{requested}".encode()
 
     async def provision(self, job: CollectorJob) -> None:
-        """Store the job."""
         self._check()
         if self.on_provision:
             await self.on_provision(job)
@@ -57,25 +55,21 @@ class NatsInMemory:
         self.published[key] = job
 
     async def grow(self, job: CollectorJob) -> bool:
-        """Do nothing, unless it is full."""
         self._check()
         if self.full:
             raise NatsFull("NATS has no space")
         return False
 
     async def deprovision(self, key: JobKey) -> None:
-        """Remove the job and its heartbeats."""
         self._check()
         self.published.pop(key, None)
         self.beats.pop(key, None)
 
     async def provisioned(self) -> set[JobKey]:
-        """Return the stored jobs."""
         self._check()
         return set(self.published)
 
     async def heartbeats(self, job: CollectorJob) -> Heartbeats:
-        """Return the job's entry in `beats`."""
         self._check()
         return self.beats.get(_key(job), Heartbeats())
 

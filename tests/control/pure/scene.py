@@ -39,9 +39,7 @@ class Scene:
     """The state of a job: each method returns another scene with one more fact.
 
     Attributes:
-        job: The job.
         children: Its children, as the API server would return them.
-        pods: Its pods.
         heartbeats: Its last heartbeats.
         now_s: The time.
     """
@@ -54,11 +52,9 @@ class Scene:
     now_s: float = NOW_S
 
     def with_children(self) -> "Scene":
-        """All desired children exist."""
         return replace(self, children=tuple(map(_stored, wanted(self.job).values())))
 
     def run(self, role: Role = Role.WORKER) -> Manifest:
-        """The Kubernetes Job of a role."""
         return next(
             child
             for child in self.children
@@ -66,13 +62,11 @@ class Scene:
         )
 
     def ended(self, condition: str, role: Role = Role.WORKER, *, reason: str = "", message: str = "") -> "Scene":
-        """A run has ended with this condition."""
         ended = {"type": condition, "status": "True", "reason": reason, "message": message}
         run = overlay(self.run(role), {"status": {"conditions": [ended]}})
         return replace(self, children=(*(child for child in self.children if ref(child) != ref(run)), run))
 
     def suspended(self, suspend: bool = True) -> "Scene":
-        """The Kubernetes Jobs are suspended, or resumed."""
         change = {"spec": {"suspend": suspend}}
         return replace(
             self, children=tuple(overlay(each, change) if each["kind"] == "Job" else each for each in self.children)
@@ -100,7 +94,6 @@ class Scene:
         return replace(self, pods=(*self.pods, pod))
 
     def running(self, *indices: int) -> "Scene":
-        """Pods whose containers run."""
         scene = self
         for index in indices:
             scene = scene.pod(index, phase="Running", containerStatuses=[{"name": "worker", "state": {"running": {}}}])
@@ -109,14 +102,12 @@ class Scene:
     def crashed(
         self, index: int = 0, *, code: int = 1, log: str = "", ago_s: float = 5, role: Role = Role.WORKER
     ) -> "Scene":
-        """A pod whose container ended so."""
         ended = {"exitCode": code, "reason": "Error", "message": log, "finishedAt": format_time(self.now_s - ago_s)}
         return self.pod(
             index, role=role, phase="Failed", containerStatuses=[{"name": "worker", "state": {"terminated": ended}}]
         )
 
     def unplaced(self, index: int = 0, *, why: str, age_s: float = 60) -> "Scene":
-        """A pod that no node takes."""
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
         return self.pod(index, age_s=age_s, phase="Pending", conditions=[unscheduled])
 
@@ -134,17 +125,14 @@ class Scene:
     def with_heartbeats(
         self, *workers: WorkerStatus, learner: LearnerStatus | None = None, phase: LearnerPhase | None = None
     ) -> "Scene":
-        """NATS has these heartbeats."""
         control = Control(session=1, phase=phase, round=0, version=1) if phase else None
         found = Heartbeats(workers={each.worker: each for each in workers}, learner=learner, control=control)
         return replace(self, heartbeats=found)
 
     def beat(self, index: int, state: WorkerState = WorkerState.COLLECTING, **fields: Any) -> WorkerStatus:
-        """A worker's heartbeat, just now."""
         return replace(WorkerStatus.starting(index, 0), **{"state": state, "time_s": self.now_s - 1, **fields})
 
     def refusing_pods(self, why: str) -> "Scene":
-        """The API server lets the runs make no pods."""
         return replace(self, refused_pods=why)
 
     def later(self, seconds: float) -> "Scene":
@@ -153,7 +141,6 @@ class Scene:
         return replace(self, job=self.job.model_copy(update={"status": written}), now_s=self.now_s + seconds)
 
     def edited(self, **spec: Any) -> "Scene":
-        """A user changed the spec."""
         data: Any = self.job.dump()
         data["spec"] = overlay(data["spec"], spec)
         data["metadata"]["generation"] += 1
@@ -161,18 +148,15 @@ class Scene:
 
     @property
     def observed(self) -> Observed:
-        """The parsed children."""
         pods = [pod for manifest in self.pods if (pod := parsed_pod(manifest))]
         return observe(self.children, pods, refused_pods=self.refused_pods)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the job."""
         return verdict(self.job, self.observed, self.heartbeats, self.now_s)
 
     @property
     def snapshot(self) -> Snapshot:
-        """The snapshot of the job."""
         return Snapshot(
             job=self.job,
             observed=self.observed,

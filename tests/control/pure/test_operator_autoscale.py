@@ -74,7 +74,6 @@ class World:
         return self
 
     def resize(self, workers: int) -> None:
-        """Somebody sets the number of workers."""
         self.came_s = self.came_s[:workers] + [self.now_s] * (workers - len(self.came_s))
         self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"workers": workers})})
         self.sizes.append((self.now_s - self.began_s, workers))
@@ -121,8 +120,6 @@ class World:
 
 @pytest.fixture
 def world(job: Job) -> Callable[..., World]:
-    """A world whose job has these fields of the spec."""
-
     def world(mode: str = "Async", workers: int = 1, autoscale: Any = SCALE, **settings: Any) -> World:
         return World(job(mode=mode, workers=workers, autoscale=autoscale), **settings)
 

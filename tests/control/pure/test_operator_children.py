@@ -69,8 +69,6 @@ def test_network_policies_can_be_turned_off(job: Job, want: Want) -> None:
 
 @pytest.fixture
 def learner(job: Job, want: Want) -> Callable[..., Any]:
-    """The learner's Kubernetes Job."""
-
     def build(**spec: Any) -> Manifest:
         runs = [each for ref, each in want(job(**spec)).items() if ref.kind == "Job"]
         return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.LEARNER)

@@ -48,11 +48,9 @@ class Stage:
 
     @property
     def job(self) -> JobRecord:
-        """The job as the page shows it."""
         return self.fleet.jobs()["/".join(KEY)]
 
     def see(self, scene: Scene, **changes: Any) -> None:
-        """The operator reconciles a job in this state."""
         manifest: Any = scene.job.dump()
         self._version += 1
         manifest["metadata"] |= {"resourceVersion": str(self._version)}
@@ -61,14 +59,12 @@ class Stage:
         self.fleet.update(KEY, snapshot, status(snapshot))
 
     def delete(self, scene: Scene) -> None:
-        """The job is deleted."""
         manifest: Any = scene.job.dump()
         self._version += 1
         self.cache.remove({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}})
         self.fleet.gone(KEY)
 
     def moments(self) -> list[tuple[str, str]]:
-        """Kind and text of the job's moments."""
         return [(each.kind, each.text) for each in self.job.timeline()]
 
 

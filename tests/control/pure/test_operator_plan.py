@@ -24,8 +24,6 @@ LEARNER: dict[str, Any] = {"template": {}}
 
 @pytest.fixture
 def planned(want: Want) -> Callable[..., list[Action]]:
-    """What is to be done in a scene, and in a stage."""
-
     def build(scene: "Scene", stage: Stage = Stage.LIVE, *, blocked: bool = False, **options: Any) -> list[Action]:
         wanted = want(scene.job)
         runs = [each for which, each in wanted.items() if which.kind == "Job"]

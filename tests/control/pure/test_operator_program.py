@@ -26,7 +26,6 @@ KEY = JobKey("lab", "cartpole")
 
 
 def stored(version: int, **spec: Any) -> Manifest:
-    """The job at a version, as the API server would give it."""
     result = {
         "namespace": "lab",
         "name": "cartpole",
@@ -72,13 +71,11 @@ class Lists:
         return web.json_response({**stored(generation), "status": self.statuses[-1]})
 
     def connect(self) -> kopf.ConnectionInfo:
-        """Log in to the server."""
         return kopf.ConnectionInfo(server=self.url)
 
 
 @pytest.fixture
 async def lists() -> AsyncIterator[Lists]:
-    """A running API server."""
     lists, app = Lists(), web.Application()
     app.router.add_get("/{path:.*}", lists.list)
     app.router.add_patch("/{path:.*}", lists.apply)

@@ -11,7 +11,6 @@ from rollfleet_operator.work_queue import WorkQueue
 
 @pytest.fixture
 async def queue() -> AsyncIterator[WorkQueue[str]]:
-    """A queue, closed after the test."""
     queue: WorkQueue[str] = WorkQueue()
     yield queue
     queue.close()

@@ -43,7 +43,6 @@ class Asked:
         self.put(scene)
 
     def put(self, scene: "Scene") -> None:
-        """Take in the scene's objects."""
         self.scene = scene
         for version, manifest in enumerate((*scene.children, *scene.pods), start=1):
             if manifest["kind"] in ("Job", "Pod"):

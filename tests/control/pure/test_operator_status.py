@@ -39,7 +39,6 @@ def collecting(scene: "Scene", *indices: int) -> "Scene":
 
 
 def learner(**fields: Any) -> LearnerStatus:
-    """A learner's heartbeat."""
     usual: dict[str, Any] = {
         "session": 1,
         "version": 9,

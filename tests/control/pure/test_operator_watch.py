@@ -21,7 +21,6 @@ KEY = JobKey("lab", "cartpole")
 
 
 def pod(index: int, version: int) -> Manifest:
-    """A pod of a worker, as the API server would send it."""
     return {
         "kind": "Pod",
         "metadata": {
@@ -55,11 +54,9 @@ class Pods:
         self.deep = "null"
 
     def text(self, value: Any) -> str:
-        """Return a value as JSON."""
         return json.dumps(value).replace('"DEEP"', self.deep)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a list or a watch."""
         if "watch" not in request.query:
             self.asked.append("list")
             page = int(request.query.get("continue", "0"))

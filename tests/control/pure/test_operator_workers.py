@@ -18,8 +18,6 @@ Want = Callable[..., dict[Ref, Manifest]]
 
 @pytest.fixture
 def workers(job: Job, want: Want) -> Callable[..., Any]:
-    """The workers' Kubernetes Job of a job with this spec."""
-
     def build(**spec: Any) -> Manifest:
         runs = [each for ref, each in want(job(**spec)).items() if ref.kind == "Job"]
         return next(run for run in runs if run["metadata"]["labels"][names.ROLE] == Role.WORKER)
@@ -29,8 +27,6 @@ def workers(job: Job, want: Want) -> Callable[..., Any]:
 
 @pytest.fixture
 def container(workers: Callable[..., Any]) -> Callable[..., Any]:
-    """The worker's container."""
-
     def build(**spec: Any) -> Manifest:
         containers: list[Manifest] = workers(**spec)["spec"]["template"]["spec"]["containers"]
         return containers[0]

@@ -46,7 +46,6 @@ class NatsInJwtMode:
 
     Attributes:
         folder: Its files.
-        keys: The operator's.
         monitoring: The URL of its health checks.
     """
 
@@ -161,7 +160,6 @@ class Site:
 
     @staticmethod
     def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
-        """A small job; `spec` in camelCase."""
         smallest: dict[str, object] = {
             "env": {"id": "CartPole-v1"},
             "policy": {"random": {}},
@@ -189,13 +187,11 @@ class Site:
         return path
 
     def address(self, job: CollectorJob, role: Role) -> Address:
-        """The address of the job, as a role's pods get it."""
         file = self.file(self.credentials(job, role), f"{job.metadata.name}-{role}.creds")
         return Address(url=self.server.url, job=job.key, credentials=file)
 
     @asynccontextmanager
     async def guest(self, job: CollectorJob, role: Role, credentials: bytes | None = None) -> AsyncIterator[Guest]:
-        """A role's connection, as its program makes it."""
         created = credentials or self.credentials(job, role)
         guest = Guest()
 

@@ -55,7 +55,6 @@ class Secret:
 
     @property
     def seed(self) -> str:
-        """The operator's, as the Secret has it."""
         return base64.b64decode(self.read()["data"]["operator.seed"]).decode()
 
 

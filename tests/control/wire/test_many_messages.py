@@ -32,7 +32,6 @@ def failed(worker: int) -> WorkerStatus:
 
 
 async def heard(site: "Site", job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
-    """Return the heartbeats of a job, as soon as they are enough."""
     async with asyncio.timeout(30):
         while True:
             with suppress(NatsUnavailable):  # NATS cuts off a connection that is too slow

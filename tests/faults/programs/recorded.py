@@ -32,7 +32,6 @@ PAUSE_S = 0.01  # the learner pauses between two batches
 
 
 def work(log: str, url: str, job: str, index: int) -> None:
-    """Run as a worker of a job."""
     _begin(log)
     publish = BatchPublisher.publish
 
@@ -46,7 +45,6 @@ def work(log: str, url: str, job: str, index: int) -> None:
 
 
 def learn(log: str, url: str, job: str) -> None:
-    """Run as the learner of a job, without end."""
     _begin(log)
     hand_over, acknowledge = gathering.Gatherer.hand_over, BatchReceiver._acknowledge_batch
 
@@ -144,7 +142,6 @@ def _rows(observations: torch.Tensor, ids: torch.Tensor) -> list[dict[str, Any]]
 
 
 def _faults(batch: Any) -> list[str]:
-    """Describe invalid transitions of a batch."""
     seen, then, done = batch["observation"], batch["next", "observation"], batch["next", "done"][..., 0]
     found = []
     if not (then[..., :3] == seen[..., :3]).all():
@@ -160,6 +157,5 @@ def _faults(batch: Any) -> list[str]:
 
 
 def _memory() -> int:
-    """Return the peak memory of this process in bytes."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))

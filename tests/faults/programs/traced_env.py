@@ -25,14 +25,12 @@ class TracedEnv(gymnasium.Env[NDArray[np.int32], np.int64]):
         self._env, self._episode, self._step, self._frame, self._length = next(_numbers), -1, 0, 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[NDArray[np.int32], Any]:
-        """Begin the next episode."""
         super().reset(seed=seed, options=options)
         self._episode, self._step = self._episode + 1, 0
         self._length = int(self.np_random.integers(3, 10))
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.int32], float, bool, bool, dict[str, Any]]:
-        """Advance by one frame."""
         self._step, self._frame = self._step + 1, self._frame + 1
         over, even = self._step == self._length, self._episode % 2 == 0
         return self._observation(), 1.0, over and even, over and not even, {}

@@ -102,7 +102,6 @@ class Program:
         return self.wait()
 
     def press_ctrl_c(self) -> None:
-        """Press Ctrl-C at its terminal."""
         os.write(self._input, b"\x03")
 
     def processes(self) -> dict[int, list[str]]:
@@ -114,7 +113,6 @@ class Program:
         return found
 
     def kill_nats(self) -> None:
-        """Send SIGKILL to its nats-server."""
         os.kill(min(pid for pid, command in self.processes().items() if "nats.json" in command[-1]), signal.SIGKILL)
 
     def kill_worker(self, index: int) -> None:
@@ -133,7 +131,6 @@ class Program:
         assert not left, f"{left}\n{self.output}"
 
     def end(self) -> None:
-        """Kill its remaining processes."""
         for _ in range(3):  # a process may start another one meanwhile
             for pid in self.processes():
                 try:
@@ -172,7 +169,6 @@ class Workplace:
     _links: list[Link] = field(default_factory=list)
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file into the folder."""
         path = self.folder / name
         path.write_text(dedent(text))
         return path
@@ -236,7 +232,6 @@ class Workplace:
         assert not [path for path in self.temporary.iterdir() if not path.name.startswith("torchinductor_")]
 
     def end(self) -> None:
-        """Kill the remaining processes of all commands."""
         for link in self._links:
             link.close()
         for program in self._programs:

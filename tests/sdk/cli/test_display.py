@@ -54,7 +54,6 @@ class Watched:
         self._sender: Link = server.link()
 
     def send(self, message: LearnerStatus | WorkerStatus, seen: Callable[[], bool]) -> None:
-        """Send a heartbeat, and wait for its arrival."""
         subjects = self._sender.subjects
         subject = subjects.learner if isinstance(message, LearnerStatus) else subjects.worker(message.worker)
         self._sender.call(self._sender.js.publish(subject, pack(message)))

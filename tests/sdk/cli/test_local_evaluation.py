@@ -42,7 +42,6 @@ LEARNER = """
 
 
 def evaluation_worker(program: "Program") -> int:
-    """Return the process id of the evaluation worker."""
     (pid,) = (pid for pid, command in program.processes().items() if command[-1:] == ["--evaluation"])
     return pid
 

@@ -42,7 +42,6 @@ class Api:
             return json.load(answer)
 
     def until(self, path: str, holds: Callable[[Any], bool]) -> Any:
-        """Ask until the answer is as it should be. Return it."""
         end = time.monotonic() + PATIENCE_S
         while not holds(answer := self.get(path)):
             assert time.monotonic() < end, f"{path} is still {answer}"

@@ -17,7 +17,6 @@ class ForwardingNode:
     """The node, with the pods that a test puts on it. Every port leads to `target_port` of this machine.
 
     Attributes:
-        name: The node's name.
         streams: The streams that were opened.
     """
 

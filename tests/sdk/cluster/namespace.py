@@ -16,9 +16,6 @@ class Namespace:
 
     Args:
         kubeconfig: The file of a user with all rights.
-
-    Attributes:
-        name: Its name.
     """
 
     def __init__(self, kubeconfig: Path) -> None:
@@ -29,7 +26,6 @@ class Namespace:
         self._core.create_namespace({"metadata": {"name": self.name}})
 
     def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Create an object of any kind, here or without a namespace."""
         kind = self._any.resources.get(api_version=manifest["apiVersion"], kind=manifest["kind"])
         created: dict[str, Any] = kind.create(manifest, namespace=self.name if kind.namespaced else None).to_dict()
         return created

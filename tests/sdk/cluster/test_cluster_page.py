@@ -142,7 +142,6 @@ class Browser:
                 return error.code, error.read()
 
     def get(self, path: str) -> tuple[int, Any]:
-        """The same of the API, as JSON."""
         status, body = self.open(self.base + path)
         return status, json.loads(body)
 

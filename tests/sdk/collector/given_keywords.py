@@ -25,5 +25,4 @@ def grouped(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keywords_of(**given: Any) -> Keywords:
-    """The keywords of a call that gives these."""
     return Keywords.of({**DEFAULTS, "processes": None} | grouped(given), Collector.__init__)

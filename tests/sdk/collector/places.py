@@ -25,7 +25,6 @@ class Collect:
         self._stack = stack
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
-        """Make a collector whose worker is in this process."""
         return self._kept(Collector(env, policy, **grouped(keywords)))
 
     def _kept(self, collector: Collector) -> Collector:
@@ -40,6 +39,5 @@ class CollectInProcesses(Collect):
     spawned: ClassVar[dict[str, Any]] = {"start_method": "spawn"}
 
     def __call__(self, env: Any, policy: Any = None, **keywords: Any) -> Collector:
-        """Make a collector with worker processes."""
         mine: dict[str, Any] = {"workers": self.workers, "start_method": "fork"}
         return self._kept(Collector(env, policy, **grouped(mine | keywords)))

@@ -50,7 +50,6 @@ def always_1(observation: Tensor) -> Tensor:
 
 
 def marks(batch: Any) -> list[int]:
-    """Return the `mark` of each row's environment."""
     return [int(row) for row in batch["observation"][:, 0, 2]]
 
 

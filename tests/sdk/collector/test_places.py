@@ -37,7 +37,6 @@ class Placed(gymnasium.Env[Any, Any]):
 
 
 def pids(batch: Any) -> list[set[int]]:
-    """Return the process id that stepped each row's environment."""
     return [set(row["observation"].flatten().long().tolist()) for row in batch]
 
 

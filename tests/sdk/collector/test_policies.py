@@ -36,7 +36,6 @@ class Constant(nn.Module):
 
 
 def workers_of(batch: Any) -> Tensor:
-    """Return the worker of each row."""
     return torch.tensor([split(int(row[0]))[0] for row in batch["collector", "traj_ids"]])
 
 

@@ -189,8 +189,6 @@ def test_evaluation_runs_whole_episodes(collect: "Collect") -> None:
 
 
 class Wrong(GymEnv):  # type: ignore[misc]
-    """An environment whose observations are not those of its spec."""
-
     def _step(self, tensordict: Any) -> Any:
         raise ValueError("broken")
 

@@ -27,8 +27,6 @@ def no_mode() -> VectorEnv:
 
 
 class WithSpace(gymnasium.Wrapper):
-    """An environment with another space."""
-
     def __init__(self, env: AnyEnv, role: str) -> None:
         super().__init__(env)
         space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Text(5)})

@@ -23,8 +23,6 @@ OPTIONS: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 
 
 class Breaks(CountingEnv):
-    """Raises at its third step."""
-
     def __init__(self) -> None:
         super().__init__(breaks_at=3)
 

@@ -32,7 +32,6 @@ def say(server: Server, session: int, round_: int, phase: LearnerPhase = Learner
 
 
 def values(collector: Collector) -> list[float]:
-    """Return the observation of each worker in the next batch."""
     batch = next(collector)
     return [float(value) for value in batch["observation"][::2].mean((1, 2))]
 

@@ -74,12 +74,10 @@ class Learner:
         )
 
     def wait(self) -> tuple[int, str]:
-        """Return its exit code and its standard error."""
         _, errors = self.process.communicate(timeout=100)
         return self.process.returncode, errors
 
     def left(self) -> list[int]:
-        """Return the processes of its group."""
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
@@ -125,8 +123,6 @@ def test_nothing_outlives_a_program_whose_collector_was(
 
 
 class Frames:
-    """A replay buffer that counts."""
-
     written = 0
 
     def extend(self, frames: Any) -> None:

@@ -34,8 +34,6 @@ def always_0(observation: Tensor) -> Tensor:
 
 
 class Kept(nn.Module):
-    """Keeps the arguments of its constructor."""
-
     def __init__(self, observation_space: Any, action_space: Any, *, width: Any, scale: float = 1.0) -> None:
         super().__init__()
         self.width, self.scale = width, scale

@@ -23,7 +23,6 @@ ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 3
 
 
 def workers_of(batch: Any) -> list[int]:
-    """Return the worker that collected each row of a batch."""
     return [split(int(row[0]))[0] for row in batch["collector", "traj_ids"]]
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class Levelled(gymnasium.Env[Any, Any]):
-    """Observes its level."""
-
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -61,7 +59,6 @@ class Described(nn.Module):
 
 
 def levels(batch: Any) -> list[float]:
-    """Return the level of each environment at the end of a batch."""
     return [float(row) for row in batch["next", "observation"][:, -1, 0]]
 
 

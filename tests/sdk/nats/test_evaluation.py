@@ -58,7 +58,6 @@ class EvaluationThread:
 
 @pytest.fixture
 def evaluate(server: Server) -> "Iterator[Any]":
-    """Starts an evaluation worker of a provisioned job."""
     with ExitStack() as stack:
 
         def start(job: CollectorJob, index: int = 0) -> EvaluationThread:

@@ -39,7 +39,6 @@ Threads = Callable[[], list[threading.Thread]]
 
 @pytest.fixture
 def link_threads() -> Threads:
-    """Gives the threads of the links that the test has opened."""
     before = set(threading.enumerate())
     return lambda: [each for each in threading.enumerate() if each.name == "rollfleet-link" and each not in before]
 

@@ -93,7 +93,6 @@ def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server:
 
 
 def wait_until_delivered(server: Server, messages: int) -> None:
-    """Wait until the learner has this many unacknowledged messages."""
     admin = server.link()
     queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
 

@@ -134,7 +134,6 @@ class Learner:
         )
 
     def take(self) -> float:
-        """Receive one batch and take it. Returns its value."""
         (ready,) = self.messages.add(self.connection.recv(1 << 16))
         assert isinstance(ready, BatchReady)
         memory = self.batches.map(ready.start, ready.nbytes)[: ready.nbytes]

@@ -28,7 +28,6 @@ ASYNC: dict[str, Any] = {"mode": "Async", "workers": 2, "policy": {"random": {}}
 
 @pytest.fixture
 def observe(server: Server) -> Iterator[Observe]:
-    """An observer of the job `default/test`; closed after the test."""
     with ExitStack() as stack:
 
         def observe(*, memory_bytes: int = MEMORY_BYTES) -> Observer:

@@ -42,7 +42,6 @@ WITHIN_S = 30.0
 
 @pytest.fixture
 def record(server: Server) -> Iterator[StartRecorder]:
-    """`rollfleet.record` of the job `default/test`; closed after the test."""
     with ExitStack() as stack:
 
         def record(folder: Path, **more: Any) -> Recorder:

@@ -47,7 +47,6 @@ class Robot(gymnasium.Env[Any, Any]):
 
 
 def counted(batch: TensorDict) -> dict[tuple[str, ...], Tensor]:
-    """Return the frame that each leaf shows."""
     bits = batch["arm", "touch"].long()
     return {
         ("image",): batch["image"][..., 0, 0].long(),

@@ -25,7 +25,6 @@ Version = tuple[Manifest, bytes, list[bytes]]
 
 
 def version(number: int, nbytes: int = 100, chunk_bytes: int = 16, session: int = 1) -> Version:
-    """A manifest, its bytes, its chunks."""
     data = np.random.default_rng((session, number)).integers(0, 256, nbytes, np.uint8).tobytes()
     manifest = manifest_of(session, number, (), memoryview(data), max_chunk_bytes=chunk_bytes + PREFIX.size)
     return manifest, data, [b"".join(pieces) for pieces in cut(manifest, memoryview(data))]

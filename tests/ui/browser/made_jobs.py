@@ -109,12 +109,10 @@ class MadeJobs:
         self.asked = 0
 
     def change(self, key: str, **changes: object) -> None:
-        """Change fields of a job's row."""
         made = self.made[key]
         made.page = made.page.model_copy(update={"row": made.page.row.model_copy(update=changes)})
 
     def remove(self, key: str) -> None:
-        """Delete a job."""
         del self.made[key]
 
     def jobs(self) -> dict[str, "Shown"]:

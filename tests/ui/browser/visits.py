@@ -51,7 +51,6 @@ class Visits:
             self.complaints.append(f"a request to elsewhere: {request.url}")
 
     async def close(self) -> None:
-        """Close all pages."""
         await self._stack.aclose()
 
 
