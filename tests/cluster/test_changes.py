@@ -136,6 +136,9 @@ def test_missing_image_is_reported_and_a_correct_one_fixes_the_job(running: Runn
     lab.kubectl("wait", f"collectorjob/{NAME}", "--for=condition=Degraded=false", "--timeout=120s")
     lab.wait_for_workers(NAME, 2)
     running.collects()
+    running.patch(image=None)  # as the other tests find it
+    lab.wait_for_workers(NAME, 2)
+    running.collects()
 
 
 def test_kubectl_rollfleet_shows_the_job_and_steers_it(running: Running) -> None:
