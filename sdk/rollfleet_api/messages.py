@@ -100,7 +100,8 @@ class Control:
         seed: The seed that the learner set; None: it has set none.
         static_seed: Whether all workers and environments get that very seed.
         seeding: Number of times that this learner has set the seed. On a new number workers recreate their episodes.
-        interrupts: Number of batches that this learner has lost to exceptions. On a new number episodes begin anew.
+        interrupts: Number of batches that this learner has lost to exceptions. On a new number workers begin new
+            episodes.
         origin: Added to workers' incarnations when ids and seeds are derived from them, so that a restored run
             continues the count.
         resumed: The version that this session continues from. A later one is this learner's own: an earlier learner,

@@ -120,6 +120,7 @@ def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "W
     program = workplace.run()
     assert program.wait() == 1
     assert program.output.startswith("job.yaml: spec.env.id: `CartPol-v1` is not a registered environment: ")
+    assert "Install its package, or write `module:CartPol-v1` if a module registers it when imported" in program.output
     assert program.output.count("\n") == 1
     workplace.assert_nothing_is_left()
 
