@@ -234,9 +234,8 @@ class Rollout:
             )
         if not self._spec.reset_when_done:
             raise EnvironmentInvalid(
-                f"{source} resets by itself ({self._mode.value}), so `reset_when_done=False` (`resetWhenDone: false` of a "
-                "job) cannot prevent it; "
-                "use an environment whose autoreset mode is Disabled"
+                f"{source} resets by itself ({self._mode.value}), so `reset_when_done=False` (`resetWhenDone: false` "
+                "of a job) cannot prevent it; use an environment whose autoreset mode is Disabled"
             )
 
     def _keep_infos(self, env: VectorEnv) -> None:
