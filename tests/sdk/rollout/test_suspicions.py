@@ -20,7 +20,7 @@ class Actions(CountingEnv):
 
     def __init__(self, space: Space[Any]) -> None:
         super().__init__()
-        self.action_space = space
+        self.action_space: Any = space
 
     def step(self, action: Any) -> Any:
         return super().step(0)
