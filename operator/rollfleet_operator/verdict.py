@@ -205,14 +205,15 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
 def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdict | None:
     """Return a failure if no learner has sent a heartbeat for `failure.learnerTimeoutSeconds`.
 
-    The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too.
+    The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too. It
+    starts again when NATS or the operator comes back: no heartbeat could arrive before.
     """
     limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
-    if not limit_s or not heartbeats.heard or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
+    if not limit_s or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
         return None
     last_s = learner.time_s if learner else parse_time(job.metadata.creation_timestamp or "")
     again_s = max(_since(job, ConditionType.FAILED), _since(job, ConditionType.SUSPENDED))  # as in `_overdue`
-    if now_s - max(last_s, again_s) < limit_s:
+    if now_s - max(last_s, again_s, heartbeats.since_s) < limit_s:
         return None
     message = f"no learner has sent a heartbeat for {limit_s} s (`failure.learnerTimeoutSeconds`)"
     return Verdict(Stage.FAILED, "LearnerGone", message)
