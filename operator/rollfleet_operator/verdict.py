@@ -13,8 +13,8 @@ from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_api.pods import last_line
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
+from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
 from rollfleet_operator.nats_port import Heartbeats
@@ -87,7 +87,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
         if failed.observed_generation == job.metadata.generation:
             return Verdict(Stage.FAILED, failed.reason, failed.message)
         # While the failed run still exists, the failure stays in the status: it must not count as a new one.
-        if any(run.failed or run.suspended for run in observed.runs):
+        if any(run.failed is not None or run.suspended for run in observed.runs):
             return Verdict(Stage.RETRY, failed.reason, failed.message)
         return Verdict(Stage.LIVE)
     found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
@@ -126,10 +126,10 @@ def left_early(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) ->
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
     for role in NEEDED:
         run = current_run(job, observed, role)
-        if run and run.failed:
+        if run and run.failed is not None:
             pods = observed.pods_of(run)
             last = last_crash(pods)
-            cause = crashed(*last).message if last else run.failed.message
+            cause = crashed(*last).message if last else run.failed
             if role is Role.LEARNER:
                 return Verdict(Stage.FAILED, "LearnerFailed", cause)
             permanent = _permanent(heartbeats) or last_crash(
@@ -205,8 +205,8 @@ def _overdue(job: CollectorJob, observed: Observed, now_s: float) -> Verdict | N
 def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdict | None:
     """Return a failure if no learner has sent a heartbeat for `failure.learnerTimeoutSeconds`.
 
-    The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too. It
-    starts again when NATS or the operator comes back: no heartbeat could arrive before.
+    The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too.
+    And when NATS or the operator comes back: no heartbeat could arrive before.
     """
     limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
     if not limit_s or (job.spec.learner and held(job, ConditionType.SUSPENDED)):

@@ -341,7 +341,7 @@ class RankStatus:
 
     Attributes:
         ranks: Number of ranks.
-        life: Unique id of the process.
+        process: Unique id of the process.
         session: Session of rank 0 whose control it follows; 0: it has received none.
         round: The last round of that session that its loop got, or that was given up; 0: none.
         frames: Frames returned to its loop.
@@ -353,7 +353,7 @@ class RankStatus:
 
     rank: Index
     ranks: Annotated[int, Field(ge=1, le=2**16)]
-    life: str
+    process: str
     session: Count = 0
     round: Count = 0
     frames: Count = 0

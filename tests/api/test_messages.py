@@ -102,7 +102,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         RankStatus,
         rank=st.integers(0, 2**16 - 1),
         ranks=st.integers(1, 2**16),
-        life=texts,
+        process=texts,
         session=counts,
         round=counts,
         frames=counts,
@@ -154,7 +154,7 @@ EXAMPLES: dict[type, Any] = {
         time_s=0.0,
     ),
     LearnerStatus: LEARNER,
-    RankStatus: RankStatus(rank=1, ranks=2, life="a"),
+    RankStatus: RankStatus(rank=1, ranks=2, process="a"),
 }
 
 

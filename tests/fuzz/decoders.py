@@ -135,9 +135,9 @@ def write_seeds(folder: Path) -> None:
         "manifest": b"4" + pack(manifest),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),
         "heartbeat": b"6" + pack(WorkerStatus.starting(0, 1)),
-        "claim": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
+        "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
         "learner": b"8" + pack(learner),
-        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, life="a")),
+        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, process="a")),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
         "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }

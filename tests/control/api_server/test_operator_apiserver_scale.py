@@ -88,9 +88,3 @@ def test_autoscale_continues_from_a_number_set_by_another_client(lab: "Lab", wai
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 6)
     lab.patch(KIND, "cartpole", {"spec": {"replicas": 9}}, "scale")
     wait_for(lambda: lab.run()["spec"]["parallelism"] == 8)
-
-
-@pytest.mark.parametrize("autoscale", [{"minWorkers": 3, "maxWorkers": 2}, {"maxWorkers": 2, "targetWait": 1}, {}])
-def test_invalid_autoscale_is_refused(lab: "Lab", autoscale: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="autoscale"):
-        lab.apply(autoscale=autoscale)

@@ -94,7 +94,7 @@ def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server:
 
 def wait_until_delivered(server: Server, messages: int) -> None:
     admin = server.link()
-    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    queue, learner = admin.subjects.batches_stream, ALONE.consumer
 
     def delivered() -> bool:
         with suppress(NotFoundError):  # the learner recreates a lost consumer
