@@ -105,25 +105,13 @@ def start_on_cluster(
         known = link.call(read_job(link, timeout_s=cluster.timeout_s))
         transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)
         undone.callback(transport.close)
-        transport.report(_waiting(transport.resumed.session))  # the operator sees a learner while pods start
+        transport.report(
+            LearnerStatus(session=transport.resumed.session)
+        )  # the operator sees a learner while pods start
         submission.wait()
         link.after_close(submission.end)
         undone.pop_all()
     return transport, known
-
-
-def _waiting(session: int) -> LearnerStatus:
-    return LearnerStatus(
-        session=session,
-        version=0,
-        applied_version=0,
-        frames=0,
-        batches=0,
-        dropped=0,
-        mean_return=None,
-        lag=0,
-        time_s=0.0,
-    )
 
 
 def _env(env: Any, env_kwargs: Any, workers: int, sources: Sources) -> dict[str, Any]:

@@ -29,9 +29,7 @@ Job = Callable[..., CollectorJob]
 MakeScene = Callable[..., "Scene"]
 Want = Callable[..., dict[Ref, Manifest]]
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
-LEARNER = LearnerStatus(
-    session=1, version=30, applied_version=29, frames=64, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
-)
+LEARNER = LearnerStatus(session=1, version=30, applied_version=29, frames=64, batches=1, mean_return=1.0)
 RESULT = Evaluation(
     version=20,
     episodes=10,

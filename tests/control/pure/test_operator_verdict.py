@@ -26,17 +26,7 @@ GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 n
 
 
 def learned(frames: int) -> LearnerStatus:
-    return LearnerStatus(
-        session=1,
-        version=3,
-        applied_version=2,
-        frames=frames,
-        batches=9,
-        dropped=0,
-        mean_return=None,
-        lag=1,
-        time_s=0.0,
-    )
+    return LearnerStatus(session=1, version=3, applied_version=2, frames=frames, batches=9, lag=1)
 
 
 def test_job_is_live_by_default(scene: MakeScene) -> None:

@@ -19,10 +19,8 @@ from rollfleet_operator.nats_port import JobKey
 if TYPE_CHECKING:
     from tests.control.wire.jwt_nats import NatsInJwtMode, Site
 
-WORKER = WorkerStatus.starting(1, 0)
-LEARNER = LearnerStatus(
-    session=1, version=3, applied_version=2, frames=64, batches=2, dropped=0, mean_return=None, lag=0, time_s=1.0
-)
+WORKER = WorkerStatus(worker=1, incarnation=0)
+LEARNER = LearnerStatus(session=1, version=3, applied_version=2, frames=64, batches=2, time_s=1.0)
 CONTROL = Control(session=1, phase=LearnerPhase.RUN, round=0, version=3)
 
 
@@ -200,7 +198,7 @@ async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(
     job = site.job(workers=2100)
     subjects = subjects_of(job)
     await site.nats.provision(job)
-    result = {subjects.worker(index): WorkerStatus.starting(index, 0) for index in range(0, 2100, 3)}
+    result = {subjects.worker(index): WorkerStatus(worker=index, incarnation=0) for index in range(0, 2100, 3)}
     await site.speak(job, Role.WORKER, result)
     assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
 

@@ -20,6 +20,7 @@ from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.ranks import ALONE
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
 SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}

@@ -70,7 +70,7 @@ def test_heartbeats_of_workers_outside_the_job_are_ignored(server: Server, conne
     server.provision(**ASYNC)
     collector, link = connect(), server.link(Role.WORKER)
     for worker in (2, 65_535, 1):
-        status = pack(WorkerStatus.starting(worker, 0))
+        status = pack(WorkerStatus(worker=worker, incarnation=0))
         link.call(link.js.publish(link.subjects.worker(worker), status), timeout_s=5)
     wait_until(lambda: 1 in collector.versions())
     assert set(collector.versions()) == {1}

@@ -24,6 +24,7 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.ranks import ALONE
 
 ASYNC: dict[str, Any] = {
     "mode": "Async",
