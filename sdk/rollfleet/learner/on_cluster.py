@@ -105,9 +105,8 @@ def start_on_cluster(
         known = link.call(read_job(link, timeout_s=cluster.timeout_s))
         transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)
         undone.callback(transport.close)
-        transport.report(
-            LearnerStatus(session=transport.resumed.session)
-        )  # the operator sees a learner while pods start
+        # The operator sees a learner while pods start.
+        transport.report(LearnerStatus(session=transport.resumed.session))
         submission.wait()
         link.after_close(submission.end)
         undone.pop_all()
