@@ -69,10 +69,11 @@ class BatchIterator(IterableDataset[Any]):
             JobEnded: The collector was shut down.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
+        if self._calls.fill is not None:  # what is under way is the background's: drop nothing
+            with self._calls.acting():
+                raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
         try:
             with self._calls.acting():
-                if self._calls.fill is not None:
-                    raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
                 value = self._make()
         except BaseException:
             self._gatherer.drop()

@@ -1,6 +1,7 @@
 """What the learner does with batches and with the collector during a run."""
 
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -89,6 +90,31 @@ def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: 
     assert len(frames) == there
     with pytest.raises(JobEnded):
         next(collector)
+
+
+class SlowFrames(Frames):
+    """A replay buffer whose first `extend` waits until the test lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def extend(self, frames: TensorDict) -> None:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        super().extend(frames)
+
+
+def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(collect: "Collect") -> None:
+    frames = SlowFrames()
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
+    collector.start()
+    assert frames.begun.wait(30)
+    with pytest.raises(JobInvalid, match="do not iterate as well"):
+        next(collector)
+    frames.may_end.set()
+    wait_until(lambda: not collector.is_running)
+    assert collector.frames == len(frames) == 64
 
 
 def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
