@@ -138,24 +138,23 @@ class Operator:
             self._progress_s = time.monotonic()
 
     async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
-        with self.metrics.timed() as outcome:
-            try:
-                if self._leadership:
-                    self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
-                result = await reconciler.reconcile(key)
-            except OperatorError as error:
-                result = ReconcileResult(problem=error)
-            except Exception:
-                outcome.failed()
-                log.exception("%s/%s: error in the operator; retry in %.1f s", *key, self.queue.failed(key))
-                return
-            if result.problem is None:
-                self.queue.done(key, result.next_s)
-                return
-            outcome.failed()
-            log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
-            if result.next_s is not None:
-                self.queue.add_later(key, result.next_s)
+        began_s = time.perf_counter()
+        try:
+            if self._leadership:
+                self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
+            result = await reconciler.reconcile(key)
+        except OperatorError as error:
+            result = ReconcileResult(problem=error)
+        except Exception as error:
+            log.exception("%s/%s: error in the operator", *key)
+            result = ReconcileResult(problem=OperatorError(repr(error)))
+        self.metrics.count(time.perf_counter() - began_s, failed=result.problem is not None)
+        if result.problem is None:
+            self.queue.done(key, result.next_s)
+            return
+        log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
+        if result.next_s is not None:
+            self.queue.add_later(key, result.next_s)
 
     async def _keep_sending_canaries(self) -> None:
         while True:

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rollfleet_api.status import Condition, ConditionType
-from rollfleet_api.views import EventView, JobView, View, one_line
+from rollfleet_api.text import one_line
+from rollfleet_api.views import EventView, JobView, View
 
 UNSEEN: Final = "Unseen"
 """The reason of a job that no operator has processed. All other reasons come from the operator or Kubernetes."""

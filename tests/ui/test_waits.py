@@ -7,10 +7,8 @@ import pytest
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_ui.waits import Waits
 
-LEARNER = LearnerStatus(
-    session=1, version=1, applied_version=1, frames=0, batches=0, dropped=0, mean_return=None, lag=0, time_s=0.0
-)
-WORKER = replace(WorkerStatus.starting(0, 0), state=WorkerState.COLLECTING)
+LEARNER = LearnerStatus(session=1, version=1, applied_version=1)
+WORKER = WorkerStatus(worker=0, incarnation=0, state=WorkerState.COLLECTING)
 
 
 def beat(index: int, time_s: float, **said: object) -> WorkerStatus:

@@ -331,6 +331,5 @@ class Gatherer:
                 lag=tally.lag,
                 episodes=tally.episodes,
                 waited_s=self._waited(),
-                time_s=0.0,  # the transport sets it
             )
         )

@@ -136,7 +136,7 @@ class EvaluationWorker:
 
     def __init__(self, transport: EvaluationTransport, workload: Workload, index: int) -> None:
         self._transport = transport
-        self._status = WorkerStatus.starting(index, 0)
+        self._status = WorkerStatus(worker=index, incarnation=0)
         self._leaving = threading.Event()
         transport.report(self._status)
         hooks = workload.make_hooks()

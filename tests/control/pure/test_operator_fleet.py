@@ -30,7 +30,6 @@ LEARNER = LearnerStatus(
     applied_version=4,
     frames=640,
     batches=10,
-    dropped=0,
     mean_return=21.5,
     lag=1,
     waited_s=8.0,

@@ -52,7 +52,7 @@ def sent(transport: NatsWorkerTransport, *numbers: float) -> None:
     """Send a batch for each number, and wait until NATS has confirmed them. Report their count."""
     for number in numbers:
         transport.send(fragment(float(number)), META).stored.result(20)
-    worker = WorkerStatus.starting(transport._worker, transport.incarnation)
+    worker = WorkerStatus(worker=transport._worker, incarnation=transport.incarnation)
     transport.report(replace(worker, batches=transport._sequence))
 
 
