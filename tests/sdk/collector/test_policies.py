@@ -5,7 +5,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
@@ -14,7 +13,7 @@ from tests.job_server import actor_critic
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from rollfleet import ActorCritic, Collector, Exploration
+from rollfleet import Collector, Exploration
 from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 
@@ -76,39 +75,6 @@ def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -
     assert set(first["action"].flatten().tolist()) == {0, 1}
     assert torch.equal(first["action"], second["action"])
     assert not torch.equal(first["action"], other["action"])
-
-
-def test_the_policy_is_not_called_for_random_frames(collect: "Collect") -> None:
-    calls = [0]
-
-    def policy(observation: Tensor) -> dict[str, Tensor]:
-        calls[0] += 1
-        return {"action": torch.zeros(len(observation)).long(), "calls": torch.full((len(observation),), calls[0])}
-
-    whole = batches(collect("CartPole-v1", policy, init_random_frames=64, **SMALL, **collect.alone), count=3)
-    steps = 16 // (1 if collect.alone else collect.workers)
-    expected = [*[0] * (2 * steps), *range(2, 2 + steps)]  # once, to learn its keys, and then for each step
-    assert torch.equal(whole["calls"], torch.tensor(expected).expand(len(whole), -1))
-    assert whole["action"][:, : 2 * steps].any()
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_frames_are_the_same_in_batches_of_any_size(collect: "Collect", env: str) -> None:
-    """The built-in policy draws noise for many steps at a time."""
-    torch.manual_seed(0)
-    spaces = gymnasium.make(env)
-    policy = ActorCritic(spaces.observation_space, spaces.action_space)
-    frames = 1000
-    wholes = []
-    for size in (32, 100, 1000):
-        collector = collect(env, policy, num_envs=2, frames_per_batch=size, seed=3)
-        whole = batches(collector, count=-(-frames // size))
-        wholes.append(whole[:, : frames // len(whole)])
-    for other in wholes[:2]:
-        for key in ("observation", "action", ("next", "reward"), ("next", "done")):
-            assert torch.equal(other[key], wholes[2][key]), key
-        for key in ("action_log_prob", "state_value"):
-            torch.testing.assert_close(other[key], wholes[2][key], rtol=1e-5, atol=1e-6)
 
 
 # --- policy_factory --------------------------------------------------------------------------------------------------
