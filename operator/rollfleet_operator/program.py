@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 import kopf
 
@@ -50,8 +50,8 @@ class Operator:
         open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
 
     Example:
-        >>> operator = Operator(Settings(), login, lambda: nats)
-        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)
+        >>> operator = Operator(Settings(), login, lambda: nats)  # doctest: +SKIP
+        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)  # doctest: +SKIP
     """
 
     def __init__(
@@ -206,3 +206,23 @@ class Operator:
         """Return whether the job's namespace is listed: elsewhere, jobs are unknown and not deleted."""
         listed = [watch.listed for watch in self.watches if watch.namespace in (None, key.namespace)]
         return bool(listed) and all(listed)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> None:
+    """Configure kopf, and start. The operator watches objects itself (see `watch`)."""
+    settings.posting.enabled = False  # the operator writes its own events
+    settings.scanning.disabled = True  # kopf watches nothing
+    await memo.start()
+
+
+@kopf.on.login()
+def log_in(memo: Operator, **_: Any) -> kopf.ConnectionInfo:
+    """Return the API server's address and credentials."""
+    return memo.connect()
+
+
+@kopf.on.cleanup()
+async def stop(memo: Operator, **_: Any) -> None:
+    """Stop."""
+    await memo.stop()

@@ -65,7 +65,7 @@ class Reconciler:
     """The reconciler of all jobs. `clock` returns seconds since the epoch; `fleet` is the page's data; None: no page.
 
     Example:
-        >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))
+        >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))  # doctest: +SKIP
         ReconcileResult(next_s=5.0, problem=None)
     """
 

@@ -20,9 +20,9 @@ class Fleet:
     """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop.
 
     Example:
-        >>> fleet = Fleet(cache, logs)
-        >>> fleet.update(JobKey("default", "cartpole"), snapshot, status)
-        >>> fleet.jobs()["default/cartpole"].row
+        >>> fleet = Fleet(cache, logs)  # doctest: +SKIP
+        >>> fleet.update(JobKey("default", "cartpole"), snapshot, status)  # doctest: +SKIP
+        >>> fleet.jobs()["default/cartpole"].row  # doctest: +SKIP
     """
 
     def __init__(self, cache: Cache, logs: PodLogs) -> None:
