@@ -14,7 +14,7 @@ from rollfleet.schemes import Trained, Whole
 from rollfleet.weights.layout import WeightLayout
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 OPTIONS: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16}
 VERSION = ("collector", "policy_version")
