@@ -21,9 +21,9 @@ from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.ui.guard import ReviewGuard
 from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.ui.shown_jobs import ShownJobs
 from rollfleet_operator.watch import Watch
 from rollfleet_operator.work_queue import WorkQueue
 from rollfleet_ui.server import page, served
@@ -79,13 +79,13 @@ class Operator:
             self._api = Api(self.connect)
         self._nats = self._open_nats()
         self.metrics.watch(self._nats)
-        fleet = None
+        jobs = None
         if self.settings.ui_port is not None:
-            fleet = Fleet(self.cache, PodLogs(self.cache, self.connect))
+            jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
             reviews = await self._page.enter_async_context(Api(self.connect))
-            shown = served(page(fleet, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
+            shown = served(page(jobs, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
             await self._page.enter_async_context(shown)
-        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)
+        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, page=jobs)
         self._progress_s = time.monotonic()
         loops = [self._keep_resyncing(reconciler), self._keep_sending_canaries()]
         loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
@@ -184,8 +184,8 @@ class Operator:
         checked_s = -math.inf
         while True:
             try:
-                if time.monotonic() - checked_s >= self.settings.doubt_s:
-                    reconciler.doubt()
+                if time.monotonic() - checked_s >= self.settings.verify_s:
+                    reconciler.forget_unwatched()
                     checked_s = time.monotonic()
                 for key in filter(self._is_listed, {*self.cache.jobs(), *await reconciler.on_nats()}):
                     self.queue.add(key)
