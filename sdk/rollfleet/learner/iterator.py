@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
-from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.following import gatherer_over
 from rollfleet.learner.next_batch import NextBatch
 from rollfleet.learner.options import LearnerOptions
@@ -52,6 +52,13 @@ class BatchIterator(IterableDataset[Any]):
         self._calls = PublicCalls(job.key)
         self._buffer = options.replay_buffer
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
+
+    def __repr__(self) -> str:
+        """Return what is collected, and how far it is."""
+        spec, tally = self.job.spec, self._tally
+        parts = [repr(spec.env.id or "..."), f"workers={spec.workers}", f"mode={spec.mode.lower()!r}"]
+        parts += [f"frames={tally.frames}", f"batches={tally.batches}", f"version={self._weights.version}"]
+        return f"<{type(self).__name__}({', '.join(parts)}){' ended' if self._calls.ended else ''}>"
 
     # --- iteration ---
 
@@ -205,18 +212,23 @@ class BatchIterator(IterableDataset[Any]):
                     with self._calls.acting():
                         self._director.enter(LearnerPhase.RUN)
 
-    def start(self) -> None:
+    def start(self, *, frames_per_sample: int | None = None) -> None:
         """Fill the replay buffer in the background. `frames` counts the frames in it. Do not iterate meanwhile.
 
         Each later call raises the error that ends the background fill, until `shutdown`.
 
+        Args:
+            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them, and
+                wait for the next one. A batch is written whole. None: collect without waiting.
+
         Raises:
-            JobInvalid: The collector has no `replay_buffer`.
+            JobInvalid: The collector has no `replay_buffer`, or it does not count samples as `rollfleet.ReplayBuffer`.
         """
         with self._calls.acting():
             if self._buffer is None:
                 raise JobInvalid("start() fills a replay buffer in the background; pass `replay_buffer=`")
-            self._calls.fill = self._calls.fill or BackgroundFill(self._make)
+            ratio = None if frames_per_sample is None else SampleRatio(self._buffer, frames_per_sample)
+            self._calls.fill = self._calls.fill or BackgroundFill(self._make, ratio)
 
     @property
     def is_running(self) -> bool:
