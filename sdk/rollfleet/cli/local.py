@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollfleet_api.worker_errors import last_line
+
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.publication import COMPLETE_GRACE_S, finish, published
@@ -27,7 +29,6 @@ from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_api.worker_errors import last_line
 
 if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
@@ -182,7 +183,7 @@ class _Children:
                 self._report_end(name)
                 return
             if code == EXIT_PERMANENT:
-                raise _Ended("WorkerHopeless", end)
+                raise _Ended("WorkerFailed", end)
             self._report_end(name, end)
             restarts += code not in NO_FAILURE
             if restarts > allowed:

@@ -54,4 +54,4 @@ def work(transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorke
 
 
 def _last(transport: WorkerTransport, index: int) -> WorkerStatus:
-    return transport.status or WorkerStatus.starting(index, transport.incarnation)
+    return transport.status or WorkerStatus(worker=index, incarnation=transport.incarnation)

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from tests.job_server import actor_critic
+from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -18,7 +19,7 @@ from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -75,6 +76,16 @@ def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -
     assert set(first["action"].flatten().tolist()) == {0, 1}
     assert torch.equal(first["action"], second["action"])
     assert not torch.equal(first["action"], other["action"])
+
+
+def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: "Collect") -> None:
+    policy = Recurrent()
+    collector = collect("CartPole-v1", policy, init_random_frames=64, is_init=True, **SMALL)
+    _, random, own = islice(collector, 3)
+    assert (random["recurrent", "state"] == policy.start).all()
+    assert (own["recurrent", "state"][:, 0] == policy.start).all()
+    assert not own["is_init"][:, 0].all()
+    assert (own["recurrent", "state"][:, 1] != policy.start).any()
 
 
 # --- policy_factory --------------------------------------------------------------------------------------------------
