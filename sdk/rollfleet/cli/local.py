@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollfleet_api.worker_errors import last_line
-
 from rollfleet.cli.display import Display
 from rollfleet.cli.error_lines import EXIT_FAILURE
 from rollfleet.cli.publication import COMPLETE_GRACE_S, finish, published
@@ -29,6 +27,7 @@ from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
+from rollfleet_api.text import last_line
 
 if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
