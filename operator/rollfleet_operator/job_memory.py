@@ -66,7 +66,7 @@ class JobMemory:
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
 
-    def doubt(self) -> None:
+    def forget_unwatched(self) -> None:
         """Forget all that could have changed unnoticed."""
         self.secrets.clear()
         self.on_nats.published = None

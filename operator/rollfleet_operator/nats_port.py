@@ -58,9 +58,9 @@ class NatsPort(Protocol):
     within ten seconds with a result or with `NatsUnavailable`: a reconciliation waits for it.
 
     Example:
-        >>> await nats.provision(job)
-        >>> beats = await nats.heartbeats(job)
-        >>> beats.learner.frames
+        >>> await nats.provision(job)  # doctest: +SKIP
+        >>> beats = await nats.heartbeats(job)  # doctest: +SKIP
+        >>> beats.learner.frames  # doctest: +SKIP
         2048
     """
 

@@ -77,7 +77,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
     """Decide the stage of a job.
 
     Example:
-        >>> verdict(job, observed, heartbeats, time.time()).stage
+        >>> verdict(job, observed, heartbeats, time.time()).stage  # doctest: +SKIP
         <Stage.LIVE: 1>
     """
     complete, failed = held(job, ConditionType.COMPLETE), held(job, ConditionType.FAILED)
@@ -136,9 +136,9 @@ def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> V
                 pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT
             )
             if isinstance(permanent, str):
-                return Verdict(Stage.FAILED, "WorkerHopeless", permanent)
+                return Verdict(Stage.FAILED, "WorkerFailed", permanent)
             if permanent:
-                return Verdict(Stage.FAILED, "WorkerHopeless", crashed(*permanent).message)
+                return Verdict(Stage.FAILED, "WorkerFailed", crashed(*permanent).message)
             allowed = job.spec.failure.max_restarts_per_worker
             return Verdict(Stage.FAILED, "TooManyRestarts", f"after {allowed} restarts {cause}")
     return None

@@ -47,7 +47,7 @@ ADVICE: Final = {
     "see why it is stuck: `rollfleet logs {job} --learner`.",
     "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",
     "WorkerCrashed": "See `rollfleet logs {job}{worker}`. The worker restarts by itself.",
-    "WorkerHopeless": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
+    "WorkerFailed": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
     "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
 }
 """Advice by reason, with `{job}` and `{worker}` as placeholders."""

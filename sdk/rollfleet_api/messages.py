@@ -233,7 +233,7 @@ class WorkerStatus:
         fatal: Whether a restart would fail in the same way.
         in_step_s: Seconds since the start of the present environment step, on a monotonic clock; 0: between steps. It
             shows a step that hangs.
-        waited_for_room_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
+        waited_for_space_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
             batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
@@ -253,7 +253,7 @@ class WorkerStatus:
     error: Text | None = None
     fatal: bool = False
     in_step_s: float = 0.0
-    waited_for_room_s: float = 0.0
+    waited_for_space_s: float = 0.0
     waited_for_weights_s: float = 0.0
     waited_for_round_s: float = 0.0
     answer: Answer | None = None

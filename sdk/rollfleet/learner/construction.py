@@ -77,7 +77,7 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    options = LearnerOptions(**{name: keywords[name] for name in LearnerOptions.__dataclass_fields__})
+    options = LearnerOptions.of(keywords)
     inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
     job = _job(env, keywords)

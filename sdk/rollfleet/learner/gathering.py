@@ -184,7 +184,7 @@ class Gatherer:
             interrupted=self.interrupted,
             corrupt=self._transport.corrupt(),
             waited_s=self._waited(),
-            waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
+            waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
             completed=self._has_total_frames(),
             workers=dict(sorted(statuses.items())),

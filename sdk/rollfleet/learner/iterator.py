@@ -13,12 +13,12 @@ from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.following import gatherer_over
-from rollfleet.learner.membership import Membership
 from rollfleet.learner.next_batch import NextBatch
 from rollfleet.learner.options import LearnerOptions
 from rollfleet.learner.public_calls import PublicCalls
-from rollfleet.learner.saved_state import checked
+from rollfleet.learner.run_state import checked
 from rollfleet.learner.tally import Tally
+from rollfleet.learner.workers import Membership
 from rollfleet.stats import Stats
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source

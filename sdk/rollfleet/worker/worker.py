@@ -320,7 +320,7 @@ class Worker:
             with suppress(FutureTimeout):
                 future.result(SHORT_WAIT_S)
         future.result()
-        self._add(waited_for_room_s=time.monotonic() - began)
+        self._add(waited_for_space_s=time.monotonic() - began)
 
     def _add(self, **counts: float) -> None:
         self._status = replace(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import kopf
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time

@@ -142,7 +142,7 @@ def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_mak
 def test_rotation_reaches_nats_for_a_failed_job(
     own_lab: "Lab", start_operator: Callable[..., Any], wait_for: WaitFor
 ) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, doubt_s=0.5, resync_s=0.5)
+    start_operator(own_lab.namespace, own_lab.nats, verify_s=0.5, resync_s=0.5)
     own_lab.apply(failure={"learnerTimeoutSeconds": 5})
     wait_for(lambda: own_lab.key in own_lab.nats.published)
     own_lab.wait_condition("Failed", "LearnerGone")

@@ -114,11 +114,11 @@ def test_crashes_before_a_failure_do_not_count_again(scene: MakeScene) -> None:
 
 def test_job_fails_at_once_with_a_worker_that_would_fail_again(scene: MakeScene) -> None:
     found = scene().crashed(0, code=2, log="no environment `CartPole-v9`").ended("Failed")
-    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerHopeless")
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerFailed")
     assert "no environment `CartPole-v9`" in found.verdict.message
 
 
-def test_error_of_a_hopeless_worker_comes_first(scene: MakeScene) -> None:
+def test_error_of_a_worker_that_would_fail_again_comes_first(scene: MakeScene) -> None:
     found = scene().crashed(0, code=2, log="...").ended("Failed")
     result = found.beat(0, fatal=True, error="env: no environment `X-v9`")
     assert found.with_heartbeats(result).verdict.message == "worker 0: env: no environment `X-v9`"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
 from tests.waiting import wait_until
 from torch import Tensor
 from torchrl.data import LazyTensorStorage
@@ -23,7 +23,7 @@ from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 class Frames:

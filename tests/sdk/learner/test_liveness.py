@@ -128,7 +128,7 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it reports this after a while only
-    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_room_s > SHORT_WAIT_S)
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > SHORT_WAIT_S)
     assert collector.stats().waited_for_weights_s == 0
 
 

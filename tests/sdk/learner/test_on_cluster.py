@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.sdk.collector.given_keywords import keywords_of
+from tests.sdk.given_keywords import keywords_of
 from torch import Tensor, nn
 
 import rollfleet

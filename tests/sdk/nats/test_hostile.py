@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.job_server import Connect, Server, StartWorker, WorkerThread
-from tests.sdk.collector.batch_sender import Sender
+from tests.sdk.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nats.js.errors import NotFoundError
 from tests.job_server import Connect, Server, StartWorker, actor_critic
-from tests.sdk.collector.concurrent_calls import begin
+from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until

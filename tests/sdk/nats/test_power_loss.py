@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic
-from tests.sdk.collector.concurrent_calls import begin
+from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
 

@@ -21,7 +21,7 @@ from rollfleet.exploration import Exploration, exploration
 from rollfleet_api.messages import Evaluation
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import CollectInProcesses
+    from tests.sdk.places import CollectInProcesses
 
 BATCHES = 9
 OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 64, "total_frames": 64 * BATCHES, "seed": 3}
