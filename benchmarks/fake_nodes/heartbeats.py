@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 from benchmarks.fake_nodes.cluster import NAMESPACE
 
@@ -36,14 +35,23 @@ async def _send_heartbeats(settings: NatsSettings, workers: dict[str, int]) -> N
     while True:
         began, now_s = time.monotonic(), time.time()
         sent += 1
-        beat = replace(
-            messages.WorkerStatus.starting(0, 1), state=messages.WorkerState.COLLECTING, frames=64 * sent, time_s=now_s
+        beat = messages.WorkerStatus(
+            worker=0,
+            incarnation=1,
+            state=messages.WorkerState.COLLECTING,
+            frames=64 * sent,
+            time_s=now_s,
         )
         before, after = pack(beat).split(b'"worker":0', 1)
         learner = messages.LearnerStatus(
-            session=1, version=sent, applied_version=sent, frames=64 * sent, batches=sent, dropped=0, mean_return=None,
-            lag=0, waited_s=0.5 * sent, time_s=now_s,
-        )  # fmt: skip
+            session=1,
+            version=sent,
+            applied_version=sent,
+            frames=64 * sent,
+            batches=sent,
+            waited_s=0.5 * sent,
+            time_s=now_s,
+        )
         for name, client in connections.items():
             subjects = Subjects(namespace=NAMESPACE, job=name)
             prefix = subjects.workers.removesuffix("*")

@@ -8,8 +8,7 @@ import sys
 try:
     import kopf
 
-    import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
-    from rollfleet_operator.login import login
+    from rollfleet_operator.api import login
     from rollfleet_operator.nats.server_port import NatsOnServer
     from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
     from rollfleet_operator.program import Operator

@@ -45,7 +45,7 @@ class Api:
         verify: Called before each write; it must not return if this operator may not write.
 
     Example:
-        >>> async with Api(login) as api:
+        >>> async with Api(login) as api:  # doctest: +SKIP
         ...     await api.get("Pod", "default", "cartpole-0")
     """
 
@@ -224,3 +224,16 @@ def _refusal(status: int, answer: Any) -> ApiError:
 
 def _unreachable(error: Exception) -> ApiError:
     return ApiError(0, "Unreachable", f"the API server did not answer: {error or type(error).__name__}")
+
+
+def login() -> kopf.ConnectionInfo:
+    """Return the API server's address and credentials. It reads the files each time: tokens are rotated.
+
+    Raises:
+        ApiError: Neither a ServiceAccount nor a kubeconfig was found.
+    """
+    settings = kopf.OperatorSettings()
+    found = kopf.login_with_service_account(settings=settings) or kopf.login_with_kubeconfig(settings=settings)
+    if found is None:
+        raise ApiError(0, "NoCredentials", "neither a ServiceAccount nor a kubeconfig was found; set KUBECONFIG")
+    return found

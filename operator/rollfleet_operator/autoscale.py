@@ -91,7 +91,7 @@ def decide(job: CollectorJob, heartbeats: Heartbeats, history: History, now_s: f
     """Decide the number of workers of a job, and update `history`, its earlier measurements.
 
     Example:
-        >>> decide(job, heartbeats, History(), time.time())  # without a history: as before
+        >>> decide(job, heartbeats, History(), now_s=time.time())  # doctest: +SKIP
         8
     """
     scale = job.spec.autoscale

@@ -31,7 +31,7 @@ def desired(job: CollectorJob, inputs: Inputs) -> list[Manifest]:
         TemplateInvalid: A template in the job does not have the form of a pod template.
 
     Example:
-        >>> [manifest["kind"] for manifest in desired(job, inputs)]
+        >>> [manifest["kind"] for manifest in desired(job, inputs)]  # doctest: +SKIP
         ['ServiceAccount', 'Secret', 'Secret', 'NetworkPolicy', 'NetworkPolicy', 'Job']
     """
     return [*access_objects(job, inputs), *runs(job, inputs)]

@@ -1,6 +1,7 @@
 """The operator's memory of a job between reconciliations. All of it can be lost, and is found again."""
 
 from dataclasses import dataclass, field
+from math import inf
 
 from rollfleet_operator.autoscale import History
 from rollfleet_operator.events import EventThrottle
@@ -37,7 +38,7 @@ class OnNats:
 
     published: int | None = None
     grown_s: float = 0.0
-    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(heard=False))
+    heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(since_s=inf))
     rate: FrameRate = field(default_factory=FrameRate)
 
 
@@ -65,7 +66,7 @@ class JobMemory:
     history: History = field(default_factory=History)
     throttle: EventThrottle = field(default_factory=EventThrottle)
 
-    def doubt(self) -> None:
+    def forget_unwatched(self) -> None:
         """Forget all that could have changed unnoticed."""
         self.secrets.clear()
         self.on_nats.published = None

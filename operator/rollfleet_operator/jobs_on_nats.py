@@ -1,5 +1,7 @@
 """The jobs on NATS: published, published again when NATS may have lost them, and removed when they are over."""
 
+from dataclasses import replace
+from math import inf
 from typing import Final
 
 from rollfleet_api.job import CollectorJob
@@ -46,13 +48,14 @@ class JobsOnNats:
         if not _belongs(job, memory, now_s):
             return None
         wanted = not ended(job) or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
+        since_s, memory.heartbeats = memory.heartbeats.since_s, replace(memory.heartbeats, since_s=inf)
         try:
             if publishable and wanted and memory.published != job.metadata.generation:
                 memory.published = None
                 self._stored.add(JobKey(job.metadata.namespace, job.metadata.name))
                 await self._nats.provision(job)
                 memory.published = job.metadata.generation
-            memory.heartbeats = await self._nats.heartbeats(job)
+            memory.heartbeats = replace(await self._nats.heartbeats(job), since_s=min(since_s, now_s))
             every_s = GROW_S if memory.rate.update(memory.heartbeats.learner, now_s) else GROW_STALLED_S
             live = not ended(job) and not job.spec.suspend and memory.published == job.metadata.generation
             if live and now_s - memory.grown_s >= every_s:

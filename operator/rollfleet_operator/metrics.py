@@ -1,9 +1,7 @@
 """Metrics for Prometheus: the operator's reconciliations, and each job's status."""
 
-import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -48,17 +46,6 @@ _UNKNOWN_AT_FIRST: Final = ("mean_return", "evaluation_mean_return", "evaluation
 """Metrics that are missing without a value: 0 would be a return."""
 
 
-class Outcome:
-    """The result of a reconciliation."""
-
-    def __init__(self) -> None:
-        self.result = "done"
-
-    def failed(self) -> None:
-        """Mark the reconciliation as failed."""
-        self.result = "failed"
-
-
 class Metrics:
     """All metrics of one operator, in a registry of their own."""
 
@@ -76,15 +63,10 @@ class Metrics:
         """Show the metrics of NATS, too."""
         self._registry.register(_Messages(nats))
 
-    @contextmanager
-    def timed(self) -> Iterator[Outcome]:
-        """Count a reconciliation and measure its time."""
-        began, outcome = time.perf_counter(), Outcome()
-        try:
-            yield outcome
-        finally:
-            self._reconciliations.labels(outcome.result).inc()
-            self._seconds.observe(time.perf_counter() - began)
+    def count(self, seconds: float, *, failed: bool) -> None:
+        """Count a reconciliation that took this long."""
+        self._reconciliations.labels("failed" if failed else "done").inc()
+        self._seconds.observe(seconds)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

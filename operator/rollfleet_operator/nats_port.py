@@ -42,13 +42,13 @@ class Heartbeats:
         workers: The newest heartbeat of each worker, by index. It may contain workers that have left.
         learner: The learner's newest heartbeat; None: the job never had a learner.
         control: The learner's orders; None: the job never had a learner.
-        heard: Whether NATS has answered. If not, all of these are unknown.
+        since_s: Time since when NATS has answered this operator without a gap; inf: it does not answer now.
     """
 
     workers: Mapping[int, WorkerStatus] = field(default_factory=dict)
     learner: LearnerStatus | None = None
     control: Control | None = None
-    heard: bool = True
+    since_s: float = 0.0
 
 
 class NatsPort(Protocol):
@@ -58,9 +58,9 @@ class NatsPort(Protocol):
     within ten seconds with a result or with `NatsUnavailable`: a reconciliation waits for it.
 
     Example:
-        >>> await nats.provision(job)
-        >>> beats = await nats.heartbeats(job)
-        >>> beats.learner.frames
+        >>> await nats.provision(job)  # doctest: +SKIP
+        >>> beats = await nats.heartbeats(job)  # doctest: +SKIP
+        >>> beats.learner.frames  # doctest: +SKIP
         2048
     """
 

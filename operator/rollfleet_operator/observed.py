@@ -17,14 +17,6 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """The failure of a Kubernetes Job."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A Kubernetes Job of a CollectorJob: one revision of its workers, or of its learner.
 
@@ -34,7 +26,7 @@ class Run:
         suspended: Whether it is suspended: by the operator after the job's end, else by another client, such as Kueue.
         held: Whether a scheduler decides when its pods start.
         complete: Whether all pods exited with 0.
-        failed: Its failure; None: it has not failed.
+        failed: The message of its failure; None: it has not failed.
         deleting: Whether it is being deleted.
         created_s: Its creation time.
         restarts: Number of failed pods.
@@ -46,7 +38,7 @@ class Run:
     suspended: bool
     held: bool
     complete: bool
-    failed: Ending | None
+    failed: str | None
     deleting: bool
     created_s: float
     restarts: int
@@ -73,7 +65,7 @@ class Run:
             suspended=spec.get("suspend", False),
             held=is_held(metadata.get("labels") or {}),
             complete="Complete" in held,
-            failed=Ending(reason=failed.get("reason", ""), message=failed.get("message", "")) if failed else None,
+            failed=failed.get("message", "") if failed else None,
             deleting="deletionTimestamp" in metadata,
             created_s=parse_time(metadata["creationTimestamp"]),
             restarts=status.get("failed", 0),

@@ -73,7 +73,7 @@ def plan_runs(
         lingering: Whether the workers of a complete job may still leave by themselves.
 
     Example:
-        >>> plan_runs(job, runs(job, inputs), Observed(), Stage.LIVE)[0].new
+        >>> plan_runs(job, runs(job, inputs), Observed(), Stage.LIVE)[0].new  # doctest: +SKIP
         True
     """
     names = None if wanted is None else {manifest["metadata"]["name"] for manifest in wanted}

@@ -26,6 +26,29 @@ TMP_SIZE: Final = "10Gi"
 SHM_SIZE: Final = "8Gi"
 """The most shared memory of a pod; it counts towards the pod's memory limit, if it has one."""
 
+_SCRATCH: Final[list[Manifest]] = [
+    {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+    {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}},
+]
+_SCRATCH_MOUNTS: Final[list[Manifest]] = [
+    {"name": "tmp", "mountPath": "/tmp"},
+    {"name": "shm", "mountPath": "/dev/shm"},
+]
+
+POD_SECURITY: Final[Manifest] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Final[Manifest] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""As Pod Security "restricted" requires it."""
+
 _NO_DEVICES: Final = ("cpu", "memory", "ephemeral-storage", "hugepages-")
 
 
@@ -45,17 +68,10 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
     """
     written = _checked(written)
     name, source = job.metadata.name, job.spec.source
-    volumes: list[Manifest] = [
-        {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": SHM_SIZE}},
-        {"name": "rollfleet", "secret": {"secretName": names.secret(name, role), "defaultMode": 0o440}},
-    ]
-    mounts: list[Manifest] = [
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "shm", "mountPath": "/dev/shm"},
-        {"name": "rollfleet", "mountPath": str(FILES), "readOnly": True},
-    ]
-    variables: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
+    secret: Manifest = {"secretName": names.secret(name, role), "defaultMode": 0o440}
+    volumes = [*_SCRATCH, {"name": "rollfleet", "secret": secret}]
+    mounts = [*_SCRATCH_MOUNTS, {"name": "rollfleet", "mountPath": str(FILES), "readOnly": True}]
+    variables = [{"name": "HOME", "value": "/tmp"}]
     if source is not None:
         volumes.append({"name": "source", "configMap": {"name": source.config_map}})
         mounts.append({"name": "source", "mountPath": SOURCE, "readOnly": True})
@@ -67,13 +83,7 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Never",
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "fsGroup": USER,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": POD_SECURITY,
             "containers": [
                 {
                     **container,
@@ -81,11 +91,7 @@ def pod_template(job: CollectorJob, role: Role, revision: str, container: Manife
                     "volumeMounts": mounts,
                     # The end of a failed container's log is its message: status shows it without a right to read logs.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "readOnlyRootFilesystem": True,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
+                    "securityContext": CONTAINER_SECURITY,
                 }
             ],
             "volumes": volumes,

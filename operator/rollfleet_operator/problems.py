@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollfleet_api.permissions import Role
-from rollfleet_api.pods import Crash, Pod, last_line
+from rollfleet_api.pods import Crash, Pod
+from rollfleet_api.text import last_line
 from rollfleet_operator.observed import Observed
 
 _IMAGE: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
 import kopf
 
@@ -21,9 +21,9 @@ from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.server import Server
 from rollfleet_operator.settings import Settings
-from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.ui.guard import ReviewGuard
 from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.ui.shown_jobs import ShownJobs
 from rollfleet_operator.watch import Watch
 from rollfleet_operator.work_queue import WorkQueue
 from rollfleet_ui.server import page, served
@@ -50,8 +50,8 @@ class Operator:
         open_nats: Returns a connection to NATS. It must return even if NATS is away, and connect later by itself.
 
     Example:
-        >>> operator = Operator(Settings(), login, lambda: nats)
-        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)
+        >>> operator = Operator(Settings(), login, lambda: nats)  # doctest: +SKIP
+        >>> kopf.run(memo=operator, standalone=True, clusterwide=True)  # doctest: +SKIP
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Operator:
             self._api = Api(self.connect)
         self._nats = self._open_nats()
         self.metrics.watch(self._nats)
-        fleet = None
+        jobs = None
         if self.settings.ui_port is not None:
-            fleet = Fleet(self.cache, PodLogs(self.cache, self.connect))
+            jobs = ShownJobs(self.cache, PodLogs(self.cache, self.connect))
             reviews = await self._page.enter_async_context(Api(self.connect))
-            shown = served(page(fleet, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
+            shown = served(page(jobs, ReviewGuard(reviews)), port=self.settings.ui_port, host=None)
             await self._page.enter_async_context(shown)
-        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, fleet=fleet)
+        reconciler = Reconciler(self._api, self.cache, self._nats, self.settings, page=jobs)
         self._progress_s = time.monotonic()
         loops = [self._keep_resyncing(reconciler), self._keep_sending_canaries()]
         loops += [self._keep_reconciling(reconciler) for _ in range(self.settings.workers)]
@@ -138,24 +138,23 @@ class Operator:
             self._progress_s = time.monotonic()
 
     async def _reconcile(self, reconciler: Reconciler, key: JobKey) -> None:
-        with self.metrics.timed() as outcome:
-            try:
-                if self._leadership:
-                    self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
-                result = await reconciler.reconcile(key)
-            except OperatorError as error:
-                result = ReconcileResult(problem=error)
-            except Exception:
-                outcome.failed()
-                log.exception("%s/%s: error in the operator; retry in %.1f s", *key, self.queue.failed(key))
-                return
-            if result.problem is None:
-                self.queue.done(key, result.next_s)
-                return
-            outcome.failed()
-            log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
-            if result.next_s is not None:
-                self.queue.add_later(key, result.next_s)
+        began_s = time.perf_counter()
+        try:
+            if self._leadership:
+                self._leadership.verify()  # as before each write to the API server: a look writes to NATS, too
+            result = await reconciler.reconcile(key)
+        except OperatorError as error:
+            result = ReconcileResult(problem=error)
+        except Exception as error:
+            log.exception("%s/%s: error in the operator", *key)
+            result = ReconcileResult(problem=OperatorError(repr(error)))
+        self.metrics.count(time.perf_counter() - began_s, failed=result.problem is not None)
+        if result.problem is None:
+            self.queue.done(key, result.next_s)
+            return
+        log.warning("%s/%s: %s; retry in %.1f s", *key, result.problem, self.queue.failed(key))
+        if result.next_s is not None:
+            self.queue.add_later(key, result.next_s)
 
     async def _keep_sending_canaries(self) -> None:
         while True:
@@ -185,8 +184,8 @@ class Operator:
         checked_s = -math.inf
         while True:
             try:
-                if time.monotonic() - checked_s >= self.settings.doubt_s:
-                    reconciler.doubt()
+                if time.monotonic() - checked_s >= self.settings.verify_s:
+                    reconciler.forget_unwatched()
                     checked_s = time.monotonic()
                 for key in filter(self._is_listed, {*self.cache.jobs(), *await reconciler.on_nats()}):
                     self.queue.add(key)
@@ -207,3 +206,23 @@ class Operator:
         """Return whether the job's namespace is listed: elsewhere, jobs are unknown and not deleted."""
         listed = [watch.listed for watch in self.watches if watch.namespace in (None, key.namespace)]
         return bool(listed) and all(listed)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: Operator, **_: Any) -> None:
+    """Configure kopf, and start. The operator watches objects itself (see `watch`)."""
+    settings.posting.enabled = False  # the operator writes its own events
+    settings.scanning.disabled = True  # kopf watches nothing
+    await memo.start()
+
+
+@kopf.on.login()
+def log_in(memo: Operator, **_: Any) -> kopf.ConnectionInfo:
+    """Return the API server's address and credentials."""
+    return memo.connect()
+
+
+@kopf.on.cleanup()
+async def stop(memo: Operator, **_: Any) -> None:
+    """Stop."""
+    await memo.stop()

@@ -40,7 +40,7 @@ from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import INVALID, status
 from rollfleet_operator.status_writer import StatusWriter
-from rollfleet_operator.ui.fleet import Fleet
+from rollfleet_operator.ui.shown_jobs import ShownJobs
 from rollfleet_operator.verdict import Stage, Verdict, ended, verdict
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,10 @@ class ReconcileResult(NamedTuple):
 
 
 class Reconciler:
-    """The reconciler of all jobs. `clock` returns seconds since the epoch; `fleet` is the page's data; None: no page.
+    """The reconciler of all jobs. `clock` returns seconds since the epoch; `page` is the page's data; None: no page.
 
     Example:
-        >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))
+        >>> await Reconciler(api, cache, nats, settings).reconcile(JobKey("default", "cartpole"))  # doctest: +SKIP
         ReconcileResult(next_s=5.0, problem=None)
     """
 
@@ -76,9 +76,9 @@ class Reconciler:
         nats: NatsPort,
         settings: Settings,
         clock: Callable[[], float] = time.time,
-        fleet: Fleet | None = None,
+        page: ShownJobs | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._page = page
         self._api, self._cache, self._nats, self._settings, self._clock = api, cache, nats, settings, clock
         self._applier, self._reader = Applier(api, cache), ClusterReader(api, cache)
         self._writer = StatusWriter(api, cache, settings.status_interval_s, clock)
@@ -93,21 +93,21 @@ class Reconciler:
         """
         manifest = self._cache.job(key)
         if manifest is None:
-            if self._fleet:
-                self._fleet.gone(key)
+            if self._page:
+                self._page.gone(key)
             await self._on_nats.remove(key)
             return ReconcileResult()
         if "deletionTimestamp" in manifest["metadata"]:
-            if self._fleet:
-                self._fleet.update(key)
+            if self._page:
+                self._page.update(key)
             return ReconcileResult()
         memory = self._memories.setdefault(manifest["metadata"]["uid"], JobMemory())
         try:
             return await self._reconcile(parse_job(manifest), memory)
         except JobErrors as errors:
             next_s = await self._writer.report(manifest, INVALID, str(errors), memory)
-            if self._fleet:
-                self._fleet.update(key)
+            if self._page:
+                self._page.update(key)
             return ReconcileResult(next_s)
         except OperatorError:
             raise
@@ -117,12 +117,12 @@ class Reconciler:
             await self._writer.report(manifest, "OperatorError", message, memory)
             return ReconcileResult(problem=OperatorError(message))
 
-    def doubt(self) -> None:
+    def forget_unwatched(self) -> None:
         """Verify everything at the next reconciliations, and forget deleted jobs."""
         alive = {manifest["metadata"]["uid"] for manifest in self._cache.jobs().values()}
         self._memories = {uid: memory for uid, memory in self._memories.items() if uid in alive}
         for memory in self._memories.values():
-            memory.doubt()
+            memory.forget_unwatched()
 
     async def on_nats(self) -> set[JobKey]:
         """Return the jobs with data on NATS. The next reconciliation of one that needs none any more removes it.
@@ -166,8 +166,8 @@ class Reconciler:
             now_s=now_s,
         )
         now = status(snapshot)
-        if self._fleet:
-            self._fleet.update(JobKey(job.metadata.namespace, job.metadata.name), snapshot, now)
+        if self._page:
+            self._page.update(JobKey(job.metadata.namespace, job.metadata.name), snapshot, now)
         wait_s = await self._writer.write(job, now, memory)
         next_s = await self._next(job, now, found, wait_s)
         if not found.ended and not job.spec.suspend:

@@ -41,7 +41,7 @@ class Settings:
         max_bytes_per_job: The most `delivery.maxBytes` of a job, in bytes; None: no limit.
         workers: Number of concurrent reconciliations, each of another job.
         resync_s: Seconds between lists of all objects, which repair what watches missed.
-        doubt_s: Seconds between checks of state that is neither watched nor listed (Secrets, NATS).
+        verify_s: Seconds between checks of state that is neither watched nor listed (Secrets, NATS).
         refresh_s: Seconds between reconciliations of a running job, to read its heartbeats.
         status_interval_s: The least seconds between writes of a status without changed conditions.
 
@@ -62,7 +62,7 @@ class Settings:
     max_bytes_per_job: int | None = None
     workers: int = 8
     resync_s: float = 60.0
-    doubt_s: float = 600.0
+    verify_s: float = 600.0
     refresh_s: float = 5.0
     status_interval_s: float = 5.0
 

@@ -22,10 +22,6 @@ class Snapshot:
     """All that the operator knows of a job at one moment.
 
     `problem` is the error of the last attempt to create its children, and `frames_per_second` a mean over 30 s.
-
-    Example:
-        >>> status(Snapshot(job=job, observed=observed, heartbeats=heartbeats, verdict=verdict, problem=None,
-        ...                 frames_per_second=0.0, now_s=time.time()))
     """
 
     job: CollectorJob

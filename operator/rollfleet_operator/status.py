@@ -6,7 +6,6 @@ from typing import Final
 from pydantic import JsonValue, ValidationError
 
 from rollfleet_api.permissions import Role
-from rollfleet_api.pods import last_line
 from rollfleet_api.reported import reported
 from rollfleet_api.status import (
     CollectorJobStatus,
@@ -15,6 +14,7 @@ from rollfleet_api.status import (
     Phase,
     WorkersStatus,
 )
+from rollfleet_api.text import last_line
 from rollfleet_api.times import format_time
 from rollfleet_operator import names
 from rollfleet_operator.conditions import condition, conditions
@@ -110,7 +110,7 @@ def _ready_time(snapshot: Snapshot, before: CollectorJobStatus, now: str) -> str
 
 def _last_error(snapshot: Snapshot) -> str | None:
     """Return the newest error of a worker: from its heartbeat, or from the end of its log."""
-    failed = [(beat, line) for beat in snapshot.heartbeats.workers.values() if (line := last_line(beat.error or ""))]
+    failed = [(beat, line) for beat in snapshot.heartbeats.workers.values() if (line := last_line(beat.error))]
     newest, line = max(failed, key=lambda each: each[0].time_s, default=(None, ""))
     ended = last_crash(pod for pod in snapshot.observed.pods if pod.role is Role.WORKER)
     if newest and (ended is None or newest.time_s >= ended[1].finished_s - FRESH_S):

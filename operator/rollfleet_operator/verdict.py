@@ -13,8 +13,8 @@ from rollfleet_api.exit_codes import EXIT_PERMANENT, EXIT_TERMINATED, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
-from rollfleet_api.pods import last_line
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
+from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
 from rollfleet_operator.nats_port import Heartbeats
@@ -77,7 +77,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
     """Decide the stage of a job.
 
     Example:
-        >>> verdict(job, observed, heartbeats, time.time()).stage
+        >>> verdict(job, observed, heartbeats, time.time()).stage  # doctest: +SKIP
         <Stage.LIVE: 1>
     """
     complete, failed = held(job, ConditionType.COMPLETE), held(job, ConditionType.FAILED)
@@ -87,7 +87,7 @@ def verdict(job: CollectorJob, observed: Observed, heartbeats: Heartbeats, now_s
         if failed.observed_generation == job.metadata.generation:
             return Verdict(Stage.FAILED, failed.reason, failed.message)
         # While the failed run still exists, the failure stays in the status: it must not count as a new one.
-        if any(run.failed or run.suspended for run in observed.runs):
+        if any(run.failed is not None or run.suspended for run in observed.runs):
             return Verdict(Stage.RETRY, failed.reason, failed.message)
         return Verdict(Stage.LIVE)
     found = _completion(job, observed, heartbeats) or _failure(job, observed, heartbeats)
@@ -126,19 +126,19 @@ def left_early(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) ->
 def _failure(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> Verdict | None:
     for role in NEEDED:
         run = current_run(job, observed, role)
-        if run and run.failed:
+        if run and run.failed is not None:
             pods = observed.pods_of(run)
             last = last_crash(pods)
-            cause = crashed(*last).message if last else run.failed.message
+            cause = crashed(*last).message if last else run.failed
             if role is Role.LEARNER:
                 return Verdict(Stage.FAILED, "LearnerFailed", cause)
             permanent = _permanent(heartbeats) or last_crash(
                 pod for pod in pods if pod.crash and pod.crash.code == EXIT_PERMANENT
             )
             if isinstance(permanent, str):
-                return Verdict(Stage.FAILED, "WorkerHopeless", permanent)
+                return Verdict(Stage.FAILED, "WorkerFailed", permanent)
             if permanent:
-                return Verdict(Stage.FAILED, "WorkerHopeless", crashed(*permanent).message)
+                return Verdict(Stage.FAILED, "WorkerFailed", crashed(*permanent).message)
             allowed = job.spec.failure.max_restarts_per_worker
             return Verdict(Stage.FAILED, "TooManyRestarts", f"after {allowed} restarts {cause}")
     return None
@@ -206,13 +206,14 @@ def _abandoned(job: CollectorJob, heartbeats: Heartbeats, now_s: float) -> Verdi
     """Return a failure if no learner has sent a heartbeat for `failure.learnerTimeoutSeconds`.
 
     The time starts again when the job is suspended, waits in a queue, or is resumed: a learner in the cluster is, too.
+    And when NATS or the operator comes back: no heartbeat could arrive before.
     """
     limit_s, learner = job.spec.failure.learner_timeout_seconds, heartbeats.learner
-    if not limit_s or not heartbeats.heard or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
+    if not limit_s or (job.spec.learner and held(job, ConditionType.SUSPENDED)):
         return None
     last_s = learner.time_s if learner else parse_time(job.metadata.creation_timestamp or "")
     again_s = max(_since(job, ConditionType.FAILED), _since(job, ConditionType.SUSPENDED))  # as in `_overdue`
-    if now_s - max(last_s, again_s) < limit_s:
+    if now_s - max(last_s, again_s, heartbeats.since_s) < limit_s:
         return None
     message = f"no learner has sent a heartbeat for {limit_s} s (`failure.learnerTimeoutSeconds`)"
     return Verdict(Stage.FAILED, "LearnerGone", message)

@@ -39,9 +39,9 @@ class Watch:
         refused: Whether the API server refuses the list.
 
     Example:
-        >>> watch = Watch(api, cache, "Pod", "default", changed)
-        >>> await watch.list()
-        >>> await watch.follow()
+        >>> watch = Watch(api, cache, "Pod", "default", changed)  # doctest: +SKIP
+        >>> await watch.list()  # doctest: +SKIP
+        >>> await watch.follow()  # doctest: +SKIP
     """
 
     def __init__(

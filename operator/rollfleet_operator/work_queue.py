@@ -19,9 +19,12 @@ class WorkQueue(Generic[K]):
     """Keys in the order of their first addition. For one event loop.
 
     Example:
+        >>> queue = WorkQueue[str]()
         >>> queue.add("a")
-        >>> key = await queue.take()
-        >>> queue.done(key, next_s=5.0)
+        >>> key = asyncio.run(queue.take())
+        >>> queue.done(key)
+        >>> key, len(queue)
+        ('a', 0)
     """
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from rollfleet.arguments import path_of, shown, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet.learner.iterator import BatchIterator
+from rollfleet.policies.actor_critic import ActorCritic
 
 _NAME = re.compile(r"checkpoint-(\d+)\.pt")
 _UNFINISHED = "unfinished.tmp"
@@ -81,8 +82,11 @@ class Checkpoint:
         Raises:
             OSError: The file could not be written. Earlier ones stay.
         """
+        job: dict[str, Any] = self._collector.job.dump()
+        if type(policy := self._parts.get("policy")) is ActorCritic:  # `rollfleet play` makes one again
+            job["spec"]["policy"] = {"mlp": {"hidden": list(policy.hidden), "activation": policy.activation}}
         state = {
-            "job": self._collector.job.dump(),
+            "job": job,
             "collector": self._collector.state_dict(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
         }

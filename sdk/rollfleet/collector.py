@@ -11,7 +11,7 @@ from rollfleet.learner.iterator import BatchIterator
 from rollfleet.learner.keywords import Keywords, hints_names
 from rollfleet.learner.next_batch import RAISED_STOP
 from rollfleet.learner.options import Extends, LearnerOptions
-from rollfleet.learner.worker_calls import call_workers
+from rollfleet.learner.workers import call_workers
 from rollfleet.processes.settings import Processes
 from rollfleet.system.devices import Device
 from rollfleet.transports.learner_side import Transport

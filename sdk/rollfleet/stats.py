@@ -33,7 +33,7 @@ class Stats:
         interrupted: Batches dropped because an exception, such as Ctrl-C, ended their iteration.
         corrupt: Batches dropped because they could not be read.
         waited_s: Seconds that this learner has waited for batches.
-        waited_for_room_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
+        waited_for_space_s: Seconds that the workers, in their present incarnations, have waited for space for batches.
         waited_for_weights_s: Seconds that they have waited for weights, more than `weights.maxLag` versions behind.
         completed: Whether the job has its `total_frames`.
         workers: The last heartbeat of each worker, by index: state, version, frames, frames per second, mean return.
@@ -48,7 +48,7 @@ class Stats:
     interrupted: int
     corrupt: int
     waited_s: float
-    waited_for_room_s: float
+    waited_for_space_s: float
     waited_for_weights_s: float
     completed: bool
     workers: "Mapping[int, WorkerStatus]"

@@ -102,7 +102,7 @@ class Tracker:
 
         The collector's numbers are `collector/` and: `mean_return` and `mean_length` of the last 100 episodes,
         `frames_per_s` since the last call, `version`, `lag` of the worker that is furthest behind, and the waits of
-        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_room_s`, `waited_for_weights_s`.
+        `rollfleet.Stats`, in seconds: `waited_s`, `waited_for_space_s`, `waited_for_weights_s`.
 
         Args:
             values: Numbers, or tensors of one number, by name.
@@ -118,7 +118,7 @@ class Tracker:
             "version": collector.version,
             "lag": collector.version - min(collector.versions().values(), default=collector.version),
             "waited_s": stats.waited_s,
-            "waited_for_room_s": stats.waited_for_room_s,
+            "waited_for_space_s": stats.waited_for_space_s,
             "waited_for_weights_s": stats.waited_for_weights_s,
         }
         if collector.mean_return is not None:

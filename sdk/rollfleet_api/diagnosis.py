@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rollfleet_api.status import Condition, ConditionType
-from rollfleet_api.views import EventView, JobView, View, one_line
+from rollfleet_api.text import one_line
+from rollfleet_api.views import EventView, JobView, View
 
 UNSEEN: Final = "Unseen"
 """The reason of a job that no operator has processed. All other reasons come from the operator or Kubernetes."""
@@ -46,7 +47,7 @@ ADVICE: Final = {
     "see why it is stuck: `rollfleet logs {job} --learner`.",
     "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",
     "WorkerCrashed": "See `rollfleet logs {job}{worker}`. The worker restarts by itself.",
-    "WorkerHopeless": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
+    "WorkerFailed": "See `rollfleet logs {job}{worker}`, fix it, and apply the job: a changed spec tries again.",
     "WorkersLeft": "See `rollfleet logs {job}`: the image's command must be `rollfleet worker`, of the same version.",
 }
 """Advice by reason, with `{job}` and `{worker}` as placeholders."""

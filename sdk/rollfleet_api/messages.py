@@ -221,7 +221,7 @@ class Manifest:
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
-    """A worker's heartbeat, once a second and whenever its state or version changes.
+    """A worker's heartbeat, once a second and whenever its state or version changes. The sender sets the time.
 
     Attributes:
         version: The version of the weights in use; 0: none yet.
@@ -233,7 +233,7 @@ class WorkerStatus:
         fatal: Whether a restart would fail in the same way.
         in_step_s: Seconds since the start of the present environment step, on a monotonic clock; 0: between steps. It
             shows a step that hangs.
-        waited_for_room_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
+        waited_for_space_s: Seconds that this incarnation has waited for space in the stream and for NATS to store its
             batches.
         waited_for_weights_s: Seconds that this incarnation has waited for weights that were new enough.
         waited_for_round_s: Seconds that this incarnation has waited for the learner's next order, such as a round.
@@ -244,36 +244,21 @@ class WorkerStatus:
 
     worker: Index
     incarnation: Count
-    state: WorkerState
-    version: Count
-    frames: Count
-    batches: Count
-    frames_per_second: float
-    mean_return: float | None
+    state: WorkerState = WorkerState.STARTING
+    version: Count = 0
+    frames: Count = 0
+    batches: Count = 0
+    frames_per_second: float = 0.0
+    mean_return: float | None = None
     error: Text | None = None
     fatal: bool = False
     in_step_s: float = 0.0
-    waited_for_room_s: float = 0.0
+    waited_for_space_s: float = 0.0
     waited_for_weights_s: float = 0.0
     waited_for_round_s: float = 0.0
     answer: Answer | None = None
     follows: tuple[Count, Count, Count] = (0, 0, 0)
-    time_s: float
-
-    @classmethod
-    def starting(cls, worker: int, incarnation: int) -> Self:
-        """Return the heartbeat of a worker that has done nothing yet; the sender sets the time."""
-        return cls(
-            worker=worker,
-            incarnation=incarnation,
-            state=WorkerState.STARTING,
-            version=0,
-            frames=0,
-            batches=0,
-            frames_per_second=0.0,
-            mean_return=None,
-            time_s=0.0,
-        )
+    time_s: float = 0.0
 
 
 @with_config(_STRICT)
@@ -321,17 +306,17 @@ class LearnerStatus:
     """
 
     session: Count
-    version: Count
-    applied_version: Count
-    frames: Count
-    batches: Count
-    dropped: Count
-    mean_return: float | None
-    lag: Count
+    version: Count = 0
+    applied_version: Count = 0
+    frames: Count = 0
+    batches: Count = 0
+    dropped: Count = 0
+    mean_return: float | None = None
+    lag: Count = 0
     episodes: Count = 0
     waited_s: float | None = None
     evaluation: Evaluation | None = None
-    time_s: float
+    time_s: float = 0.0
 
 
 @with_config(_STRICT)
@@ -341,7 +326,7 @@ class RankStatus:
 
     Attributes:
         ranks: Number of ranks.
-        life: Unique id of the process.
+        process: Unique id of the process.
         session: Session of rank 0 whose control it follows; 0: it has received none.
         round: The last round of that session that its loop got, or that was given up; 0: none.
         frames: Frames returned to its loop.
@@ -353,7 +338,7 @@ class RankStatus:
 
     rank: Index
     ranks: Annotated[int, Field(ge=1, le=2**16)]
-    life: str
+    process: str
     session: Count = 0
     round: Count = 0
     frames: Count = 0

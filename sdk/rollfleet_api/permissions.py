@@ -38,58 +38,22 @@ def permissions(subjects: Subjects, role: Role) -> Permissions:
         >>> "rollfleet.default.cartpole.control" in permissions(Subjects.parse("cartpole"), Role.WORKER).subscribe
         True
     """
-    inbox = f"{inbox_prefix(subjects, role)}.>"
-    direct_get = f"$JS.API.DIRECT.GET.{subjects.state_stream}"
-    # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
-    # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
-    sent = (subjects.spec, subjects.control, subjects.weights, subjects.weights_for_some)
+    inbox, direct_get = f"{inbox_prefix(subjects, role)}.>", f"$JS.API.DIRECT.GET.{subjects.state_stream}"
+    sent = [subjects.spec, subjects.control, subjects.weights, subjects.weights_for_some]
+    taken = f"{subjects.prefix}.taken.*"
     if role is not Role.LEARNER:
-        return Permissions(
-            publish=[
-                *subjects.batch_subjects,
-                subjects.leases,
-                subjects.workers,
-                subjects.evaluations,
-                *(f"{direct_get}.{subject}" for subject in sent),
-                subjects.state_get,
-                subjects.state_info,
-            ],
-            subscribe=[
-                inbox,
-                subjects.spec,
-                subjects.control,
-                subjects.weights,
-                subjects.weights_for_some,
-                f"{subjects.prefix}.taken.*",
-            ],
-        )
+        own = [*subjects.batch_subjects, subjects.leases, subjects.workers, subjects.evaluations]
+        # JetStream sends what is stored to any subject that a request names, also to its own API. Therefore workers get
+        # nothing in this way that workers wrote: a lease would be a request of theirs with the server's rights.
+        read = [*(f"{direct_get}.{subject}" for subject in sent), subjects.state_get, subjects.state_info]
+        return Permissions(publish=[*own, *read], subscribe=[inbox, *sent, taken])
     queue = subjects.batches_stream  # each rank of a learner has its own consumer
+    own = [subjects.control, subjects.weights, subjects.weights_for_some, subjects.learner, taken, subjects.ranks]
+    verbs = ("CREATE", "DURABLE.CREATE", "DELETE", "INFO", "MSG.NEXT")
+    consuming = [*(f"$JS.API.CONSUMER.{verb}.{queue}.*" for verb in verbs), f"$JS.API.CONSUMER.NAMES.{queue}"]
+    # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
+    heard = [subjects.spec, subjects.workers, subjects.control, subjects.ranks, subjects.evaluations]
     return Permissions(
-        publish=[
-            subjects.control,
-            subjects.weights,
-            subjects.weights_for_some,
-            subjects.learner,
-            f"{subjects.prefix}.taken.*",
-            f"{direct_get}.>",
-            subjects.state_info,
-            subjects.ranks,
-            f"$JS.API.CONSUMER.CREATE.{queue}.*",
-            f"$JS.API.CONSUMER.DURABLE.CREATE.{queue}.*",
-            f"$JS.API.CONSUMER.DELETE.{queue}.*",
-            f"$JS.API.CONSUMER.INFO.{queue}.*",
-            f"$JS.API.CONSUMER.NAMES.{queue}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{queue}.*",
-            f"$JS.ACK.{queue}.*.>",
-        ],
-        # Control is for other ranks. Recorders have the learner's credentials: they need control and batches, too.
-        subscribe=[
-            inbox,
-            subjects.spec,
-            subjects.workers,
-            subjects.control,
-            subjects.ranks,
-            subjects.evaluations,
-            *subjects.batch_subjects,
-        ],
+        publish=[*own, f"{direct_get}.>", subjects.state_info, *consuming, f"$JS.ACK.{queue}.*.>"],
+        subscribe=[inbox, *heard, *subjects.batch_subjects],
     )

@@ -123,6 +123,6 @@ class FailureSpec(Model):
         ge=0,
         le=2**31 - 1,
         description="Fail the job this many seconds after the last heartbeat of its learner, or after the job's "
-        "creation if no learner came: no worker waits for a program that was killed. The time starts again when the "
-        "job is suspended or resumed, also by Kueue. 0: no limit.",
+        "creation if no learner came. The time starts again when the job is suspended or resumed, also by Kueue, "
+        "and when NATS or the operator comes back. 0: no limit.",
     )

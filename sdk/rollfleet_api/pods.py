@@ -8,6 +8,7 @@ from typing import Any, Self
 from rollfleet_api.kubernetes_names import INDEX_LABEL, ROLE_LABEL
 from rollfleet_api.permissions import Role
 from rollfleet_api.quantity import parse_bytes
+from rollfleet_api.text import last_line
 from rollfleet_api.times import parse_time
 
 MOST_TEXT = 1024
@@ -141,11 +142,6 @@ class Pod:
             disrupted=conditions.get("DisruptionTarget", {}).get("status") == "True",
             devices=dict(devices(spec)),
         )
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a log or an error that has text; empty if none has."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _run_of(pod: Mapping[str, Any]) -> str:

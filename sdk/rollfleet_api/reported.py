@@ -34,7 +34,7 @@ def _waits(learner: LearnerStatus, workers: Iterable[WorkerStatus]) -> WaitsStat
     return WaitsStatus(
         learner_seconds=_whole(learner.waited_s or 0.0),
         workers_for_learner_seconds=sum(
-            _whole(worker.waited_for_room_s) + _whole(worker.waited_for_round_s) for worker in workers
+            _whole(worker.waited_for_space_s) + _whole(worker.waited_for_round_s) for worker in workers
         ),
         workers_for_weights_seconds=sum(_whole(worker.waited_for_weights_s) for worker in workers),
     )

@@ -8,7 +8,7 @@ rollfleet.<namespace>.<job>.control                     state: the learner's ord
 rollfleet.<namespace>.<job>.weights.manifest            state: the newest complete version, published last
 rollfleet.<namespace>.<job>.weights.<slot>.<chunk>      state: the bytes of a version, in one of two slots
 rollfleet.<namespace>.<job>.only.<worker>.<...>         state: the same two, for versions that only this worker gets
-rollfleet.<namespace>.<job>.claims.<worker>             state: the worker's incarnation, by compare and set
+rollfleet.<namespace>.<job>.leases.<worker>             state: the worker's incarnation, by compare and set
 rollfleet.<namespace>.<job>.workers.<worker>            state: the worker's heartbeat
 rollfleet.<namespace>.<job>.learner                     state: the learner's heartbeat
 rollfleet.<namespace>.<job>.taken.<worker>              no stream: a hint that the worker's batch left the queue
@@ -108,11 +108,6 @@ class Subjects:
         return f"{ROOT}_{self.namespace}_{self.job}_state"
 
     @property
-    def learner_consumer(self) -> str:
-        """Name of the durable consumer of a learner with one process; see `Rank` for several."""
-        return LEARNER
-
-    @property
     def spec(self) -> str:
         """The job itself."""
         return f"{self.prefix}.spec"
@@ -154,7 +149,7 @@ class Subjects:
     @property
     def leases(self) -> str:
         """Wildcard of the workers' leases."""
-        return f"{self.prefix}.claims.*"
+        return f"{self.prefix}.leases.*"
 
     def batch_chunk(self, worker: int, chunk: int) -> str:
         """Return the subject of a chunk of a worker's batch."""
@@ -170,7 +165,7 @@ class Subjects:
 
     def lease(self, worker: int) -> str:
         """Return the subject of a worker's lease."""
-        return f"{self.prefix}.claims.{worker}"
+        return f"{self.prefix}.leases.{worker}"
 
     def worker(self, worker: int) -> str:
         """Return the subject of a worker's heartbeat."""
@@ -225,15 +220,3 @@ class Subjects:
     def batch_subjects(self) -> list[str]:
         """Subjects that the work queue keeps."""
         return [f"{self.prefix}.batches.*.*"]
-
-
-def job_of(subject: str) -> Subjects:
-    """Return the subjects of the job that a subject belongs to.
-
-    Raises:
-        ValueError: The subject is not of a job.
-    """
-    root, *rest = subject.split(".")
-    if root != ROOT or len(rest) < 3:
-        raise ValueError(f"{subject!r} is not a subject of a job: expected {ROOT}.<namespace>.<job>.<...>")
-    return Subjects(namespace=rest[0], job=rest[1])

@@ -108,11 +108,6 @@ class EventView(View):
         return self.last_timestamp or self.event_time or self.metadata.creation_timestamp
 
 
-def one_line(text: str) -> str:
-    """Reduce a text from the cluster to one printable line; any program may have written it."""
-    return "".join(each for each in " ".join(text.split()) if each.isprintable())
-
-
 def age(seconds: float) -> str:
     """Format a time span like kubectl: `45s`, `12m`, `3h`, `9d`."""
     for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):

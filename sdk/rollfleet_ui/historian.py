@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
-from rollfleet_api.views import one_line
+from rollfleet_api.text import one_line
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened
 from rollfleet_ui.waits import Waits

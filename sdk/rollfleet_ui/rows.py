@@ -6,7 +6,8 @@ from datetime import datetime
 
 from rollfleet_api.diagnosis import Diagnosis
 from rollfleet_api.messages import LearnerStatus, WorkerStatus
-from rollfleet_api.views import JobView, one_line
+from rollfleet_api.text import one_line
+from rollfleet_api.views import JobView
 from rollfleet_ui.model import JobRow, WorkerRow
 
 SKETCH_POINTS = 30

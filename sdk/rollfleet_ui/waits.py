@@ -116,7 +116,7 @@ class Waits:
 
 
 def _counters(beat: WorkerStatus) -> tuple[float, float]:
-    return beat.waited_for_room_s + beat.waited_for_round_s, beat.waited_for_weights_s
+    return beat.waited_for_space_s + beat.waited_for_round_s, beat.waited_for_weights_s
 
 
 def _grown(now: float, before: float) -> float:

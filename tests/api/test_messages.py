@@ -102,7 +102,7 @@ MESSAGES: dict[type, st.SearchStrategy[Any]] = {
         RankStatus,
         rank=st.integers(0, 2**16 - 1),
         ranks=st.integers(1, 2**16),
-        life=texts,
+        process=texts,
         session=counts,
         round=counts,
         frames=counts,
@@ -123,9 +123,7 @@ MANIFEST = Manifest(
     chunk_bytes=16,
     checksum="00",
 )
-LEARNER = LearnerStatus(
-    session=1, version=1, applied_version=1, frames=1, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
-)
+LEARNER = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
 EXAMPLES: dict[type, Any] = {
     Evaluation: Evaluation(
         version=1,
@@ -143,18 +141,10 @@ EXAMPLES: dict[type, Any] = {
     Parameter: MANIFEST.parameters[0],
     Manifest: MANIFEST,
     WorkerStatus: WorkerStatus(
-        worker=1,
-        incarnation=1,
-        state=WorkerState.COLLECTING,
-        version=1,
-        frames=1,
-        batches=1,
-        frames_per_second=1.0,
-        mean_return=None,
-        time_s=0.0,
+        worker=1, incarnation=1, state=WorkerState.COLLECTING, version=1, frames=1, batches=1, frames_per_second=1.0
     ),
     LearnerStatus: LEARNER,
-    RankStatus: RankStatus(rank=1, ranks=2, life="a"),
+    RankStatus: RankStatus(rank=1, ranks=2, process="a"),
 }
 
 

@@ -25,7 +25,7 @@ OTHERS = [
     Subjects(namespace="default", job="test-2"),
 ]
 NOBODYS = "nobodys.subject"
-CONSUMER = f"{OURS.batches_stream}.{OURS.learner_consumer}"
+CONSUMER = f"{OURS.batches_stream}.{ALONE.consumer}"
 
 
 class Guest:
@@ -133,9 +133,9 @@ async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "
         assert (await stream.publish(OURS.batch_chunk(0, 0), b"batch")).stream == OURS.batches_stream
         assert (await stream.publish(OURS.worker(0), b"status")).stream == OURS.state_stream
         first_only = {"Nats-Expected-Last-Subject-Sequence": "0"}
-        await stream.publish(OURS.lease(0), b"claim", headers=first_only)
+        await stream.publish(OURS.lease(0), b"lease", headers=first_only)
         with pytest.raises(APIError, match="wrong last sequence"):
-            await stream.publish(OURS.lease(0), b"claim", headers=first_only)
+            await stream.publish(OURS.lease(0), b"lease", headers=first_only)
         await learner.client.jetstream().publish(OURS.weights_of(None).chunk(1, 0), b"weights")
         assert (await heard.next_msg(5)).data == b"weights"
         assert await worker.last(OURS.weights_of(None).chunk(1, 0)) == b"weights"
@@ -179,7 +179,7 @@ async def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") 
         stream = learner.client.jetstream()
         for subject in (OURS.control, OURS.weights_of(None).chunk(1, 0), OURS.manifest, OURS.learner):
             assert (await stream.publish(subject, b"{}")).stream == OURS.state_stream
-        config = {"durable_name": OURS.learner_consumer, "ack_policy": "explicit"}
+        config = {"durable_name": ALONE.consumer, "ack_policy": "explicit"}
         request = {"stream_name": OURS.batches_stream, "config": config}
         await ask(learner, f"$JS.API.CONSUMER.DURABLE.CREATE.{CONSUMER}", request)
         await worker.client.jetstream().publish(OURS.batch_chunk(0, 0), b"batch")

@@ -7,7 +7,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from rollfleet_api.permissions import Role, inbox_prefix, permissions
-from rollfleet_api.subjects import WEIGHT_SLOTS, Subjects, job_of
+from rollfleet_api.subjects import WEIGHT_SLOTS, Subjects
 
 labels = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 # Few short names beside all others: "a-b" of "c" and "a" of "b-c" must come up.
@@ -37,10 +37,6 @@ def used(subjects: Subjects) -> list[str]:
     return [*learners, *slots, *sum(each, ())]
 
 
-def direct_get(subjects: Subjects, subject: str) -> str:
-    return f"$JS.API.DIRECT.GET.{subjects.state_stream}.{subject}"
-
-
 @given(jobs)
 def test_key_is_read_back(subjects: Subjects) -> None:
     assert Subjects.parse(subjects.key) == subjects
@@ -48,21 +44,6 @@ def test_key_is_read_back(subjects: Subjects) -> None:
 
 def test_bare_name_is_a_job_of_the_default_namespace() -> None:
     assert Subjects.parse("cartpole") == SUBJECTS
-
-
-@given(jobs)
-def test_job_is_read_back_from_each_of_its_subjects(subjects: Subjects) -> None:
-    patterns = [*subjects.state_subjects, *subjects.batch_subjects, subjects.weights, subjects.workers, subjects.ranks]
-    assert {job_of(subject) for subject in used(subjects) + patterns} == {subjects}
-
-
-@pytest.mark.parametrize(
-    "subject",
-    ["", "rollfleet", "rollfleet.a", "rollfleet.a.b", "other.a.b.spec", "rollfleet.*.b.spec", "rollfleet.a.>.x", ">"],
-)
-def test_subject_of_no_job_is_refused(subject: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a subject of a job|is not the name of a job"):
-        job_of(subject)
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a/b/c", "a.b", "*", ">", "a/*", "a b", "A", "a_b", "-a", "a" * 64])
@@ -110,49 +91,6 @@ def test_every_subject_is_kept_by_one_stream_and_hints_by_none(subjects: Subject
         kept = [name for name, patterns in streams.items() for pattern in patterns if matches(pattern, subject)]
         expected = {"taken": [], "ranks": [], "batches": ["batches"]}.get(subject.split(".")[3], ["state"])
         assert kept == expected
-
-
-@pytest.mark.parametrize(
-    ("role", "published", "subscribed"),
-    [
-        (
-            Role.WORKER,
-            {"batches", "claims", "workers"},
-            {"spec", "control", "weights", "taken"},
-        ),
-        (
-            Role.LEARNER,
-            {"control", "weights", "learner", "taken", "ranks"},
-            {"spec", "workers", "ranks", "control", "batches"},
-        ),
-    ],
-)
-def test_role_has_the_permissions_that_its_program_uses_and_no_others(
-    role: Role, published: set[str], subscribed: set[str]
-) -> None:
-    allowed = permissions(SUBJECTS, role)
-
-    def reached(patterns: list[str]) -> set[str]:
-        return {subject.split(".")[3] for subject in used(SUBJECTS) for p in patterns if matches(p, subject)}
-
-    def covered(patterns: list[str], kinds: set[str]) -> bool:
-        wanted = [subject for subject in used(SUBJECTS) if subject.split(".")[3] in kinds]
-        return all(any(matches(p, subject) for p in patterns) for subject in wanted)
-
-    assert reached(allowed.publish) == published
-    assert covered(allowed.publish, published)
-    assert reached(allowed.subscribe) == subscribed
-    assert covered(allowed.subscribe, subscribed)
-
-
-@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-def test_role_may_read_the_learners_last_messages_and_only_its_own_inbox(role: Role) -> None:
-    allowed = permissions(SUBJECTS, role)
-    for subject in (SUBJECTS.spec, SUBJECTS.control, SUBJECTS.manifest, SUBJECTS.weights_of(None).chunk(3, 2)):
-        assert [p for p in allowed.publish if matches(p, direct_get(SUBJECTS, subject))]
-    other = Role.LEARNER if role is Role.WORKER else Role.WORKER
-    assert [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, role)}.abc.1")]
-    assert not [p for p in allowed.subscribe if matches(p, f"{inbox_prefix(SUBJECTS, other)}.abc.1")]
 
 
 def test_version_does_not_overwrite_the_previous_one() -> None:

@@ -23,6 +23,7 @@ from rollfleet.nats.state import read_bytes
 from rollfleet.nats.streams import ask, own
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
+from rollfleet_api.ranks import ALONE
 from rollfleet_api.streams import batches_stream, state_stream
 from rollfleet_api.validation import parse_job
 
@@ -243,7 +244,7 @@ class Fleet:
         asked = [subjects.control, subjects.manifest, subjects.learner, *map(subjects.worker, self.workers)]
         lines = [f"{subject}: {(await read_bytes(self._link, subject) or b'')[:300]!r}" for subject in asked]
         held = await self._link.js.stream_info(subjects.batches_stream, subjects_filter=">")
-        reader = await self._link.js.consumer_info(subjects.batches_stream, subjects.learner_consumer)
+        reader = await self._link.js.consumer_info(subjects.batches_stream, ALONE.consumer)
         return [*lines, f"held: {held.state}", f"read: {reader}"]
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:

@@ -121,9 +121,7 @@ def write_seeds(folder: Path) -> None:
     job = CollectorJob.model_validate(
         {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec}
     )
-    learner = LearnerStatus(
-        session=1, version=1, applied_version=1, frames=1, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
-    )
+    learner = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
     seeds = {
         "codec": b"0" + b"".join(encoded.parts),
         "fragment": b"1" + _fragment(unfolded),
@@ -134,10 +132,10 @@ def write_seeds(folder: Path) -> None:
         "weights": b"3" + b"".join(next(cut_weights(manifest, data))),
         "manifest": b"4" + pack(manifest),
         "control": b"5" + pack(Control(session=1, phase=LearnerPhase.RUN, round=1, version=1)),
-        "heartbeat": b"6" + pack(WorkerStatus.starting(0, 1)),
-        "claim": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
+        "heartbeat": b"6" + pack(WorkerStatus(worker=0, incarnation=1)),
+        "lease": b"7" + pack(Lease(incarnation=1, host="a", pid=1)),
         "learner": b"8" + pack(learner),
-        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, life="a")),
+        "rank": b"9" + pack(RankStatus(rank=1, ranks=2, process="a")),
         "meta": b"a" + pack(BatchMeta(session=1, round=0, version=1, frames=2)),
         "spec": b"j" + job.model_dump_json(by_alias=True).encode(),
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 from tests.job_server import AllocatesAtMost, Server, WorkerThread
-from tests.sdk.collector.places import Collect, CollectInProcesses
+from tests.sdk.places import Collect, CollectInProcesses
 
 import rollfleet
 from rollfleet import Collector, Jobs
@@ -108,7 +108,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def _place(request: pytest.FixtureRequest, stack: ExitStack) -> Collect:
     if request.param == "nats":
-        from tests.sdk.collector.over_nats import CollectOverNats
+        from tests.sdk.over_nats import CollectOverNats
 
         return CollectOverNats(stack, request.getfixturevalue("shared_server"))
     return CollectInProcesses(stack) if request.param == "processes" else Collect(stack)

@@ -67,7 +67,7 @@ def test_tensorboard_gets_the_numbers_of_collector_and_learner(tmp_path: Path) -
     assert events.Scalars("collector/mean_length")[-1].value == pytest.approx(mean_return)  # 1 for each frame
     assert all(each.value > 0 for each in events.Scalars("collector/frames_per_s"))
     assert events.Scalars("collector/waited_s")[0].value > 0
-    rest = {"version", "lag", "waited_for_room_s", "waited_for_weights_s"}
+    rest = {"version", "lag", "waited_for_space_s", "waited_for_weights_s"}
     assert {f"collector/{name}" for name in rest} <= set(events.Tags()["scalars"])
 
 

@@ -7,9 +7,7 @@ from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 
-LEARNER = LearnerStatus(
-    session=1, version=0, applied_version=0, frames=0, batches=0, dropped=0, mean_return=None, lag=0, time_s=0.0
-)
+LEARNER = LearnerStatus(session=1)
 
 
 class Fleet:
@@ -37,7 +35,7 @@ class Fleet:
 
 
 def worker(index: int = 0, incarnation: int = 0, state: WorkerState = WorkerState.COLLECTING) -> WorkerStatus:
-    return replace(WorkerStatus.starting(index, incarnation), state=state)
+    return WorkerStatus(worker=index, incarnation=incarnation, state=state)
 
 
 def test_the_timeline_tells_the_life_of_a_job() -> None:

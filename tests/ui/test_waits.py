@@ -7,10 +7,8 @@ import pytest
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_ui.waits import Waits
 
-LEARNER = LearnerStatus(
-    session=1, version=1, applied_version=1, frames=0, batches=0, dropped=0, mean_return=None, lag=0, time_s=0.0
-)
-WORKER = replace(WorkerStatus.starting(0, 0), state=WorkerState.COLLECTING)
+LEARNER = LearnerStatus(session=1, version=1, applied_version=1)
+WORKER = WorkerStatus(worker=0, incarnation=0, state=WorkerState.COLLECTING)
 
 
 def beat(index: int, time_s: float, **said: object) -> WorkerStatus:
@@ -33,7 +31,7 @@ def test_the_longest_wait_is_the_bottleneck(
     for time_s in (0.0, 5.0, 10.0):
         share = time_s / 10
         waited = {
-            "waited_for_room_s": room_s * share,
+            "waited_for_space_s": room_s * share,
             "waited_for_round_s": round_s * share,
             "waited_for_weights_s": weights_s * share,
         }
@@ -69,8 +67,8 @@ def test_a_worker_that_is_dead_waits_for_nothing() -> None:
 
 def test_counters_that_begin_again_are_no_wait() -> None:
     waits = Waits()
-    waits.look(0.0, replace(LEARNER, waited_s=100.0), {0: beat(0, 0.0, waited_for_room_s=50.0)})
-    restarted = beat(0, 1.0, incarnation=1, waited_for_room_s=80.0)
+    waits.look(0.0, replace(LEARNER, waited_s=100.0), {0: beat(0, 0.0, waited_for_space_s=50.0)})
+    restarted = beat(0, 1.0, incarnation=1, waited_for_space_s=80.0)
     shares = waits.look(1.0, replace(LEARNER, session=2, waited_s=500.0), {0: restarted})
     assert shares == (0.0, 0.0, 0.0)
 
@@ -79,7 +77,7 @@ def test_counters_that_begin_again_are_no_wait() -> None:
 def test_any_number_of_a_worker_leaves_the_sentence_whole(number: float) -> None:
     waits = Waits()
     for time_s in range(3):
-        waits.look(float(time_s), LEARNER, {0: beat(0, float(time_s), waited_for_room_s=number * time_s)})
+        waits.look(float(time_s), LEARNER, {0: beat(0, float(time_s), waited_for_space_s=number * time_s)})
     assert waits.bottleneck().endswith(("%.", "% of the last 2 s.", "for it."))
 
 

@@ -59,8 +59,8 @@ class Connection:
     It does not reconnect in the background: after a loss, the next caller opens it again with a new user.
 
     Example:
-        >>> connection = Connection(server, own_user(account), "system")
-        >>> answer = await connection.request("$SYS.REQ.SERVER.PING")
+        >>> connection = Connection(server, own_user(account), "system")  # doctest: +SKIP
+        >>> answer = await connection.request("$SYS.REQ.SERVER.PING")  # doctest: +SKIP
     """
 
     def __init__(self, server: Server, identity: Identity, name: str) -> None:

@@ -20,7 +20,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerStatus, unpack
 from rollfleet_api.streams import subjects_of
 from rollfleet_api.subjects import Subjects
-from rollfleet_api.worker_errors import last_line
+from rollfleet_api.text import last_line
 from rollfleet_operator.errors import NatsUnavailable
 from rollfleet_operator.nats.connection import REQUEST_TIMEOUT_S, Connection
 from rollfleet_operator.nats_port import Heartbeats

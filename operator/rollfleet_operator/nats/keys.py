@@ -19,6 +19,7 @@ class Keys:
         operator: The key whose signatures NATS trusts. In an existing NATS: a signing key of its operator.
 
     Example:
+        >>> keys = Keys(Signer.of(Kind.OPERATOR, bytes(32)))
         >>> keys.account(Subjects.parse("cartpole")).public[0]
         'A'
     """

@@ -128,9 +128,7 @@ class NatsOnServer:
             raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
 
     async def _held(self, subjects: Subjects) -> Token | None:
-        """Return the account of a job as NATS has it; None: it has none.
-
-        An account without an id is of an earlier operator, which had no ids: a job of ours adopts it.
+        """Return the account of a job as NATS has it; None: it has none. A job of ours adopts an account without an id.
 
         Raises:
             OwnedElsewhere: It is another installation's.

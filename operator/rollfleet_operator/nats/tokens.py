@@ -49,7 +49,7 @@ class Signer:
         public: The public part: `O...`, `A...`, `U...`.
 
     Example:
-        >>> Signer.of(Kind.USER, os.urandom(SEED_BYTES)).public[0]
+        >>> Signer.of(Kind.USER, bytes(SEED_BYTES)).public[0]
         'U'
     """
 

@@ -1,6 +1,6 @@
 """The page of an installation, served by the operator that leads: `rollfleet_ui`'s server over the operator's memory.
 
-- `fleet` has the page's data of all jobs; `job_record` that of one, from its reconciliations, by `workers` and
+- `shown_jobs` has the page's data of all jobs; `job_record` that of one, from its reconciliations, by `workers` and
   `edits`.
 - `guard` asks the API server who a viewer is, and what the viewer may see. `logs` reads logs with the viewer's token.
 

@@ -35,8 +35,8 @@ class ReviewGuard:
         clock: Returns seconds.
 
     Example:
-        >>> viewer = await ReviewGuard(api).admit(request)
-        >>> await viewer.readable({"team-a", "team-b"})
+        >>> viewer = await ReviewGuard(api).admit(request)  # doctest: +SKIP
+        >>> await viewer.readable({"team-a", "team-b"})  # doctest: +SKIP
         {'team-a'}
     """
 

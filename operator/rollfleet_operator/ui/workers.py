@@ -7,7 +7,7 @@ from rollfleet_api.messages import WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_api.streams import subjects_of
-from rollfleet_api.views import one_line
+from rollfleet_api.text import one_line
 from rollfleet_operator.frame_rate import STALE_S
 from rollfleet_operator.observed import Run
 from rollfleet_operator.problems import last_crash
@@ -103,4 +103,4 @@ def _oldest_first(snapshot: Snapshot, role: Role) -> list[Pod]:
 def _state_of_run(run: Run) -> str:
     if run.complete:
         return "Complete"
-    return "Failed" if run.failed else "Suspended" if run.suspended else "Running"
+    return "Failed" if run.finished else "Suspended" if run.suspended else "Running"

@@ -15,7 +15,8 @@ from rollfleet.system.child_processes import LAST_LINES, Child
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.status import Condition, ConditionType
-from rollfleet_api.views import JobView, one_line
+from rollfleet_api.text import one_line
+from rollfleet_api.views import JobView
 from rollfleet_ui.historian import Historian
 from rollfleet_ui.history import JobHistory
 from rollfleet_ui.model import Happened, History, JobPage, JobRow, Moment, ObjectRow, WorkerRow

@@ -180,7 +180,7 @@ class _Children:
                 self._report_end(name)
                 return
             if code == EXIT_PERMANENT:
-                raise _Ended("WorkerHopeless", end)
+                raise _Ended("WorkerFailed", end)
             self._report_end(name, end)
             restarts += code not in NO_FAILURE
             if restarts > allowed:

@@ -34,7 +34,7 @@ ADVICE: Final = {
     "WaitingForLearner": "If this lasts, see the learner's log under Workers.",
     "WaitingForWeights": "Let the learner send weights: `collector.update_policy_weights_()`, or `weights.interval`.",
     "WorkerCrashed": "See the worker's log under Workers. The worker restarts by itself.",
-    "WorkerHopeless": "See the worker's log under Workers, fix it, and start the run again.",
+    "WorkerFailed": "See the worker's log under Workers, fix it, and start the run again.",
     "WorkerStuck": "See the worker's log under Workers.",
 }
 """Advice by reason. That of a cluster names commands that do not see this run."""

@@ -19,6 +19,8 @@ def play(
         Path | None,
         typer.Option(help="The job's YAML file. Default: the job of the checkpoint.", exists=True, dir_okay=False),
     ] = None,
+    make_env: Annotated[str | None, typer.Option("--env", help="The `module:callable` of its environment.")] = None,
+    make_policy: Annotated[str | None, typer.Option("--policy", help="The `module:callable` of its policy.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 3,
     gif: Annotated[Path | None, typer.Option(help="Write the first episode to this GIF.", dir_okay=False)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the environment.")] = 0,
@@ -32,13 +34,13 @@ def play(
     from rollfleet_api.job import CollectorJob
 
     path, saved = read(policy)
-    known = read_job(job) if job else CollectorJob.model_validate(saved["job"])
+    known = read_job(job) if job else CollectorJob.model_validate(_named(saved["job"], make_env, make_policy))
     sys.path.insert(0, str(job.resolve().parent if job else Path.cwd()))  # the job's own modules
     try:
         env = _env(known, pictures=gif is not None)
         actor = _policy(known, env, path, saved["parts"])
     except JobInvalid as error:
-        raise JobInvalid(f"{error}. Name a job that can be played: --job FILE") from error
+        raise JobInvalid(f"{error}. Name a job that can be played: --job FILE, or --env and --policy") from error
     recorder = GifRecorder(env) if gif else None
     collect = known.spec.collect
     returns = []
@@ -62,6 +64,16 @@ def play(
                 recorder.save(gif)
                 typer.echo(f"episode 1: {gif}")
     typer.echo(f"mean return {sum(returns) / episodes:.1f}")
+
+
+def _named(job: dict[str, Any], env: str | None, policy: str | None) -> dict[str, Any]:
+    """Return a job with another environment or policy: that of a `Collector` may name neither."""
+    spec = dict(job["spec"])
+    if env is not None:
+        spec["env"] = {key: value for key, value in spec["env"].items() if key != "id"} | {"entrypoint": env}
+    if policy is not None:
+        spec["policy"] = {"entrypoint": policy}
+    return job | {"spec": spec}
 
 
 def _env(job: "CollectorJob", *, pictures: bool) -> "VectorEnv":

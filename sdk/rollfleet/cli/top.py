@@ -21,7 +21,8 @@ from rollfleet.cluster.description import (
 from rollfleet.errors import ClusterError
 from rollfleet_api.pods import Pod
 from rollfleet_api.status import ConditionType, Phase
-from rollfleet_api.views import JobView, one_line
+from rollfleet_api.text import one_line
+from rollfleet_api.views import JobView
 
 _STYLES = {Phase.FAILED: "red", Phase.COMPLETE: "green", Phase.RUNNING: "cyan"}
 

@@ -14,7 +14,8 @@ from rich.text import Text
 from rollfleet_api.diagnosis import Diagnosis, diagnose, stale
 from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
-from rollfleet_api.views import EventView, JobView, age, one_line
+from rollfleet_api.text import one_line
+from rollfleet_api.views import EventView, JobView, age
 
 NEWEST_EVENTS: Final = 10
 _LEARNER_RESTARTS: Final = (

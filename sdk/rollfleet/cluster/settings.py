@@ -1,4 +1,4 @@
-"""`rollfleet.Cluster`: the place of a collector's workers on a Kubernetes cluster."""
+"""`rollfleet.Cluster`: the settings of a collector's workers on a Kubernetes cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,7 +92,7 @@ class Cluster:
         true_or_false(self.progress, "Cluster(progress=)")
 
     def spec(self) -> dict[str, Any]:
-        """Return the fields of a job's spec that this place sets, in the words of YAML."""
+        """Return the fields of a job's spec that these settings set, in the words of YAML."""
         amounts = {"cpu": self.cpu, "memory": self.memory}
         resources: dict[str, Any] = {"requests": {name: str(amount) for name, amount in amounts.items() if amount}}
         if self.memory:

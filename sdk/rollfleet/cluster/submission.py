@@ -47,7 +47,7 @@ class Submission:
     Args:
         job: The job; its namespace is set here.
         sources: The modules that it needs.
-        place: The place on the cluster.
+        cluster: The settings of the workers on the cluster.
 
     Attributes:
         jobs: The jobs of the namespace.
@@ -65,8 +65,8 @@ class Submission:
         >>> submission.end()  # doctest: +SKIP
     """
 
-    def __init__(self, job: CollectorJob, sources: Sources, place: Cluster) -> None:
-        self.jobs, self._place = Jobs(namespace=place.namespace, context=place.context), place
+    def __init__(self, job: CollectorJob, sources: Sources, cluster: Cluster) -> None:
+        self.jobs, self._cluster = Jobs(namespace=cluster.namespace, context=cluster.context), cluster
         self._shown = ""
         api = self.jobs.api
         metadata = {**job.dump()["metadata"], "namespace": api.namespace, "ownerReferences": _owners(api)}  # type: ignore[dict-item]
@@ -93,7 +93,7 @@ class Submission:
             try:
                 view = self.jobs.get(self.job.key)
             except ClusterError as error:
-                if error.reason != "Unreachable" or time.monotonic() - began_s > self._place.timeout_s:
+                if error.reason != "Unreachable" or time.monotonic() - began_s > self._cluster.timeout_s:
                     raise
                 self._show(str(error))
                 time.sleep(_RETRY_S)
@@ -113,7 +113,7 @@ class Submission:
                 raise JobEnded(f"{view.key} has failed: {found.model_copy(update={'advice': ''})}")
             if found.reason in _RARELY_MENDED and now_s - problem_s > PATIENCE_S:
                 raise self._not_started(found)
-            left_s = began_s + self._place.timeout_s - now_s
+            left_s = began_s + self._cluster.timeout_s - now_s
             if left_s <= 0:
                 raise self._not_started(found)
             self._wait_for_change(view.metadata.uid, min(left_s, _LOOK_S))
@@ -138,7 +138,7 @@ class Submission:
 
     def end(self) -> None:
         """Delete the job, unless it is kept. Never raises: a job that is left is logged."""
-        if self._place.keep:
+        if self._cluster.keep:
             return
         try:
             self.jobs.delete(self.job.key)
@@ -162,7 +162,7 @@ class Submission:
         return ClusterError(f"the workers of {self.job.key} do not start: {found}", 0, found.reason or "NotReady")
 
     def _show(self, text: str, *, last: bool = False) -> None:
-        if not self._place.progress:
+        if not self._cluster.progress:
             return
         line = f"rollfleet: {self.job.metadata.name}: {text}"
         if sys.stderr.isatty():

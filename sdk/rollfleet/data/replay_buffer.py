@@ -44,13 +44,18 @@ class ReplayBuffer:
         self.capacity = whole_number(capacity, "capacity", least=1)
         self._device = None if device is None else device_of(device, "device")
         self._columns: dict[Key, Tensor] = {}
-        self._held = self._next = self._written = 0
+        self._held = self._next = self._written = self._drawn = 0
         self._lock = threading.Lock()
 
     @property
     def write_count(self) -> int:
         """Number of frames written since the start."""
         return self._written
+
+    @property
+    def sample_count(self) -> int:
+        """Number of calls of `sample`."""
+        return self._drawn
 
     def __len__(self) -> int:
         """Return the number of frames that can be drawn."""
@@ -78,6 +83,7 @@ class ReplayBuffer:
         with self._lock:
             if not self._held:
                 raise JobInvalid("cannot sample from an empty replay buffer; collect first")
+            self._drawn += 1
             device = "cpu" if generator is None else generator.device
             drawn = self._at(torch.randint(self._held, (number,), generator=generator, device=device))
         return TensorDict(nested(drawn), batch_size=[number], device=next(iter(drawn.values())).device)

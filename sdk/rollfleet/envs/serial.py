@@ -23,12 +23,15 @@ class SerialVectorEnv(SyncVectorEnv):
     only the environments that it resets. It owns all arrays that it returns; the next call changes them.
 
     Attributes:
-        info_keys: Keys of infos that are kept. The vector's info has them in Gymnasium's form, values unchanged.
+        info_keys: Keys of infos that are kept, `outer.inner` for a value of a nested dict. The vector's info has them
+            in Gymnasium's form, values unchanged.
+        info_names: All keys of the environments' infos so far, if `info_keys` has some.
     """
 
     def __init__(self, makers: Any) -> None:
         """Build the environments by calling each of `makers` once."""
         self.info_keys: tuple[str, ...] = ()
+        self.info_names: set[str] = set()
         super().__init__(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
         self._seen, self._acted = SpaceTree(self.single_observation_space), SpaceTree(self.single_action_space)
         self._rows: list[Any] = self._seen.split(self._observations)
@@ -59,10 +62,9 @@ class SerialVectorEnv(SyncVectorEnv):
         shape, whole, taken, keys = self._shapes[0], self._whole[0], self._taken[0], self.info_keys
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
-            observation, reward, terminated, truncated, info = env.step(actions[i])
-            if keys:
-                self._keep(info, i, infos)
+            outcome = env.step(actions[i])
             try:
+                observation, reward, terminated, truncated, info = outcome
                 # numpy would repeat a smaller observation, and cut a fraction; only one number fits into one number
                 if shape:
                     if observation.shape != shape or (whole is not None and observation.dtype is not whole):
@@ -72,8 +74,11 @@ class SerialVectorEnv(SyncVectorEnv):
                 observations[i] = observation
                 rewards[i], terminations[i], truncations[i] = reward, terminated, truncated
             except (AttributeError, TypeError, ValueError):
+                observation, reward, terminated, truncated, info = self._five(outcome, i)
                 self._write(i, observation)
                 self._write_outcome(i, reward, terminated, truncated)
+            if keys:
+                self._keep(info, i, infos)
         return observations, rewards, terminations, truncations, infos
 
     def reset(
@@ -85,7 +90,10 @@ class SerialVectorEnv(SyncVectorEnv):
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         infos: dict[str, Any] = {}
         for i in chosen:
-            observation, info = self.envs[i].reset(seed=None if seeds is None else seeds[i])
+            first: Any = self.envs[i].reset(seed=None if seeds is None else seeds[i])
+            if not (isinstance(first, tuple | list) and len(first) == 2):
+                raise self._old(i, "reset", "a pair (observation, info)", first)
+            observation, info = first
             self._keep(info, i, infos)
             self._write(i, observation)
         return self._observations, infos
@@ -96,7 +104,7 @@ class SerialVectorEnv(SyncVectorEnv):
         infos: dict[str, Any] = {}
         for i, env in enumerate(self.envs):
             action = self._acted.join([leaf[i] for leaf in leaves])
-            observation, reward, terminated, truncated, info = env.step(action)
+            observation, reward, terminated, truncated, info = self._five(env.step(action), i)
             self._keep(info, i, infos)
             self._write(i, observation)
             try:
@@ -107,12 +115,28 @@ class SerialVectorEnv(SyncVectorEnv):
 
     def _keep(self, info: Mapping[str, Any], i: int, infos: dict[str, Any]) -> None:
         """Put the wanted values of environment `i` into the vector's infos."""
+        if not self.info_keys:
+            return
+        self.info_names.update(info)
         for key in self.info_keys:
-            if key in info:
+            holder, name = place_of(info, key)
+            if name in holder:
                 if key not in infos:
                     infos[key] = np.empty(self.num_envs, object)
                     infos[f"_{key}"] = np.zeros(self.num_envs, np.bool_)
-                infos[key][i], infos[f"_{key}"][i] = info[key], True
+                infos[key][i], infos[f"_{key}"][i] = holder[name], True
+
+    def _five(self, outcome: Any, i: int) -> Any:
+        if not (isinstance(outcome, tuple | list) and len(outcome) == 5):
+            raise self._old(i, "step", "(observation, reward, terminated, truncated, info)", outcome)
+        return outcome
+
+    def _old(self, i: int, method: str, expected: str, found: object) -> EnvironmentInvalid:
+        size = f" of {len(found)}" if isinstance(found, tuple) else ""
+        return EnvironmentInvalid(
+            f"environment {i} ({self.envs[i]}): {method} returned a {type(found).__name__}{size}, not {expected}; it "
+            "follows the interface of old Gym; change it to that of Gymnasium"
+        )
 
     def _write(self, i: int, observation: Any) -> None:
         for n, (rows, leaf) in enumerate(zip(self._rows, self._seen.split(observation), strict=True)):
@@ -146,3 +170,12 @@ class SerialVectorEnv(SyncVectorEnv):
                 raise EnvironmentInvalid(
                     f"environment {i} ({self.envs[i]}) returned {name} {value!r}; return one number"
                 ) from None
+
+
+def place_of(info: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], str]:
+    """Return the dict of an info that may hold a value, and the value's key in it."""
+    outer, dot, inner = key.partition(".")
+    if key in info or not dot:
+        return info, key
+    nested = info.get(outer)
+    return place_of(nested, inner) if isinstance(nested, Mapping) else ({}, inner)

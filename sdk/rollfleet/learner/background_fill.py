@@ -4,24 +4,49 @@ import atexit
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakMethod
 
-from rollfleet.errors import Timeout
+from rollfleet.arguments import shown, whole_number
+from rollfleet.errors import JobInvalid, Timeout
 
+POLL_S = 0.002  # between two looks at the number of samples
 AT_EXIT_S = 10.0  # for the batch under way: torch aborts a program that exits during its work
+
+
+class SampleRatio:
+    """The frames that a buffer may get for each sample, from the first one on.
+
+    Raises:
+        JobInvalid: The buffer does not count samples, or the number is below 1.
+    """
+
+    def __init__(self, buffer: Any, frames_per_sample: int) -> None:
+        self._frames = whole_number(frames_per_sample, "frames_per_sample", least=1)
+        if not hasattr(buffer, "sample_count"):
+            raise JobInvalid(f"`frames_per_sample` needs a rollfleet.ReplayBuffer; {shown(buffer)} counts no samples")
+        self._buffer, self._samples, self._written = buffer, buffer.sample_count, -1
+
+    def allows(self) -> bool:
+        """Whether the buffer may get another batch."""
+        samples = self._buffer.sample_count - self._samples
+        if samples and self._written < 0:
+            self._written = self._buffer.write_count
+        return not samples or self._buffer.write_count - self._written < self._frames * samples
 
 
 class BackgroundFill:
     """Fills until the iterator ends, `stop` is called, the collector is dropped, or the program exits."""
 
-    def __init__(self, fill: Callable[[], object]) -> None:
+    def __init__(self, fill: Callable[[], object], ratio: SampleRatio | None = None) -> None:
         """Start filling.
 
         Args:
             fill: A method that puts one batch into the buffer, and raises StopIteration at the end. Its object is not
                 kept alive.
+            ratio: When it may be called; None: at any time.
         """
-        self._fill = WeakMethod(fill)
+        self._fill, self._ratio = WeakMethod(fill), ratio
         self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
@@ -70,6 +95,9 @@ class BackgroundFill:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
+                if self._ratio is not None and not self._ratio.allows():
+                    self._stopping.wait(POLL_S)
+                    continue
                 with self._turn:
                     fill = self._fill()
                     if fill is None or self._stopping.is_set():

@@ -77,8 +77,8 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     Raises:
         JobInvalid: They contradict each other, or a value cannot be used. The message names the keyword.
     """
-    options = LearnerOptions(**{name: keywords[name] for name in LearnerOptions.__dataclass_fields__})
-    inline, place, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
+    options = LearnerOptions.of(keywords)
+    inline, cluster, factory = keywords["workers"] == 0, keywords["cluster"], keywords["policy_factory"]
     check(keywords)
     job = _job(env, keywords)
     count = job.spec.workers
@@ -113,10 +113,10 @@ def construct(env: Any, policy: Any, keywords: Keywords, *, one_policy: bool = F
     if copies or factory is not None:
         initialise_as_learner(policy, partial(workload.make_env, 0))
     sources = None
-    if place is not None:
+    if cluster is not None:
         from rollfleet.learner.on_cluster import on_cluster
 
-        job, sources = on_cluster(job, env, policy, keywords, place)
+        job, sources = on_cluster(job, env, policy, keywords, cluster)
         workload = replace(workload, job=job)
     return Construction(
         workload=workload,

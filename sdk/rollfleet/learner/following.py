@@ -135,7 +135,7 @@ class Follower(Gatherer):
             RankStatus(
                 rank=self._rank.rank,
                 ranks=self._rank.ranks,
-                life="",  # the transport sets it
+                process="",  # the transport sets it
                 session=self._received[0],
                 round=self._received[1],
                 frames=tally.frames - tally.restored,

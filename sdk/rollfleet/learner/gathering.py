@@ -184,7 +184,7 @@ class Gatherer:
             interrupted=self.interrupted,
             corrupt=self._transport.corrupt(),
             waited_s=self._waited(),
-            waited_for_room_s=sum(worker.waited_for_room_s for worker in workers),
+            waited_for_space_s=sum(worker.waited_for_space_s for worker in workers),
             waited_for_weights_s=sum(worker.waited_for_weights_s for worker in workers),
             completed=self._has_total_frames(),
             workers=dict(sorted(statuses.items())),
@@ -331,6 +331,5 @@ class Gatherer:
                 lag=tally.lag,
                 episodes=tally.episodes,
                 waited_s=self._waited(),
-                time_s=0.0,  # the transport sets it
             )
         )

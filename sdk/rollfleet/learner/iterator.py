@@ -11,14 +11,14 @@ from torch.utils.data import IterableDataset
 
 from rollfleet.arguments import seconds, true_or_false, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
-from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.learner.background_fill import BackgroundFill, SampleRatio
 from rollfleet.learner.following import gatherer_over
-from rollfleet.learner.membership import Membership
 from rollfleet.learner.next_batch import NextBatch
 from rollfleet.learner.options import LearnerOptions
 from rollfleet.learner.public_calls import PublicCalls
-from rollfleet.learner.saved_state import checked
+from rollfleet.learner.run_state import checked
 from rollfleet.learner.tally import Tally
+from rollfleet.learner.workers import Membership
 from rollfleet.stats import Stats
 from rollfleet.transports.learner_side import Transport
 from rollfleet.weights.models import named_states, one_source
@@ -53,6 +53,13 @@ class BatchIterator(IterableDataset[Any]):
         self._buffer = options.replay_buffer
         self._next_batch = NextBatch(self._weights, self._gatherer, job.spec.collect, options)
 
+    def __repr__(self) -> str:
+        """Return what is collected, and how far it is."""
+        spec, tally = self.job.spec, self._tally
+        parts = [repr(spec.env.id or "..."), f"workers={spec.workers}", f"mode={spec.mode.lower()!r}"]
+        parts += [f"frames={tally.frames}", f"batches={tally.batches}", f"version={self._weights.version}"]
+        return f"<{type(self).__name__}({', '.join(parts)}){' ended' if self._calls.ended else ''}>"
+
     # --- iteration ---
 
     def __iter__(self) -> "Iterator[Any]":
@@ -69,10 +76,11 @@ class BatchIterator(IterableDataset[Any]):
             JobEnded: The collector was shut down.
             RuntimeError: An environment, the policy, `postproc` or the buffer raised StopIteration, which is the cause.
         """
+        if self._calls.fill is not None:  # what is under way is the background's: drop nothing
+            with self._calls.acting():
+                raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
         try:
             with self._calls.acting():
-                if self._calls.fill is not None:
-                    raise JobInvalid("start() fills the replay buffer in the background; do not iterate as well")
                 value = self._make()
         except BaseException:
             self._gatherer.drop()
@@ -204,18 +212,23 @@ class BatchIterator(IterableDataset[Any]):
                     with self._calls.acting():
                         self._director.enter(LearnerPhase.RUN)
 
-    def start(self) -> None:
+    def start(self, *, frames_per_sample: int | None = None) -> None:
         """Fill the replay buffer in the background. `frames` counts the frames in it. Do not iterate meanwhile.
 
         Each later call raises the error that ends the background fill, until `shutdown`.
 
+        Args:
+            frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them, and
+                wait for the next one. A batch is written whole. None: collect without waiting.
+
         Raises:
-            JobInvalid: The collector has no `replay_buffer`.
+            JobInvalid: The collector has no `replay_buffer`, or it does not count samples as `rollfleet.ReplayBuffer`.
         """
         with self._calls.acting():
             if self._buffer is None:
                 raise JobInvalid("start() fills a replay buffer in the background; pass `replay_buffer=`")
-            self._calls.fill = self._calls.fill or BackgroundFill(self._make)
+            ratio = None if frames_per_sample is None else SampleRatio(self._buffer, frames_per_sample)
+            self._calls.fill = self._calls.fill or BackgroundFill(self._make, ratio)
 
     @property
     def is_running(self) -> bool:

@@ -34,12 +34,12 @@ from rollfleet_api.validation import parse_job
 TTL_S: Final = 300
 """The time for which the job of a program that was killed remains, after its end."""
 
-_STAND_INS: Final = "rollfleet.learner.stand_ins"
+_ENTRYPOINTS: Final = "rollfleet.learner.worker_entrypoints"
 _SPACES: Final = ("observation_space", "action_space")
 
 
 def on_cluster(
-    job: CollectorJob, env: Any, policy: Any, keywords: Keywords, place: Cluster
+    job: CollectorJob, env: Any, policy: Any, keywords: Keywords, cluster: Cluster
 ) -> tuple[CollectorJob, Sources]:
     """Return a job whose workers run in pods, and the source that they need. Its namespace is not set.
 
@@ -47,7 +47,7 @@ def on_cluster(
         JobInvalid: Workers could not import a value, or there is no field for it. The message shows what to write.
     """
     sources = Sources()
-    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True) | place.spec()
+    spec = job.spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True) | cluster.spec()
     own = {key: value for key, value in spec["env"].items() if key not in ("id", "entrypoint", "kwargs")}
     spec["env"] = own | _env(env, keywords["env_kwargs"], job.spec.workers, sources)
     spec["policy"] = _policy(policy, keywords["policy_factory"], sources)
@@ -66,25 +66,25 @@ def on_cluster(
     scheme = keywords["weight_scheme"]
     if scheme is not None:
         spec["weights"] = spec.get("weights", {}) | _scheme(scheme, sources)
-    failure: dict[str, Any] = {"learnerTimeoutSeconds": place.learner_timeout_s} if place.learner_timeout_s else {}
+    failure: dict[str, Any] = {"learnerTimeoutSeconds": cluster.learner_timeout_s} if cluster.learner_timeout_s else {}
     if keywords["max_restarts_per_worker"] is not None:
         failure["maxRestartsPerWorker"] = keywords["max_restarts_per_worker"]
     spec["failure"] = spec.get("failure", {}) | failure
-    if not place.keep:
+    if not cluster.keep:
         spec["ttlSecondsAfterFinished"] = TTL_S
-    name = place.name or _new_name(env)
+    name = cluster.name or _new_name(env)
     if sources.files:
         spec["source"] = {"configMap": f"{name}-source"}
         pod = dict(spec["template"].get("spec") or {})
         volumes = [*sources.folders(spec["source"]["configMap"]), *pod.get("volumes", [])]
         if volumes:
             spec["template"]["spec"] = pod | {"volumes": volumes}
-    metadata = {"name": name, "labels": dict(place.labels)}
+    metadata = {"name": name, "labels": dict(cluster.labels)}
     return parse_job({"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata, "spec": spec}), sources
 
 
 def start_on_cluster(
-    job: CollectorJob, sources: Sources, place: Cluster, *, device: torch.device | None, no_cuda_sync: bool
+    job: CollectorJob, sources: Sources, cluster: Cluster, *, device: torch.device | None, no_cuda_sync: bool
 ) -> tuple[Transport, CollectorJob]:
     """Submit a job, wait for its workers and become its learner. Closing the transport ends the job.
 
@@ -98,32 +98,19 @@ def start_on_cluster(
         JobEnded: The job failed.
     """
     with ExitStack() as undone:
-        submission = Submission(job, sources, place)
+        submission = Submission(job, sources, cluster)
         undone.callback(submission.end)
-        link = open_through(submission.jobs.api, *submission.job.key.split("/"), timeout_s=place.timeout_s)
+        link = open_through(submission.jobs.api, *submission.job.key.split("/"), timeout_s=cluster.timeout_s)
         undone.callback(link.close)
-        known = link.call(read_job(link, timeout_s=place.timeout_s))
+        known = link.call(read_job(link, timeout_s=cluster.timeout_s))
         transport = NatsTransport(link, known, device=device, no_cuda_sync=no_cuda_sync, elastic=submission)
         undone.callback(transport.close)
-        transport.report(_waiting(transport.resumed.session))  # the operator sees a learner while pods start
+        # The operator sees a learner while pods start.
+        transport.report(LearnerStatus(session=transport.resumed.session))
         submission.wait()
         link.after_close(submission.end)
         undone.pop_all()
     return transport, known
-
-
-def _waiting(session: int) -> LearnerStatus:
-    return LearnerStatus(
-        session=session,
-        version=0,
-        applied_version=0,
-        frames=0,
-        batches=0,
-        dropped=0,
-        mean_return=None,
-        lag=0,
-        time_s=0.0,
-    )
 
 
 def _env(env: Any, env_kwargs: Any, workers: int, sources: Sources) -> dict[str, Any]:
@@ -132,7 +119,7 @@ def _env(env: Any, env_kwargs: Any, workers: int, sources: Sources) -> dict[str,
     envs = env if isinstance(env, list | tuple) else [env] * workers
     kwargs = env_kwargs if isinstance(env_kwargs, list | tuple) else [env_kwargs] * workers
     entries = [_one_env(each, given, sources) for each, given in zip(envs, kwargs, strict=True)]
-    return {"entrypoint": f"{_STAND_INS}:env_of_worker", "kwargs": {"entries": entries}}
+    return {"entrypoint": f"{_ENTRYPOINTS}:env_of_worker", "kwargs": {"entries": entries}}
 
 
 def _one_env(env: Any, env_kwargs: Mapping[str, Any] | None, sources: Sources) -> dict[str, Any]:
@@ -169,7 +156,7 @@ def _check_registration(env_id: str) -> None:
 def _policy(policy: Any, factory: Any, sources: Sources) -> dict[str, Any]:
     if isinstance(factory, list | tuple):
         entries = [_written(_factory(each, sources)) for each in factory]
-        return {"entrypoint": f"{_STAND_INS}:policy_of_worker", "kwargs": {"entries": entries}}
+        return {"entrypoint": f"{_ENTRYPOINTS}:policy_of_worker", "kwargs": {"entries": entries}}
     if factory is not None:
         return _written(_factory(factory, sources))
     if policy is None or isinstance(policy, RandomPolicy):
@@ -179,7 +166,7 @@ def _policy(policy: Any, factory: Any, sources: Sources) -> dict[str, Any]:
     named = sources.name(policy, "policy")
     if named.kwargs:
         raise PolicyInvalid("`policy` is a partial, which workers cannot import; write it as a function of a module")
-    return {"entrypoint": f"{_STAND_INS}:named", "kwargs": {"name": named.entrypoint}}
+    return {"entrypoint": f"{_ENTRYPOINTS}:named", "kwargs": {"name": named.entrypoint}}
 
 
 def _factory(factory: Any, sources: Sources) -> Named:

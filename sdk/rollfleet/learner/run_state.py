@@ -1,8 +1,11 @@
-"""The progress of a run in rounds and seeds, which a restored run continues."""
+"""The progress of a run in rounds and seeds, which a restored run continues, and the check of a saved state."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from rollfleet.arguments import plain, shown, true_or_false, whole_number
+from rollfleet.errors import JobInvalid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,3 +49,36 @@ class RunState:
         self.round = max(self.round, state["round"])
         self.seed, self.static_seed = state["seed"], state["static_seed"]
         self.seeding, self.origin = state["seeding"], state["origin"]
+
+
+def checked(state: object) -> dict[str, Any]:
+    """Return a saved state with values of Python's types, before any of it is used.
+
+    Raises:
+        JobInvalid: Keys are missing, or a value cannot be one of a `state_dict`.
+    """
+    if not isinstance(state, Mapping):
+        raise JobInvalid(f"state: expected the result of state_dict(), got {shown(state)}")
+    if missing := [key for key in _CHECKS if key not in state]:
+        raise JobInvalid(f"state: expected the result of state_dict(); {', '.join(map(repr, missing))} missing")
+    return {key: check(state[key], f"state[{key!r}]") for key, check in _CHECKS.items()}
+
+
+def _seed(value: object, name: str) -> int | None:
+    return None if value is None else whole_number(value, name)
+
+
+def _numbers(values: object, name: str) -> list[Any]:
+    numbers = [plain(value) for value in values] if isinstance(values, list | tuple) else None
+    if numbers is None or not all(isinstance(number, int | float) for number in numbers):
+        raise JobInvalid(f"{name}: expected a list of numbers, got {shown(values)}")
+    return numbers
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    **dict.fromkeys(("version", "frames", "batches", "round", "seeding", "origin"), whole_number),
+    "seed": _seed,
+    "static_seed": true_or_false,
+    "episode_returns": _numbers,
+    "episode_lengths": _numbers,
+}

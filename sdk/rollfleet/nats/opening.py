@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rollfleet.arguments import seconds, shown
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.reach import Reach
+from rollfleet.cluster.job_address import JobAddress
 from rollfleet.errors import ClusterError, ConnectionFailed, JobInvalid
 from rollfleet.nats.link import Link
 from rollfleet.system.process_setup import exit_on_sigterm
@@ -55,13 +55,13 @@ def open_link(
 
 def open_through(api: ClusterApi, namespace: str, job: str, *, timeout_s: float) -> Link:
     """Connect to a job of a cluster as its learner, with the rights of the client's user. Errors: see `open_link`."""
-    reach = Reach(api, namespace, job, timeout_s=timeout_s)
+    found = JobAddress(api, namespace, job, timeout_s=timeout_s)
     try:
-        link = Link(reach.address, role=Role.LEARNER, timeout_s=timeout_s)
+        link = Link(found.address, role=Role.LEARNER, timeout_s=timeout_s)
     except BaseException:
-        reach.close()
+        found.close()
         raise
-    link.after_close(reach.close)
+    link.after_close(found.close)
     return link
 
 

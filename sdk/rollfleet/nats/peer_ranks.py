@@ -15,14 +15,14 @@ MISSED_HEARTBEATS = 10  # a rank is absent after this many, at one a second
 class PeerRanks:
     """The other ranks, by the heartbeats that rank 0 receives. A rank is absent after `MISSED_HEARTBEATS`.
 
-    A rank may be restarted: each of its processes has its own id (`RankStatus.life`). The newest process is present.
+    A rank may be restarted: each of its processes has its own id (`RankStatus.process`). The newest process is present.
 
     Args:
         rank: Rank 0.
 
     Example:
         >>> peers = PeerRanks(Rank(0, 2))
-        >>> peers.hear(RankStatus(rank=1, ranks=2, life="a", session=1, round=3))
+        >>> peers.hear(RankStatus(rank=1, ranks=2, process="a", session=1, round=3))
         >>> peers.wait_for(session=1, round_=3, timeout_s=0)
         True
     """
@@ -39,8 +39,8 @@ class PeerRanks:
             return
         with self._changed:
             processes = self._processes.setdefault(status.rank, {})
-            processes[status.life] = status
-            if status.life == list(processes)[-1]:
+            processes[status.process] = status
+            if status.process == list(processes)[-1]:
                 self._missed[status.rank] = 0
             self._changed.notify_all()
 
@@ -88,7 +88,7 @@ class PeerRanks:
 
     def _following(self, session: int) -> list[RankStatus]:
         """Statuses in this session; an empty one for a rank that has not yet heard of the session."""
-        empty = RankStatus(rank=0, ranks=self._rank.ranks, life="")
+        empty = RankStatus(rank=0, ranks=self._rank.ranks, process="")
         statuses = [self._present(rank) or empty for rank in self._expected()]
         return [status if status.session == session else empty for status in statuses]
 
@@ -108,7 +108,7 @@ class LeaderView:
     def __init__(self, link: Link, rank: Rank, process: str) -> None:
         self._link = link
         self._control: Control | None = None
-        self._status = RankStatus(rank=rank.rank, ranks=rank.ranks, life=process)
+        self._status = RankStatus(rank=rank.rank, ranks=rank.ranks, process=process)
         self._lock = threading.Lock()
 
     @property
@@ -138,7 +138,7 @@ class LeaderView:
         with self._lock:
             held = self._status
             session, round_ = max((held.session, held.round), (status.session, status.round))
-            self._status = replace(status, life=held.life, session=session, round=round_, left=held.left)
+            self._status = replace(status, process=held.process, session=session, round=round_, left=held.left)
         self.send()
 
     def leave(self) -> None:

@@ -5,7 +5,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -15,10 +14,8 @@ from rollfleet.errors import JetStreamRefused
 from rollfleet.nats.link import REQUEST_TIMEOUT_S, Link
 from rollfleet_api.jetstream import NOT_FOUND
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import MAX_MESSAGE_BYTES
 from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning
 
-MOST_KEPT, LEASE_BYTES = 1 << 16, 1 << 12  # more than any job has: bounds for hostile senders
 _UNAVAILABLE = 503  # JetStream is starting up: the one refusal that a retry can mend
 
 
@@ -36,15 +33,12 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
     """
     kept: dict[str, bytes] = {}
 
-    async def keep(message: Msg, most_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        has_space = message.subject in kept or len(kept) < MOST_KEPT
-        if has_space and len(message.data) <= most_bytes:
-            kept[message.subject] = message.data
+    async def keep(message: Msg) -> None:
+        kept[message.subject] = message.data
 
     await provision(link, job)
-    for subject in (link.subjects.control, link.subjects.learner):
+    for subject in (link.subjects.control, link.subjects.learner, link.subjects.leases):
         await link.client.subscribe(subject, cb=keep)
-    await link.client.subscribe(link.subjects.leases, cb=partial(keep, most_bytes=LEASE_BYTES))
     await link.flush()  # from now on, no message is missed
     link.on_reconnect(lambda: provision(link, job, kept=kept))
     return kept

@@ -37,8 +37,8 @@ names that begin with an underscore stay out of the batch.
 A `TensorDictModule`, or a callable whose one parameter is named `tensordict` or `td` or annotated with `TensorDict`,
 gets a TensorDict instead, and writes into it.
 
-A policy with `initial_state(num_envs)` is recurrent. Its initial state is a tensor [num_envs, ...] or a dict of them.
-It is called as `policy(observation, state)` and returns a pair: the above, and the next state."""
+A policy with `initial_state(num_envs)` is recurrent. Its initial state is a tensor [num_envs, ...], or a dict or
+tuple of them. It is called as `policy(observation, state)` and returns a pair: the above, and the next state."""
 
 
 class Actor:

@@ -73,23 +73,25 @@ class RecurrentCall:
     def __init__(self, policy: Any, num_envs: int) -> None:
         """Prepare for `num_envs` environments."""
         self._policy, self._num_envs = policy, num_envs
-        self._single = False
+        self._kind: type = dict
         self.next_keys: tuple[Key, ...] = ()
 
     def initial(self) -> dict[Key, Tensor]:
         """Return the tensors of `initial_state`.
 
         Raises:
-            PolicyInvalid: It returns neither a tensor nor a dict.
+            PolicyInvalid: It returns neither a tensor nor a dict or tuple of them.
         """
         state = self._policy.initial_state(self._num_envs)
-        self._single = isinstance(state, Tensor)
-        if not (self._single or (isinstance(state, dict) and state)):
+        for kind in (Tensor, tuple, dict):
+            if isinstance(state, kind):
+                self._kind = kind
+        if not isinstance(state, Tensor | tuple | dict) or not len(state):
             raise PolicyInvalid(
                 f"initial_state of the policy returned a {type(state).__name__}; return a tensor [num_envs, ...] or a "
-                "dict of them"
+                "dict or tuple of them"
             )
-        named: dict[str, Tensor] = {ONE_STATE: state} if self._single else state
+        named: dict[str, Tensor] = self._named(state)
         self.next_keys = tuple(("next", RECURRENT, name) for name in named)
         return {(RECURRENT, name): value for name, value in named.items()}
 
@@ -100,16 +102,25 @@ class RecurrentCall:
             PolicyInvalid: It does not, or the next state differs in names from the initial one.
         """
         state: Any = {key[-1]: value for key, value in hidden.copies().items()}
-        returned = self._policy(observation, state[ONE_STATE] if self._single else state)
+        if self._kind is not dict:
+            state = state[ONE_STATE] if self._kind is Tensor else tuple(state.values())
+        returned = self._policy(observation, state)
         if not (isinstance(returned, tuple) and len(returned) == 2):
             raise PolicyInvalid(
                 f"a policy with initial_state must return a pair (output, next state), not a {type(returned).__name__}"
             )
         output, following = returned
-        if self._single:
-            following = {ONE_STATE: following}
-        if not isinstance(following, Mapping) or following.keys() != state.keys():
+        following, names = self._named(following), [key[-1] for key in hidden.keys]
+        if not isinstance(following, Mapping) or following.keys() != {*names}:
             found = sorted(following) if isinstance(following, Mapping) else type(following).__name__
-            raise PolicyInvalid(f"the next state of the policy is {found}; expected {sorted(state)}")
+            raise PolicyInvalid(f"the next state of the policy is {found}; expected {sorted(names)}")
         own = {"action": output} if isinstance(output, Tensor) else dict(output.items())
         return own | {("next", RECURRENT, name): value for name, value in following.items()}
+
+    def _named(self, state: Any) -> Any:
+        """Return a state as a dict of tensors; those of a tuple are named 0, 1, ..."""
+        if self._kind is Tensor:
+            return {ONE_STATE: state}
+        if self._kind is tuple and isinstance(state, tuple | list):
+            return {str(index): value for index, value in enumerate(state)}
+        return state

@@ -11,6 +11,7 @@ from rollfleet.arguments import shown
 from rollfleet.data.batch import INFO, Key
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.factory import VectorEnv
+from rollfleet.envs.serial import place_of
 from rollfleet.errors import EnvironmentInvalid
 
 
@@ -34,10 +35,17 @@ class Infos:
         self._env, self._keys = env, tuple(dict.fromkeys(keys))
         self._all: NDArray[np.bool_] = np.ones(env.num_envs, np.bool_)
         self.shapes: dict[Key, tuple[int, ...]] = {}
+        self._reported: set[str] = set()
         for key in self._keys:
             present = self._present(first, key, self._all)
+            self._reported |= {key} if present.any() else set()
             shape = self._values(first, key, present).shape[1:] if present.any() else ()
             self.shapes[*INFO, key] = shape
+
+    @property
+    def missing(self) -> set[str]:
+        """The keys that no environment has reported so far."""
+        return {*self._keys} - self._reported
 
     def write(self, info: Mapping[str, Any], rows: Sequence[Array], envs: NDArray[np.bool_] | None = None) -> None:
         """Write the values of one step into `rows`: one array [envs, ...] for each of `shapes`.
@@ -58,19 +66,22 @@ class Infos:
                 if values.shape[1:] != row.shape[1:]:
                     raise self._misfit(key, f"of shape {list(values.shape[1:])}", row.shape[1:])
                 row[present] = values
+                self._reported.add(key)
 
     def _present(self, info: Mapping[str, Any], key: str, envs: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of `envs` report a value: bool [envs]."""
-        return envs & info.get(f"_{key}", True) if key in info else np.zeros_like(envs)
+        holder, name = place_of(info, key)
+        return envs & holder.get(f"_{name}", True) if name in holder else np.zeros_like(envs)
 
     def _values(self, info: Mapping[str, Any], key: str, present: NDArray[np.bool_]) -> Array:
         """Return the values of the environments in `present`: [n, ...]."""
+        holder, name = place_of(info, key)
         try:
-            values = np.asarray(info[key])[present]
+            values = np.asarray(holder[name])[present]
             if values.dtype == object:
                 values = np.stack([_array(value) for value in values])
         except (IndexError, TypeError, ValueError):
-            raise self._misfit(key, f"as {shown(info[key])}") from None
+            raise self._misfit(key, f"as {shown(holder[name])}") from None
         if values.dtype.kind not in "biuf":
             raise self._misfit(key, f"as {shown(values[0])}")
         return values

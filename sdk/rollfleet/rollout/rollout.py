@@ -36,6 +36,7 @@ from rollfleet.rollout.lockstep import LockstepStepper
 from rollfleet.rollout.next_step import NextStepStepper
 from rollfleet.rollout.seeding import Seeds, TorchStream
 from rollfleet.rollout.stepper import Collected, Layout, StepContext, Stepper, Storage
+from rollfleet.rollout.suspicions import Suspicions
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.rollout.whole_trajectories import WholeTrajectories
 from rollfleet.system.interrupts import interruptible
@@ -116,6 +117,7 @@ class Rollout:
         if self._spec.info_keys:
             self._keep_infos(env)
         self._infos: Infos | None = None
+        self._suspicions = Suspicions(env, self._actor.actions)
         self._storages: list[Storage] = []
         self._layout: Layout = {}
         self._in_collect = False
@@ -184,6 +186,7 @@ class Rollout:
                 steps=recorded, final=final, episode_returns=returns, episode_lengths=lengths, version=version
             )
         self._track(fragment.steps)
+        self._suspicions.check(fragment.steps, self._infos, ended=len(fragment.episode_lengths) > 0)
         for key in self._actor.private_keys:
             del fragment.steps[key], fragment.final[key]
         self._in_collect = False
@@ -231,15 +234,15 @@ class Rollout:
             )
         if not self._spec.reset_when_done:
             raise EnvironmentInvalid(
-                f"{source} resets by itself ({self._mode.value}), so resetWhenDone: false cannot prevent it; "
-                "use an environment whose autoreset mode is Disabled"
+                f"{source} resets by itself ({self._mode.value}), so `reset_when_done=False` (`resetWhenDone: false` "
+                "of a job) cannot prevent it; use an environment whose autoreset mode is Disabled"
             )
 
     def _keep_infos(self, env: VectorEnv) -> None:
         if INFO[1:] in (key[:1] for key in self._actor.carried_keys):
             raise EnvironmentInvalid(
                 f"environment {env} has observations named 'info', where a batch has infos; rename them in a wrapper, "
-                "or leave infoKeys empty"
+                "or leave `info_keys` (`infoKeys` of a job) empty"
             )
         if isinstance(env.unwrapped, SerialVectorEnv | ProcessVectorEnv):  # others report all infos
             env.unwrapped.info_keys = self._spec.info_keys

@@ -115,7 +115,7 @@ class Peers(Protocol):
         """On other ranks: the newest control message of rank 0; None: none has come yet."""
 
     def report(self, status: RankStatus) -> None:
-        """On other ranks: report this to rank 0, now and in each heartbeat. The transport fills in `life`."""
+        """On other ranks: report this to rank 0, now and in each heartbeat. The transport fills in `process`."""
 
 
 class Transport(Protocol):

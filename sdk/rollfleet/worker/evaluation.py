@@ -1,16 +1,22 @@
 """Evaluation: whole episodes on some versions of the weights. Their result is a small message, and never a batch."""
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from gymnasium.vector.utils import batch_space
 from torch import nn
 
-from rollfleet.policies.actor import Policy
+from rollfleet.envs.torchrl_env import TorchRLEnv
+from rollfleet.errors import RollfleetError
+from rollfleet.exploration import Exploration, exploring
+from rollfleet.policies.actor import Actor, Policy
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.whole_episodes import WholeEpisodes
 from rollfleet.schemes import Layout
@@ -21,6 +27,8 @@ from rollfleet.weights.layout import WeightLayout
 from rollfleet.worker.worker import failure
 from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import Evaluation, LearnerPhase, WorkerState, WorkerStatus
+
+log = logging.getLogger(__name__)
 
 
 class PolicyEvaluation:
@@ -46,10 +54,32 @@ class PolicyEvaluation:
                 self._policy: Policy = copy.deepcopy(made) if isinstance(made, nn.Module) else made  # it may be shared
                 self._select = workload.scheme.select
                 self.layout: Layout = workload.scheme.layout(self._select(self._policy))
+                self._warn_of_noise(env)
                 self._episodes = WholeEpisodes(env, self._policy, spec.collect, self._spec.exploration)
             except BaseException:
                 env.close()
                 raise
+
+    def _warn_of_noise(self, env: Any) -> None:
+        """Warn of a policy that explores although it should not: the same observation twice gives two actions."""
+        how = self._spec.exploration
+        if how is Exploration.RANDOM or not isinstance(self._policy, nn.Module) or isinstance(env, TorchRLEnv):
+            return
+        spaces, count = (env.single_observation_space, env.single_action_space), env.num_envs
+        try:
+            actor = Actor(copy.deepcopy(self._policy), spaces, count, lambda: np.zeros(count, np.int64))
+            seen = batch_space(spaces[0], count)
+            seen.seed(0)
+            with exploring(how), actor.acting():
+                actor.advance(seen.sample())
+                one, two = ([each.copy() for each in actor.first()[: len(actor.actions.leaves)]] for _ in range(2))
+        except RollfleetError:
+            return  # its first episode raises it
+        if not all(map(np.array_equal, one, two)):
+            log.warning(
+                "evaluation: the policy took two actions for the same observation, so evaluations have its noise; take "
+                "the mean or the mode if `rollfleet.exploration.exploration()` is not Exploration.RANDOM"
+            )
 
     def load(self, data: torch.Tensor) -> None:
         """Load a version, uint8 `[layout.total_bytes]`."""
@@ -106,7 +136,7 @@ class EvaluationWorker:
 
     def __init__(self, transport: EvaluationTransport, workload: Workload, index: int) -> None:
         self._transport = transport
-        self._status = WorkerStatus.starting(index, 0)
+        self._status = WorkerStatus(worker=index, incarnation=0)
         self._leaving = threading.Event()
         transport.report(self._status)
         hooks = workload.make_hooks()

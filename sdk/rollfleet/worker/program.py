@@ -72,4 +72,4 @@ def work(transport: Connection, make: Callable[[], Worker | EvaluationWorker], i
 
 
 def _last(transport: Connection, index: int) -> WorkerStatus:
-    return transport.status or WorkerStatus.starting(index, transport.incarnation)
+    return transport.status or WorkerStatus(worker=index, incarnation=transport.incarnation)

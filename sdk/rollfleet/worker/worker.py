@@ -57,7 +57,7 @@ class Worker:
         self._sender = 0  # session of the learner that sent the version; 0: none did
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
-        self._status = WorkerStatus.starting(index, transport.incarnation)  # with all counters
+        self._status = WorkerStatus(worker=index, incarnation=transport.incarnation)  # with all counters
         transport.report(self._status)
         self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
         self._hooks = workload.make_hooks()
@@ -320,7 +320,7 @@ class Worker:
             with suppress(FutureTimeout):
                 future.result(SHORT_WAIT_S)
         future.result()
-        self._add(waited_for_room_s=time.monotonic() - began)
+        self._add(waited_for_space_s=time.monotonic() - began)
 
     def _add(self, **counts: float) -> None:
         self._status = replace(

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
-
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
 from tests.control.api_server.lab import Lab, RunningOperator, WaitFor, quick

@@ -7,13 +7,11 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import kopf
 from tests.control.pure.nats_in_memory import NatsInMemory
 
-import rollfleet_operator.handlers  # noqa: F401  # importing it registers the handlers
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.times import format_time
@@ -178,7 +176,7 @@ class Lab:
 
     def workers_say(self, *indices: int) -> None:
         beats = {
-            index: replace(WorkerStatus.starting(index, 0), state=WorkerState.COLLECTING, time_s=time.time())
+            index: WorkerStatus(worker=index, incarnation=0, state=WorkerState.COLLECTING, time_s=time.time())
             for index in indices
         }
         self.nats.beats[self.key] = Heartbeats(workers=beats)
@@ -334,17 +332,7 @@ class Lab:
 
     def learner_says(self, phase: LearnerPhase, *, frames: int = 0) -> None:
         """The learner is there, and wants this of its workers."""
-        learner = LearnerStatus(
-            session=1,
-            version=1,
-            applied_version=1,
-            frames=frames,
-            batches=1,
-            dropped=0,
-            mean_return=None,
-            lag=0,
-            time_s=time.time(),
-        )
+        learner = LearnerStatus(session=1, version=1, applied_version=1, frames=frames, batches=1, time_s=time.time())
         control = Control(session=1, phase=phase, round=0, version=1)
         self.nats.beats[self.key] = Heartbeats(learner=learner, control=control)
 

@@ -158,16 +158,6 @@ def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab", wa
     assert lab.status() == {}  # its own waits until what the earlier one left is gone
 
 
-def test_credentials_are_rotated_under_running_workers(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply()
-    run = lab.run()
-    name = names.secret("cartpole", Role.WORKER)
-    before = wait_for(lambda: lab.get("Secret", name))
-    lab.nats.rotation += 1
-    wait_for(lambda: (lab.get("Secret", name) or {})["data"] != before["data"])
-    assert lab.run()["metadata"]["uid"] == run["metadata"]["uid"]
-
-
 def test_credentials_are_rotated_on_request(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     run, name = lab.run(), names.secret("cartpole", Role.WORKER)
@@ -238,16 +228,6 @@ def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
     wait_for(lambda: not lab.runs())
 
 
-@pytest.mark.parametrize(
-    "template",
-    [{"metadata": {"labels": None}}, {"spec": None}, {"spec": {"containers": None}}],
-    ids=str,
-)
-def test_null_in_a_template_is_nothing(lab: "Lab", template: dict[str, Any]) -> None:
-    lab.apply(template=template)
-    assert lab.run()["spec"]["template"]["spec"]["containers"][0]["name"] == "worker"
-
-
 def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     job: Any = lab.get(KIND, "cartpole")
@@ -263,15 +243,6 @@ def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab", wait_for:
     wait_for(lambda: [run for run in lab.runs() if run["spec"]["parallelism"] == 3])
     assert lab.condition("Degraded")["status"] == "False"
     assert lab.get("Job", "evaluation")
-
-
-def test_two_mounts_of_a_volume_are_both_kept(lab: "Lab") -> None:
-    mounts = [{"name": "tmp", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/cache"}]
-    lab.apply(template={"spec": {"containers": [{"name": "worker", "volumeMounts": mounts}]}})
-    template = lab.run()["spec"]["template"]
-    lab.dry_run_pod(template)
-    paths = {each["mountPath"] for each in template["spec"]["containers"][0]["volumeMounts"]}
-    assert paths == {"/tmp", "/dev/shm", "/var/run/rollfleet", "/data", "/cache"}
 
 
 def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: "Lab", wait_for: WaitFor) -> None:

@@ -24,25 +24,6 @@ def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
     assert "at most 40 characters" in refusal(lab, name="x" * 41)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({"collect": {"framesPerBatch": 65}, "env": {"numEnvs": 8}}, "write e.g. 72"),
-        ({"collect": {"framesPerBatch": 1}, "env": {"numEnvs": 8}}, "write e.g. 8"),
-        ({"policy": {"random": {}}}, "write exactly one of"),
-        ({"env": {"id": None}}, "the environment is missing"),
-        ({"stragglers": {"threshold": 0.5}}, "write `mode: Sync`"),
-        ({"delivery": {"maxBytes": "1Ki"}}, "the least is `1Mi`"),
-        ({"source": {"configMap": "My Code"}}, "the name of a ConfigMap"),
-        ({"workers": 0}, "greater than or equal to 1"),
-        ({"mode": "sync"}, "Sync"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_mistake_is_refused_with_what_to_write(lab: "Lab", spec: dict[str, Any], message: str) -> None:
-    assert message in refusal(lab, **spec)
-
-
 def test_mode_is_fixed(lab: "Lab") -> None:
     lab.apply(mode="Async")
     assert "delete and recreate the job" in refusal(lab, mode="Sync")

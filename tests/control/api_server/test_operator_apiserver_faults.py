@@ -91,7 +91,7 @@ def test_operator_without_nats_repairs_what_starts_no_pods(lab: "Lab", start: St
 
 def test_deletion_missed_by_the_watch_is_noticed(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
     lab.apply()
-    running = start(resync_s=0.5, doubt_s=0.5)
+    running = start(resync_s=0.5, verify_s=0.5)
     lab.run()
     name = names.secret("cartpole", Role.WORKER)  # Secrets are not watched
     before = wait_for(lambda: lab.get("Secret", name))

@@ -27,16 +27,6 @@ def pods(run: dict[str, Any]) -> int:
     return int(run["spec"]["parallelism"])
 
 
-def test_scale_keeps_the_run(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(workers=2)
-    before = lab.run()
-    lab.apply(workers=4)
-    wait_for(lambda: pods(lab.run()) == 4)
-    lab.patch(KIND, "cartpole", {"spec": {"replicas": 1}}, "scale")  # kubectl scale
-    wait_for(lambda: pods(lab.run()) == 1)
-    assert lab.run()["metadata"]["uid"] == before["metadata"]["uid"]
-
-
 def test_scale_subresource_has_what_an_autoscaler_needs(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply(workers=2)
     wait_for(lambda: lab.status().get("selector"))
@@ -167,15 +157,6 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: "Lab", wait_f
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
 
 
-def test_gpu_that_no_node_has_is_a_condition(lab: "Lab") -> None:
-    lab.apply(resources={"gpu": {"count": 9}})
-    why = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
-    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
-    lab.pod(0, phase="Pending", conditions=[unplaced])
-    message = lab.wait_condition("Degraded", "InsufficientDevices")["message"]
-    assert message == f"worker 0 waits for a node with 9 nvidia.com/gpu: {why}"
-
-
 def test_refused_pods_are_a_condition(lab: "Lab") -> None:
     lab.apply()
     lab.refuse_pods('pods "x" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=1')
@@ -204,11 +185,3 @@ def test_deleted_job_is_removed_from_nats(lab: "Lab", wait_for: WaitFor) -> None
     wait_for(lambda: lab.key in lab.nats.published)
     lab.delete(KIND, "cartpole")
     wait_for(lambda: lab.key not in lab.nats.published)
-
-
-def test_nats_that_is_away_is_reported_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
-    with lab.nats_away():
-        lab.apply()
-        lab.wait_condition("Degraded", "NatsUnavailable")
-    lab.wait_condition("Degraded", "AsExpected", "False")
-    lab.run()

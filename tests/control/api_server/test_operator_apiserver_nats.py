@@ -107,15 +107,6 @@ def test_without_nats_drift_is_repaired_and_a_job_is_suspended(running: "Lab", w
         wait_for(lambda: not running.runs())
 
 
-def test_without_nats_no_worker_is_added(running: "Lab", wait_for: WaitFor) -> None:
-    with running.nats_away():
-        running.apply(workers=4)
-        wait_for(lambda: running.status()["observedGeneration"] == 2)
-        running.wait_condition("Degraded", "NatsUnavailable")
-        assert running.run()["spec"]["parallelism"] == 2
-    wait_for(lambda: running.run()["spec"]["parallelism"] == 4)
-
-
 def test_job_that_gets_no_more_space_on_nats_goes_on_and_says_so_until_it_gets_some(
     running: "Lab", wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +142,7 @@ def test_edit_is_published_to_the_learner_that_runs_and_only_another_program_mak
 def test_rotation_reaches_nats_for_a_failed_job(
     own_lab: "Lab", start_operator: Callable[..., Any], wait_for: WaitFor
 ) -> None:
-    start_operator(own_lab.namespace, own_lab.nats, doubt_s=0.5, resync_s=0.5)
+    start_operator(own_lab.namespace, own_lab.nats, verify_s=0.5, resync_s=0.5)
     own_lab.apply(failure={"learnerTimeoutSeconds": 5})
     wait_for(lambda: own_lab.key in own_lab.nats.published)
     own_lab.wait_condition("Failed", "LearnerGone")

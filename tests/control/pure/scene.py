@@ -130,7 +130,7 @@ class Scene:
         return replace(self, heartbeats=found)
 
     def beat(self, index: int, state: WorkerState = WorkerState.COLLECTING, **fields: Any) -> WorkerStatus:
-        return replace(WorkerStatus.starting(index, 0), **{"state": state, "time_s": self.now_s - 1, **fields})
+        return WorkerStatus(worker=index, state=state, **{"incarnation": 0, "time_s": self.now_s - 1} | fields)
 
     def refusing_pods(self, why: str) -> "Scene":
         return replace(self, refused_pods=why)

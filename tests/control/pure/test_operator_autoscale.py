@@ -1,7 +1,7 @@
 """How many workers a job gets, seen over virtual hours: fast and slow learners, and what stands in the way."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -92,8 +92,9 @@ class World:
     def _heard(self) -> Heartbeats:
         speed = self.speed * (1 + self.random.uniform(-self.noise, self.noise))
         beats = {
-            index: replace(
-                WorkerStatus.starting(index, 0),
+            index: WorkerStatus(
+                worker=index,
+                incarnation=0,
                 state=WorkerState.COLLECTING,
                 frames_per_second=speed,
                 time_s=self.now_s,
@@ -107,9 +108,6 @@ class World:
             applied_version=1,
             frames=int(self.frames),
             batches=int(self.frames / FRAMES),
-            dropped=0,
-            mean_return=None,
-            lag=0,
             waited_s=self.waited_s if self.tells else None,
             time_s=self.now_s,
         )

@@ -16,7 +16,7 @@ from rollfleet_operator import names
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.manifest import Manifest, Ref
 from rollfleet_operator.metrics import Metrics
-from rollfleet_operator.plan import Apply, Delete, plan_runs
+from rollfleet_operator.plan import plan_runs
 from rollfleet_operator.revision import evaluation_revision, workers_revision
 from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Stage
@@ -29,9 +29,7 @@ Job = Callable[..., CollectorJob]
 MakeScene = Callable[..., "Scene"]
 Want = Callable[..., dict[Ref, Manifest]]
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
-LEARNER = LearnerStatus(
-    session=1, version=30, applied_version=29, frames=64, batches=1, dropped=0, mean_return=1.0, lag=0, time_s=0.0
-)
+LEARNER = LearnerStatus(session=1, version=30, applied_version=29, frames=64, batches=1, mean_return=1.0)
 RESULT = Evaluation(
     version=20,
     episodes=10,
@@ -80,15 +78,6 @@ def test_evaluation_workers_have_the_network_policy_of_the_workers(job: Job, wan
     assert expression == {"key": names.ROLE, "operator": "In", "values": ["worker", "evaluation"]}
 
 
-def test_an_edit_of_evaluation_makes_new_evaluation_workers_and_no_others(scene: MakeScene, want: Want) -> None:
-    before = scene(evaluation=EVALUATION, learner={"template": {}})
-    actions = planned(before.edited(evaluation={"episodes": 5}), want)
-    applied = [each.manifest["metadata"]["labels"]["rollfleet.dev/role"] for each in actions if isinstance(each, Apply)]
-    deleted = [each.ref.name for each in actions if isinstance(each, Delete)]
-    assert applied == ["evaluation"]
-    assert deleted == [before.run(Role.EVALUATION)["metadata"]["name"]]
-
-
 def test_scaling_the_workers_leaves_the_evaluation_workers(scene: MakeScene, want: Want) -> None:
     before = scene(evaluation=EVALUATION)
     changed = [each.ref.name for each in planned(before.edited(workers=9), want)]
@@ -99,12 +88,6 @@ def test_evaluation_workers_follow_an_edit_that_makes_new_workers(job: Job) -> N
     before, after = job(evaluation=EVALUATION), job(evaluation=EVALUATION, collect={"seed": 7})
     assert evaluation_revision(before) != evaluation_revision(after)
     assert workers_revision(before) == workers_revision(job())
-
-
-def test_removed_evaluation_leaves_nothing_behind(scene: MakeScene, want: Want) -> None:
-    actions = planned(scene(evaluation=EVALUATION).edited(evaluation=None), want)
-    assert [each.ref.kind for each in actions if isinstance(each, Delete)] == ["Job"]
-    assert len(actions) == 1
 
 
 @pytest.mark.parametrize("end", ["fails", "crashes", "waits"])

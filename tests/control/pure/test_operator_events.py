@@ -47,7 +47,7 @@ def test_scaling_is_reported(scene: MakeScene) -> None:
 def test_end_is_reported(scene: MakeScene) -> None:
     before = scene()
     assert ("Normal", "Complete") in status_of(before, before.with_heartbeats(phase=LearnerPhase.COMPLETE))
-    assert ("Warning", "WorkerHopeless") in status_of(before, before.crashed(code=2).ended("Failed"))
+    assert ("Warning", "WorkerFailed") in status_of(before, before.crashed(code=2).ended("Failed"))
 
 
 def test_event_is_not_repeated_at_once() -> None:

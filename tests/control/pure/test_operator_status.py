@@ -52,7 +52,7 @@ def learner(**fields: Any) -> LearnerStatus:
 
 def test_returns_and_waits_are_those_of_the_heartbeats(scene: MakeScene) -> None:
     found = scene().running(0, 1)
-    workers = [found.beat(0, waited_for_room_s=1.9, waited_for_weights_s=7.0), found.beat(1, waited_for_room_s=2.5)]
+    workers = [found.beat(0, waited_for_space_s=1.9, waited_for_weights_s=7.0), found.beat(1, waited_for_space_s=2.5)]
     now = status_of(found.with_heartbeats(*workers, learner=learner(mean_return=-142.4567, episodes=77, waited_s=3.7)))
     assert (now.mean_return, now.episodes, now.lag) == (-142.5, 77, 1)
     assert now.waits == WaitsStatus(learner_seconds=3, workers_for_learner_seconds=3, workers_for_weights_seconds=7)
@@ -63,7 +63,7 @@ def test_returns_and_waits_are_those_of_the_heartbeats(scene: MakeScene) -> None
 @pytest.mark.parametrize("value", [inf, -inf, nan, 1e300])
 def test_returns_and_waits_that_are_no_numbers_of_json_are_left_out(scene: MakeScene, value: float) -> None:
     found = scene().running(0)
-    beat = found.beat(0, waited_for_room_s=value)
+    beat = found.beat(0, waited_for_space_s=value)
     now = status_of(found.with_heartbeats(beat, learner=learner(mean_return=value, waited_s=value)))
     assert now.mean_return in (None, 1e300)
     assert now.waits == WaitsStatus()

@@ -5,10 +5,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.pure.nats_in_memory import NatsInMemory
 
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.times import format_time
+from rollfleet_operator.errors import NatsFull
+from rollfleet_operator.job_memory import OnNats
+from rollfleet_operator.jobs_on_nats import JobsOnNats
+from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.verdict import Stage, left_early
 
 if TYPE_CHECKING:
@@ -20,17 +26,7 @@ GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 n
 
 
 def learned(frames: int) -> LearnerStatus:
-    return LearnerStatus(
-        session=1,
-        version=3,
-        applied_version=2,
-        frames=frames,
-        batches=9,
-        dropped=0,
-        mean_return=None,
-        lag=1,
-        time_s=0.0,
-    )
+    return LearnerStatus(session=1, version=3, applied_version=2, frames=frames, batches=9, lag=1)
 
 
 def test_job_is_live_by_default(scene: MakeScene) -> None:
@@ -118,11 +114,11 @@ def test_crashes_before_a_failure_do_not_count_again(scene: MakeScene) -> None:
 
 def test_job_fails_at_once_with_a_worker_that_would_fail_again(scene: MakeScene) -> None:
     found = scene().crashed(0, code=2, log="no environment `CartPole-v9`").ended("Failed")
-    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerHopeless")
+    assert (found.verdict.stage, found.verdict.reason) == (Stage.FAILED, "WorkerFailed")
     assert "no environment `CartPole-v9`" in found.verdict.message
 
 
-def test_error_of_a_hopeless_worker_comes_first(scene: MakeScene) -> None:
+def test_error_of_a_worker_that_would_fail_again_comes_first(scene: MakeScene) -> None:
     found = scene().crashed(0, code=2, log="...").ended("Failed")
     result = found.beat(0, fatal=True, error="env: no environment `X-v9`")
     assert found.with_heartbeats(result).verdict.message == "worker 0: env: no environment `X-v9`"
@@ -246,8 +242,35 @@ def test_a_job_fails_when_no_learner_has_ever_come_in_time(scene: MakeScene, age
     assert replace(found, job=found.job.model_copy(update={"metadata": metadata})).verdict.stage is stage
 
 
-def test_a_learner_is_not_gone_while_nats_is_silent(scene: MakeScene) -> None:
-    found = scene(failure={"learnerTimeoutSeconds": 60})
-    found = replace(found, now_s=found.now_s + 3600)
-    assert found.verdict.reason == "LearnerGone"
-    assert replace(found, heartbeats=replace(found.heartbeats, heard=False)).verdict.stage is Stage.LIVE
+@pytest.mark.parametrize("known", [True, False], ids=["same-operator", "next-operator"])
+async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_again(
+    scene: MakeScene, known: bool
+) -> None:
+    found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
+    nats.beats[JobKey("lab", "cartpole")] = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
+
+    async def stage_after(seconds: float) -> Stage:
+        now_s = found.now_s + seconds
+        await JobsOnNats(nats).refresh(found.job, memory, now_s, publishable=True)
+        return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
+
+    if known:
+        assert await stage_after(0) is Stage.LIVE
+    nats.away = True
+    assert await stage_after(3600) is Stage.LIVE
+    nats.away = False
+    assert await stage_after(3605) is Stage.LIVE  # the first heartbeat since then is on its way
+    assert await stage_after(3664) is Stage.LIVE
+    assert await stage_after(3665) is Stage.FAILED
+
+
+async def test_a_learner_is_not_gone_while_nats_has_no_space_for_an_edit(scene: MakeScene) -> None:
+    found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
+
+    async def refuse(_: CollectorJob) -> None:
+        raise NatsFull("NATS has no space")
+
+    nats.on_provision = refuse
+    memory.heartbeats = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
+    await JobsOnNats(nats).refresh(found.job, memory, found.now_s + 3600, publishable=True)
+    assert replace(found, heartbeats=memory.heartbeats, now_s=found.now_s + 3600).verdict.stage is Stage.LIVE

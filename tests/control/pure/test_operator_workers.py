@@ -43,12 +43,12 @@ def test_workers_are_one_indexed_job(workers: Any) -> None:
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
 
 
-def test_hopeless_worker_ends_all_and_restarts_are_counted_by_the_operator(workers: Any) -> None:
+def test_permanent_failure_ends_all_workers_and_restarts_are_counted_by_the_operator(workers: Any) -> None:
     spec = workers(failure={"maxRestartsPerWorker": 4})["spec"]
     assert (spec["backoffLimitPerIndex"], spec["maxFailedIndexes"]) == (2**31 - 1, 0)
 
 
-def test_disruptions_and_deletions_cost_no_restart_and_hopeless_workers_get_none(workers: Any) -> None:
+def test_disruptions_and_deletions_cost_no_restart_and_permanent_failures_get_none(workers: Any) -> None:
     rules = workers()["spec"]["podFailurePolicy"]["rules"]
     assert [(rule["action"], rule.get("onExitCodes", {}).get("values")) for rule in rules] == [
         ("Ignore", None),

@@ -10,7 +10,7 @@ import pytest
 
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.nats.bootstrap import ensure_keys, main
+from rollfleet_operator.nats.bootstrap import ensure_keys
 from rollfleet_operator.nats.trust import new_keys
 
 if TYPE_CHECKING:
@@ -89,8 +89,3 @@ def test_created_keys_cannot_be_overwritten(secret: Secret) -> None:
 def test_missing_secret_is_named(secret: Secret) -> None:
     with pytest.raises(ApiError, match=f"Secret {secret.namespace}/{NAME} does not exist"):
         secret.ensure(b"a" * 32)
-
-
-def test_the_program_prints_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "SECRET FOLDER" in capsys.readouterr().err

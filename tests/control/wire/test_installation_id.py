@@ -8,7 +8,7 @@ import pytest
 from tests.control.kubernetes import OTHER, OTHER_TOKEN
 
 from rollfleet_operator.api import Api
-from rollfleet_operator.nats.installation import installation_id
+from rollfleet_operator.nats.bootstrap import installation_id
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer

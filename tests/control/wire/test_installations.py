@@ -51,7 +51,7 @@ async def test_job_of_a_name_that_another_installation_has_is_refused_and_learns
         await nats.close()
 
 
-async def test_accounts_of_an_earlier_operator_are_adopted_by_their_job_and_never_orphans(site: "Site") -> None:
+async def test_accounts_without_an_id_are_adopted_by_their_job_and_never_orphans(site: "Site") -> None:
     job, other = site.job(), site.job("other")
     for each in (job, other):
         await site.nats.provision(each)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LEASE = Lease(incarnation=4, host="node-1", pid=7)
 CONTROL = Control(session=6, phase=LearnerPhase.RUN, round=11, version=9)
-LEARNER = LearnerStatus(
-    session=6, version=9, applied_version=8, frames=640, batches=10, dropped=0, mean_return=None, lag=0, time_s=1.0
-)
+LEARNER = LearnerStatus(session=6, version=9, applied_version=8, frames=640, batches=10, time_s=1.0)
 
 
 def lose_everything(nats_server: "NatsInJwtMode") -> None:

@@ -28,7 +28,7 @@ ERROR = "\n".join(f"a long line of a traceback {number}" for number in range(180
 
 def failed(worker: int) -> WorkerStatus:
     """The heartbeat of a worker with the longest error that it may send."""
-    return replace(WorkerStatus.starting(worker, 0), state=WorkerState.FAILED, error=ERROR, time_s=time.time())
+    return WorkerStatus(worker=worker, incarnation=0, state=WorkerState.FAILED, error=ERROR, time_s=time.time())
 
 
 async def heard(site: "Site", job: CollectorJob, enough: Callable[[Heartbeats], bool]) -> Heartbeats:
@@ -46,7 +46,7 @@ async def begin(site: "Site", job: CollectorJob, *, leases: bool = False) -> Non
     await site.nats.heartbeats(job)
     subjects, workers = subjects_of(job), range(job.spec.workers)
     sent: dict[str, WorkerStatus | Lease] = {
-        subjects.worker(index): WorkerStatus.starting(index, 0) for index in workers
+        subjects.worker(index): WorkerStatus(worker=index, incarnation=0) for index in workers
     }
     if leases:
         sent |= {subjects.lease(index): Lease(incarnation=1, host="a", pid=1) for index in workers}

@@ -20,26 +20,10 @@ if TYPE_CHECKING:
     from tests.job_server import Server
 
 LEARNER = LearnerStatus(
-    session=1,
-    version=7,
-    applied_version=6,
-    frames=12_800,
-    batches=100,
-    dropped=3,
-    mean_return=123.45,
-    lag=2,
-    time_s=0.0,
+    session=1, version=7, applied_version=6, frames=12_800, batches=100, dropped=3, mean_return=123.45, lag=2
 )
 WORKER = WorkerStatus(
-    worker=0,
-    incarnation=0,
-    state=WorkerState.COLLECTING,
-    version=6,
-    frames=6_400,
-    batches=50,
-    frames_per_second=1234.5,
-    mean_return=None,
-    time_s=0.0,
+    worker=0, incarnation=0, state=WorkerState.COLLECTING, version=6, frames=6_400, batches=50, frames_per_second=1234.5
 )
 
 
@@ -70,18 +54,7 @@ def watched(server: "Server") -> Watched:
     watched = Watched(server)
     watch = watched.watch
     watched.send(WORKER, lambda: 0 in watch.workers)
-    failed = WorkerStatus(
-        worker=1,
-        incarnation=4,
-        state=WorkerState.FAILED,
-        version=0,
-        frames=0,
-        batches=0,
-        frames_per_second=0.0,
-        mean_return=-1.5,
-        error="OSError: gone",
-        time_s=0.0,
-    )
+    failed = WorkerStatus(worker=1, incarnation=4, state=WorkerState.FAILED, mean_return=-1.5, error="OSError: gone")
     watched.send(failed, lambda: 1 in watch.workers)
     return watched
 

@@ -34,7 +34,7 @@ NOTHING = Seen(
 
 
 def beats(*states: WorkerState) -> dict[int, WorkerStatus]:
-    return {index: replace(WorkerStatus.starting(index, 0), state=state) for index, state in enumerate(states)}
+    return {index: WorkerStatus(worker=index, incarnation=0, state=state) for index, state in enumerate(states)}
 
 
 @pytest.mark.parametrize(
@@ -84,26 +84,14 @@ def test_advice_names_no_command_that_needs_a_cluster() -> None:
 
 
 def test_a_run_whose_workers_all_start_again_still_runs() -> None:
-    learner = LearnerStatus(
-        session=1, version=1, applied_version=1, frames=64, batches=1, dropped=0, mean_return=None, lag=0, time_s=0.0
-    )
+    learner = LearnerStatus(session=1, version=1, applied_version=1, frames=64, batches=1)
     found = diagnosis(job_view(JOB, replace(NOTHING, learner=learner)))
     assert (found.state, found.reason) == ("Running", "Starting")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_return_that_json_cannot_hold_is_unknown(value: float) -> None:
-    learner = LearnerStatus(
-        session=1,
-        version=3,
-        applied_version=1,
-        frames=640,
-        batches=10,
-        dropped=0,
-        mean_return=value,
-        lag=0,
-        time_s=0.0,
-    )
+    learner = LearnerStatus(session=1, version=3, applied_version=1, frames=640, batches=10, mean_return=value)
     view = job_view(JOB, replace(NOTHING, learner=learner))
     assert view.status.mean_return is None
     assert view.lag == 2

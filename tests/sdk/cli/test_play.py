@@ -75,7 +75,9 @@ def write_job(file: Path, *, hidden: int = 4, length: int = 5) -> Path:
 
 
 def played(policy: Path, **options: Any) -> None:
-    play(policy, **{"job": None, "episodes": 2, "gif": None, "seed": 0} | options)
+    play(
+        policy, **{"job": None, "make_env": None, "make_policy": None, "episodes": 2, "gif": None, "seed": 0} | options
+    )
 
 
 def test_episodes_of_the_most_likely_actions_are_shown(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,15 +121,6 @@ def test_checkpoint_without_a_policy_is_named(trained: Path) -> None:
         played(trained)
 
 
-def test_policy_without_a_name_needs_a_job(trained: Path) -> None:
-    env = gymnasium.make("CartPole-v1")
-    policy = rollfleet.ActorCritic(env.observation_space, env.action_space)
-    with rollfleet.Collector("CartPole-v1", policy, frames_per_batch=8) as collector:
-        path = rollfleet.Checkpoint(trained.parents[1] / "here", collector, {"policy": policy}).save()
-    with pytest.raises(RollfleetError, match=r"passed to rollfleet\.Collector as an object.* --job FILE$"):
-        played(path)
-
-
 @pytest.mark.parametrize("render", [lambda _: None, gymnasium.vector.VectorEnv.render], ids=["nothing", "error"])
 def test_environment_that_cannot_draw_is_named(
     trained: Path, monkeypatch: pytest.MonkeyPatch, render: Callable[[object], object]
@@ -135,3 +128,47 @@ def test_environment_that_cannot_draw_is_named(
     monkeypatch.setattr(sys.modules["steps_env"].Steps, "render", render)
     with pytest.raises(RollfleetError, match="makes no pictures; play without --gif"):
         played(trained, gif=trained.with_suffix(".gif"))
+
+
+def test_a_checkpoint_of_a_python_collector_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = gymnasium.make("CartPole-v1")
+    policy = rollfleet.ActorCritic(env.observation_space, env.action_space, hidden=(8,), activation="Relu")
+    with rollfleet.Collector("CartPole-v1", policy, frames_per_batch=8) as collector:
+        next(collector)
+        rollfleet.Checkpoint(tmp_path, collector, {"policy": policy}).save()
+    played(tmp_path, episodes=1)
+    assert "mean return" in capsys.readouterr().out
+
+
+OWN = """
+import torch
+from steps_env import Steps
+
+def env():
+    return Steps(length=3)
+
+def policy():
+    return torch.nn.Sequential(torch.nn.Linear(2, 2), Best())
+
+class Best(torch.nn.Module):
+    def forward(self, logits):
+        return logits.argmax(-1)
+"""
+
+
+def test_objects_of_a_python_collector_are_named_to_play_its_checkpoint(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_steps.py").write_text(OWN)
+    import own_steps  # type: ignore[import-not-found]
+
+    policy = own_steps.policy()
+    with torch.no_grad():
+        policy[0].bias.copy_(torch.tensor([0.0, 9.0]))
+    with rollfleet.Collector(own_steps.env, policy, frames_per_batch=8) as collector:
+        next(collector)
+        path = rollfleet.Checkpoint(tmp_path / "own", collector, {"policy": policy}).save()
+    with pytest.raises(RollfleetError, match=r"--env and --policy"):
+        played(path)
+    played(path, make_env="own_steps:env", make_policy="own_steps:policy", episodes=1)
+    assert "episode 1: return 3.0, 3 frames" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from tests.sdk.cluster.objects import NOW, RUNNING, condition, job, pod, text
 
 from rollfleet.cli.top import jobs_table, last_error, overview, show
 from rollfleet.errors import ClusterError
-from rollfleet_api.views import one_line
+from rollfleet_api.text import one_line
 
 
 def test_each_job_has_a_row_with_its_numbers() -> None:

@@ -131,7 +131,7 @@ def test_a_run_that_fails_says_why(workplace: "Workplace") -> None:
     assert program.wait() == 1
     (page,) = [json.loads(file.read_text())["page"] for file in workplace.folder.glob("runs/test/*/run.json")]
     assert (page["row"]["phase"], page["row"]["isProblem"]) == ("Failed", True)
-    assert page["diagnosis"]["reason"] == "WorkerHopeless"
+    assert page["diagnosis"]["reason"] == "WorkerFailed"
     assert "no_such_module" in page["diagnosis"]["message"]
     assert "the worker's log" in page["diagnosis"]["advice"]
     (log,) = workplace.folder.glob("runs/test/*/logs/worker-0.log")

@@ -88,9 +88,9 @@ def test_the_reason_of_a_problem_that_waiting_rarely_mends_is_the_error(
 
 def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace: "Namespace") -> None:
     submitted = submit(api.namespace, progress=False)
-    failed = {"type": "Failed", "status": "True", "reason": "WorkerHopeless", "message": "worker 0: no module farm"}
+    failed = {"type": "Failed", "status": "True", "reason": "WorkerFailed", "message": "worker 0: no module farm"}
     namespace.report("mine", phase="Failed", conditions=[failed])
-    with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerHopeless.*: worker 0: no module farm$"):
+    with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerFailed.*: worker 0: no module farm$"):
         submitted.wait()
 
 

@@ -149,6 +149,21 @@ def test_arrays_of_one_number_are_rewards_and_flags(rollout_of: Callable[..., Ro
     assert steps["next", "truncated"].all()
 
 
+@pytest.mark.parametrize("space", [VECTOR, Dict(at=VECTOR)], ids=["plain", "dict"])
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_the_interface_of_old_gym_is_named(method: str, space: Space[Any]) -> None:
+    class Old(Returning):
+        def reset(self, **_: Any) -> Any:
+            return self._first if method == "reset" else (self._first, {})
+
+        def step(self, action: Any) -> Any:
+            return self._first, 0.0, False, {}
+
+    env = make_env(EnvSpec(entrypoint="tests:old"), lambda: Old(space, space.sample(), None))
+    with pytest.raises(EnvironmentInvalid, match=rf"{method} returned a .* not .*follows the interface of old Gym"):
+        rolling(env).collect(version=0)
+
+
 @pytest.mark.parametrize("reward", [np.zeros(2), "much"], ids=str)
 def test_a_reward_that_is_no_number_is_refused(rollout_of: Callable[..., Rollout], reward: Any) -> None:
     rollout = rollout_of(VECTOR, VECTOR.sample(), VECTOR.sample(), (reward, False, False))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker
-from tests.sdk.collector.given_keywords import grouped
+from tests.sdk.given_keywords import grouped
 
 from rollfleet import Collector, Processes
 from rollfleet.errors import JobInvalid

@@ -16,8 +16,8 @@ from rollfleet.errors import RollfleetError
 from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, Learned
+    from tests.sdk.places import Collect
+from tests.sdk.counting import OPTIONS, Learned
 
 TEXT = st.text(st.characters(exclude_categories=["Cc"]), max_size=5)  # a parameter's name is shown as it is
 ONE: st.SearchStrategy[Any] = st.one_of(

@@ -14,8 +14,8 @@ from rollfleet.errors import JobEnded, JobInvalid, RollfleetError
 from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, Learned, always_0
+    from tests.sdk.places import Collect
+from tests.sdk.counting import OPTIONS, Learned, always_0
 from tests.waiting import wait_until
 
 # --- arguments -------------------------------------------------------------------------------------------------------

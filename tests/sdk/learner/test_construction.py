@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import SyncVectorEnv
-from tests.sdk.collector.given_keywords import grouped, keywords_of
+from tests.sdk.given_keywords import grouped, keywords_of
 from torch import Tensor, nn
 
 import rollfleet

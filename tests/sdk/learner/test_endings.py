@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sdk.collector.counting import always_0
+from tests.sdk.counting import always_0
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -17,7 +17,7 @@ from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 OPTIONS: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}
 

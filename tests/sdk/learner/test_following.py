@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic, deafen
-from tests.sdk.collector.batch_sender import Sender
-from tests.sdk.collector.concurrent_calls import at_once
+from tests.sdk.batch_sender import Sender
+from tests.sdk.concurrent_calls import at_once
 
 from rollfleet import Collector
 from rollfleet.errors import JobEnded

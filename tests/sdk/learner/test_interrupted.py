@@ -24,8 +24,8 @@ from rollfleet.schemes import Whole
 from rollfleet.testing import CountingEnv
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, Parts, always_0
+    from tests.sdk.places import Collect
+from tests.sdk.counting import OPTIONS, TRAJECTORY, Parts, always_0
 from tests.waiting import wait_until
 
 ONE_ENV: dict[str, Any] = {"num_envs": 1, "frames_per_batch": 16}

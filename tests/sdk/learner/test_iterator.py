@@ -1,6 +1,7 @@
 """What the learner does with batches and with the collector during a run."""
 
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -9,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, VERSION, Learned, always_0
 from tests.waiting import wait_until
 from torch import Tensor
+from torchrl.data import LazyTensorStorage
+from torchrl.data import ReplayBuffer as TorchRLBuffer
 
-from rollfleet import Collector
+from rollfleet import Collector, ReplayBuffer
 from rollfleet.data.splitting import split_trajectories
 from rollfleet.errors import JobEnded, JobInvalid, WorkerFailed
 from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 class Frames:
@@ -89,6 +92,31 @@ def test_start_fills_the_buffer_in_the_background_until_async_shutdown(collect: 
     assert len(frames) == there
     with pytest.raises(JobEnded):
         next(collector)
+
+
+class SlowFrames(Frames):
+    """A replay buffer whose first `extend` waits until the test lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def extend(self, frames: TensorDict) -> None:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        super().extend(frames)
+
+
+def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(collect: "Collect") -> None:
+    frames = SlowFrames()
+    collector = collect(CountingEnv, always_0, replay_buffer=frames, total_frames=64, **OPTIONS)
+    collector.start()
+    assert frames.begun.wait(30)
+    with pytest.raises(JobInvalid, match="do not iterate as well"):
+        next(collector)
+    frames.may_end.set()
+    wait_until(lambda: not collector.is_running)
+    assert collector.frames == len(frames) == 64
 
 
 def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
@@ -270,3 +298,32 @@ def test_stats_have_each_worker_and_the_jobs_end(collect: "Collect") -> None:
     assert not collector.stats().completed
     assert len([*collector]) == 1
     assert collector.stats().completed
+
+
+def test_the_text_of_a_collector_shows_what_it_collects_and_how_far_it_is(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", num_envs=2, frames_per_batch=16)
+    next(collector)
+    shown = f"<Collector('CartPole-v1', workers={collect.workers}, mode='sync', frames=16, batches=1, version=0)"
+    assert repr(collector) == f"{shown}>"
+    collector.shutdown()
+    assert repr(collector) == f"{shown} ended>"
+
+
+def test_frames_per_sample_limits_the_background_fill_from_the_first_sample_on(collect: "Collect") -> None:
+    buffer = ReplayBuffer(100_000)
+    collector = collect(CountingEnv, always_0, replay_buffer=buffer, **OPTIONS)
+    collector.start(frames_per_sample=32)
+    wait_until(lambda: buffer.write_count >= 200)  # no limit yet
+    for _ in range(5):
+        buffer.sample(4)
+        before = buffer.write_count
+        wait_until(lambda: buffer.write_count >= before + 32)  # noqa: B023
+        time.sleep(0.1)
+        assert buffer.write_count < before + 32 + 3 * 16  # of batches under way, too
+    collector.async_shutdown(timeout_s=30)
+
+
+def test_frames_per_sample_needs_a_buffer_that_counts_samples(here: "Collect") -> None:
+    collector = here(CountingEnv, always_0, replay_buffer=TorchRLBuffer(storage=LazyTensorStorage(100)), **OPTIONS)
+    with pytest.raises(JobInvalid, match=r"`frames_per_sample` needs a rollfleet.ReplayBuffer"):
+        collector.start(frames_per_sample=32)

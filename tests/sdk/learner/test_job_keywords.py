@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic_core import PydanticUndefined
-from tests.sdk.collector.given_keywords import DEFAULTS, keywords_of
+from tests.sdk.given_keywords import DEFAULTS, keywords_of
 
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import PLACES

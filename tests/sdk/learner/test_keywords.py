@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.sdk.collector.given_keywords import keywords_of
+from tests.sdk.given_keywords import keywords_of
 
 from rollfleet import Collector, Processes, connect
 from rollfleet.errors import JobInvalid

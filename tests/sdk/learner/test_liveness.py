@@ -20,6 +20,7 @@ from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.ranks import ALONE
 
 ASYNC: dict[str, Any] = {"mode": "Async", "workers": 1, "policy": {"random": {}}, "collect": {"framesPerBatch": 8}}
 SUSPECT: dict[str, Any] = {"failure": {"suspectAfterSeconds": 3}}
@@ -112,7 +113,7 @@ def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
         publish(link, float(sequence), of(0, sequence), chunk_bytes=256)
     collector = connect()
     assert values(collector, 1) == [0.0]
-    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    queue, learner = admin.subjects.batches_stream, ALONE.consumer
     wait_until(lambda: bool(admin.call(admin.js.consumer_info(queue, learner)).num_redelivered))
     assert values(collector, 1) == [1.0]
     publish(link, 2.0, of(0, 2))
@@ -127,7 +128,7 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it reports this after a while only
-    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_room_s > SHORT_WAIT_S)
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > SHORT_WAIT_S)
     assert collector.stats().waited_for_weights_s == 0
 
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.sdk.collector.given_keywords import keywords_of
+from tests.sdk.given_keywords import keywords_of
 from torch import Tensor, nn
 
 import rollfleet
@@ -16,7 +16,7 @@ from rollfleet import Cluster, Collector
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import PLACES
-from rollfleet.learner.stand_ins import env_of_worker, named, policy_of_worker
+from rollfleet.learner.worker_entrypoints import env_of_worker, named, policy_of_worker
 from rollfleet.schemes import Trained
 from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.job import CollectorJob
@@ -158,13 +158,13 @@ def test_a_job_without_a_name_is_named_after_its_environment(env: Any, name: str
         ({"policy_factory": "my_module:make"}, {"entrypoint": "my_module:make"}),
         (
             {"policy": always_0},
-            {"entrypoint": "rollfleet.learner.stand_ins:named", "kwargs": {"name": f"{HERE}:always_0"}},
+            {"entrypoint": "rollfleet.learner.worker_entrypoints:named", "kwargs": {"name": f"{HERE}:always_0"}},
         ),
         ({"policy": rollfleet.RandomPolicy(gymnasium.spaces.Discrete(2))}, {"random": {}}),
         (
             {"policy_factory": [make_policy, "my_module:make"]},
             {
-                "entrypoint": "rollfleet.learner.stand_ins:policy_of_worker",
+                "entrypoint": "rollfleet.learner.worker_entrypoints:policy_of_worker",
                 "kwargs": {"entries": [{"entrypoint": f"{HERE}:make_policy"}, {"entrypoint": "my_module:make"}]},
             },
         ),

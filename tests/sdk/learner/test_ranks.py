@@ -11,8 +11,8 @@ import pytest
 import torch
 from tests.job_server import Connect, Server, StartWorker, actor_critic
 from tests.running import running
-from tests.sdk.collector.batch_sender import Sender
-from tests.sdk.collector.concurrent_calls import at_once, begin
+from tests.sdk.batch_sender import Sender
+from tests.sdk.concurrent_calls import at_once, begin
 from tests.sdk.nats.numbered_batches import values
 from tests.waiting import wait_until
 

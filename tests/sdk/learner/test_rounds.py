@@ -25,33 +25,6 @@ def workers(arrivals: list[Arrival]) -> list[int]:
     return [each.worker for each in arrivals]
 
 
-def test_a_round_waits_for_all_its_members() -> None:
-    round_ = Round(frozenset({0, 1}), enough=2)
-    round_.add(arrival(1))
-    assert (set(round_.missing), round_.has_enough) == ({0}, False)
-    round_.add(arrival(0))
-    assert (set(round_.missing), round_.has_enough) == (set(), True)
-    assert [workers(each) for each in round_.result()] == [[0, 1], []]
-
-
-def test_enough_fragments_may_close_a_round_that_still_waits() -> None:
-    round_ = Round(frozenset({0, 1, 2}), enough=2)
-    round_.add(arrival(2))
-    round_.add(arrival(0))
-    assert (set(round_.missing), round_.has_enough) == ({1}, True)
-
-
-def test_a_round_without_members_or_fragments_has_not_enough() -> None:
-    assert not Round(frozenset(), enough=1).has_enough
-
-
-def test_a_released_worker_is_not_waited_for_and_the_rest_is_enough() -> None:
-    round_ = Round(frozenset({0, 1, 2}), enough=3)
-    round_.add(arrival(0))
-    round_.release({1, 2})
-    assert (set(round_.missing), round_.has_enough) == (set(), True)
-
-
 def test_a_worker_that_joined_after_the_frames_were_divided_is_left_out() -> None:
     round_ = Round(frozenset({0, 1}), enough=2)
     for worker in (7, 1, 0):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tests.job_server import Connect, Server, StartWorker, actor_critic
-from tests.sdk.collector.concurrent_calls import begin
-from tests.sdk.collector.counting import Parts, always_0
+from tests.sdk.concurrent_calls import begin
+from tests.sdk.counting import Parts, always_0
 
 from rollfleet import CollectorJob, split_trajectories
 from rollfleet.data.batch import MASK, TRAJECTORY
@@ -18,7 +18,7 @@ from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 STEPS = 1000  # of each worker in a round

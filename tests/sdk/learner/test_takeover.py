@@ -163,7 +163,7 @@ def test_workers_that_leave_and_join_change_what_a_round_waits_for(
         next(collector)
         assert set(collector.workers) == {0, 1}
         admin = server.link()
-        left = WorkerStatus.starting(1, workers[1].transport.incarnation)
+        left = WorkerStatus(worker=1, incarnation=workers[1].transport.incarnation)
         workers[1].transport.close()  # as the cluster removes it
         admin.call(admin.js.publish(server.subjects.worker(1), pack(_leaving(left))))
         assert next(collector).numel() > 0

@@ -14,8 +14,8 @@ from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
-from tests.sdk.collector.counting import OPTIONS, VERSION, Learned
+    from tests.sdk.places import Collect
+from tests.sdk.counting import OPTIONS, VERSION, Learned
 
 
 def showing(weight: float) -> Learned:

@@ -14,7 +14,7 @@ from rollfleet.schemes import Trained, Whole
 from rollfleet.weights.layout import WeightLayout
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 OPTIONS: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16}
 VERSION = ("collector", "policy_version")
@@ -144,14 +144,6 @@ def test_the_source_of_weights_may_be_a_keyword(collect: "Collect") -> None:
     assert shown_by_worker(next(collector)) == everyone(collect, 6.0)
     collector.update_policy_weights_(weights=TensorDictParams(TensorDict.from_module(Constant(7))))
     assert shown_by_worker(next(collector)) == everyone(collect, 7.0)
-
-
-def test_a_keyword_names_the_weights_of_one_model_of_several(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
-    next(collector)
-    collector.update_policy_weights_(policy=Constant(2), model_id="low")
-    collector.update_policy_weights_(weights=Constant(3).state_dict(), model_id="high")
-    assert shown_by_worker(next(collector)) == everyone(collect, 32.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.sdk.collector.given_keywords import DEFAULTS, keywords_of
+from tests.sdk.given_keywords import DEFAULTS, keywords_of
 
 import rollfleet
 from rollfleet import Collector

@@ -146,7 +146,7 @@ def test_half_a_batch_of_a_dead_worker_does_not_block_its_next_incarnation(serve
     alive = NatsWorkerTransport(server.link(Role.WORKER), 0)
     assert alive.incarnation == 1
     sending = alive.send(fragment(2.0), META)
-    alive.report(WorkerStatus.starting(0, alive.incarnation))
+    alive.report(WorkerStatus(worker=0, incarnation=alive.incarnation))
     assert values(collector, 1) == [2.0]
     sending.stored.result(5)
 

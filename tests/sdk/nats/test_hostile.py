@@ -4,12 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from tests.job_server import Connect, Server, StartWorker, WorkerThread
-from tests.sdk.collector.batch_sender import Sender
+from tests.sdk.batch_sender import Sender
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
-from rollfleet.nats.streams import LEASE_BYTES, own
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.rollout.trajectory_ids import MAX_INCARNATIONS
@@ -71,7 +70,7 @@ def test_heartbeats_of_workers_outside_the_job_are_ignored(server: Server, conne
     server.provision(**ASYNC)
     collector, link = connect(), server.link(Role.WORKER)
     for worker in (2, 65_535, 1):
-        status = pack(WorkerStatus.starting(worker, 0))
+        status = pack(WorkerStatus(worker=worker, incarnation=0))
         link.call(link.js.publish(link.subjects.worker(worker), status), timeout_s=5)
     wait_until(lambda: 1 in collector.versions())
     assert set(collector.versions()) == {1}
@@ -139,12 +138,3 @@ def test_batches_of_a_replaced_worker_are_counted(server: Server, connect: Conne
     successor.send(fragment(2.0), META).stored.result(10)
     assert values(collector, 1) == [2.0]
     assert collector.stats().corrupt == 1
-
-
-def test_leases_that_the_owner_keeps_are_bounded(server: Server) -> None:
-    owner, link = server.link(), server.link(Role.WORKER)
-    kept = owner.call(own(owner, server.provision(**ASYNC)), timeout_s=10)
-    link.call(link.js.publish(link.subjects.lease(0), b"x" * (LEASE_BYTES + 1)), timeout_s=5)
-    link.call(link.js.publish(link.subjects.lease(1), b"y"), timeout_s=5)
-    wait_until(lambda: link.subjects.lease(1) in kept)
-    assert link.subjects.lease(0) not in kept

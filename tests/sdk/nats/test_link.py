@@ -223,7 +223,7 @@ def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytes
     for data in (b"rubbish", pack(lease)):
         link.call(link.publish(link.subjects.lease(0), data))
     assert heard.get(timeout=10) == lease
-    assert "skipped an invalid message on rollfleet.default.test.claims.0" in caplog.text
+    assert "skipped an invalid message on rollfleet.default.test.leases.0" in caplog.text
 
 
 def test_a_connection_that_does_not_close_in_time_leaves_no_socket_and_no_thread(server: "Server") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from nats.js.errors import NotFoundError
 from tests.job_server import Connect, Server, StartWorker, actor_critic
-from tests.sdk.collector.concurrent_calls import begin
+from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
@@ -24,6 +24,7 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
+from rollfleet_api.ranks import ALONE
 
 ASYNC: dict[str, Any] = {
     "mode": "Async",
@@ -94,7 +95,7 @@ def test_deliveries_before_a_loss_acknowledge_no_message_stored_after_it(server:
 
 def wait_until_delivered(server: Server, messages: int) -> None:
     admin = server.link()
-    queue, learner = admin.subjects.batches_stream, admin.subjects.learner_consumer
+    queue, learner = admin.subjects.batches_stream, ALONE.consumer
 
     def delivered() -> bool:
         with suppress(NotFoundError):  # the learner recreates a lost consumer

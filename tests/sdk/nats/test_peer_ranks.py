@@ -34,8 +34,8 @@ def test_every_worker_belongs_to_one_rank() -> None:
     assert Rank(2, 3).filters(subjects, 1) == [subjects.batches_of(2)]  # an empty list would mean every worker
 
 
-def status(rank: int = 1, life: str = "a", ranks: int = 2, **more: Any) -> RankStatus:
-    return RankStatus(rank=rank, ranks=ranks, life=life, **more)
+def status(rank: int = 1, process: str = "a", ranks: int = 2, **more: Any) -> RankStatus:
+    return RankStatus(rank=rank, ranks=ranks, process=process, **more)
 
 
 def test_frames_of_all_processes_of_a_rank_are_counted_once() -> None:
@@ -44,12 +44,12 @@ def test_frames_of_all_processes_of_a_rank_are_counted_once() -> None:
     peers.hear(status(ranks=3, frames=10, batches=1))
     peers.hear(status(ranks=3, frames=30, batches=3, dropped=1))
     peers.hear(status(ranks=3, rank=2, frames=5, batches=1))
-    peers.hear(status(ranks=3, life="b", frames=10, batches=1))
+    peers.hear(status(ranks=3, process="b", frames=10, batches=1))
     peers.hear(status(ranks=3, frames=30, batches=3, dropped=1))  # a replaced process that still sends
     assert peers.totals() == PeerTotals(frames=45, batches=5, dropped=1)
-    peers.hear(status(ranks=3, life="c", frames=1, restored=40))  # the 40 are those of earlier processes
+    peers.hear(status(ranks=3, process="c", frames=1, restored=40))  # the 40 are those of earlier processes
     assert peers.totals().frames == 46
-    peers.hear(RankStatus(rank=1, ranks=2, life="d", frames=100))  # of another learner
+    peers.hear(RankStatus(rank=1, ranks=2, process="d", frames=100))  # of another learner
     assert peers.totals().frames == 46
 
 
@@ -66,7 +66,7 @@ def test_a_silent_rank_or_one_that_left_is_not_waited_for() -> None:
     assert not peers.wait_for(2, 7, timeout_s=0)
     peers.hear(status(session=2, round=6, left=True))
     assert peers.wait_for(2, 7, timeout_s=0)
-    peers.hear(status(life="b", session=1, round=9))
+    peers.hear(status(process="b", session=1, round=9))
     assert not peers.wait_for(2, 7, timeout_s=0)  # it has not heard of this session yet
 
 

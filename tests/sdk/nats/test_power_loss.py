@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.job_server import Connect, Server, StartWorker, actor_critic
-from tests.sdk.collector.concurrent_calls import begin
+from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
 
@@ -52,7 +52,7 @@ def sent(transport: NatsWorkerTransport, *numbers: float) -> None:
     """Send a batch for each number, and wait until NATS has confirmed them. Report their count."""
     for number in numbers:
         transport.send(fragment(float(number)), META).stored.result(20)
-    worker = WorkerStatus.starting(transport._worker, transport.incarnation)
+    worker = WorkerStatus(worker=transport._worker, incarnation=transport.incarnation)
     transport.report(replace(worker, batches=transport._sequence))
 
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from tests.held import held
 from tests.job_server import actor_critic
-from tests.sdk.collector.given_keywords import grouped
+from tests.sdk.given_keywords import grouped
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer

@@ -194,7 +194,7 @@ def test_every_wait_of_a_worker_ends_when_its_learner_is_gone(learner: Learner) 
         sent[2].admitted.result(5)
     with pytest.raises(JobEnded):
         learner.transport.wait_until(lambda: False)
-    learner.transport.report(WorkerStatus.starting(0, 0))  # no learner reads it, and no error is raised
+    learner.transport.report(WorkerStatus(worker=0, incarnation=0))  # no learner reads it, and no error is raised
 
 
 def test_worker_stops_waiting_for_capacity_when_the_job_is_complete(learner: Learner) -> None:

@@ -95,6 +95,25 @@ def test_a_state_of_several_tensors_is_recorded_by_name_before_each_step(mode: s
     assert torch.equal(batch["next", "recurrent", "age"].long(), batch["step_count"].squeeze(-1) + 1)
 
 
+class Pair(Recurrent):
+    """Has a tuple as its state, like an LSTM."""
+
+    def initial_state(self, num_envs: int) -> Any:
+        return self.start.expand(num_envs, HIDDEN), torch.zeros(num_envs, 1)
+
+    def forward(self, observation: Tensor, state: Any) -> tuple[dict[str, Tensor], Any]:
+        assert isinstance(state, tuple)
+        output, following = super().forward(observation, state[0])
+        return output, (following, state[1] + 1)
+
+
+def test_the_tensors_of_a_tuple_are_recorded_by_number() -> None:
+    batch = collected(MODES["built"](), Pair(), step_count=True)
+    assert set(batch["recurrent"].keys()) == {"0", "1"}
+    assert torch.equal(batch["recurrent", "1"].long(), batch["step_count"])
+    assert torch.equal(batch["recurrent", "0"], collected(MODES["built"](), Recurrent())["recurrent", "state"])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_random_actions_do_not_change_the_hidden_state(mode: str) -> None:
     policy = Recurrent()

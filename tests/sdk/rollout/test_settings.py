@@ -300,5 +300,5 @@ def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
 
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_reset_when_done_false_is_refused_for_environments_that_reset_by_themselves(mode: str) -> None:
-    with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so resetWhenDone: false cannot"):
+    with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so `reset_when_done=False`"):
         rollout_of(vector(mode, 3), steps=5, reset_when_done=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.own_environment import python_with
 
-ENVS = Path(__file__).parents[1] / "collector" / "test_torchrl_envs.py"
+ENVS = Path(__file__).parents[1] / "rollout" / "test_torchrl_envs.py"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ SUSPECT_AFTER_S = 4
 
 
 def heartbeat(worker: int, state: WorkerState = WorkerState.COLLECTING, incarnation: int = 0) -> WorkerStatus:
-    return replace(WorkerStatus.starting(worker, incarnation), state=state)
+    return WorkerStatus(worker=worker, incarnation=incarnation, state=state)
 
 
 def roster(workers: int = 3) -> Roster:

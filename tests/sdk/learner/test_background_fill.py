@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 from tensordict import TensorDict
-from tests.sdk.collector.counting import OPTIONS, TRAJECTORY, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, always_0
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer

@@ -18,7 +18,7 @@ from rollfleet.errors import RollfleetError
 from rollfleet.rollout.trajectory_ids import split
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rollfleet import ActorCritic
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 class Drifting(gymnasium.Env[Any, Any]):

@@ -18,7 +18,7 @@ from rollfleet import Collector
 from rollfleet.rollout.trajectory_ids import split
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 Here = Callable[..., Collector]
 

@@ -16,13 +16,13 @@ from rollfleet_ui.source import Viewer
 log = logging.getLogger(__name__)
 
 
-class Fleet:
+class ShownJobs:
     """The jobs of an operator, as a source of `rollfleet_ui`. For one event loop.
 
     Example:
-        >>> fleet = Fleet(cache, logs)
-        >>> fleet.update(JobKey("default", "cartpole"), snapshot, status)
-        >>> fleet.jobs()["default/cartpole"].row
+        >>> page = ShownJobs(cache, logs)  # doctest: +SKIP
+        >>> page.update(JobKey("default", "cartpole"), snapshot, status)  # doctest: +SKIP
+        >>> page.jobs()["default/cartpole"].row  # doctest: +SKIP
     """
 
     def __init__(self, cache: Cache, logs: PodLogs) -> None:

@@ -22,8 +22,8 @@ from rollfleet_api.permissions import Role
 
 if TYPE_CHECKING:
     from tests.job_server import Server
-from tests.sdk.collector.given_keywords import keywords_of
-from tests.sdk.collector.places import Collect
+from tests.sdk.given_keywords import keywords_of
+from tests.sdk.places import Collect
 
 
 class CollectOverNats(Collect):

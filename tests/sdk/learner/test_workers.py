@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tests.sdk.collector.counting import always_0
+from tests.sdk.counting import always_0
 from tests.waiting import wait_until
 from torch import Tensor, nn
 
@@ -14,7 +14,7 @@ import rollfleet
 from rollfleet.errors import CallFailed, JobEnded, JobInvalid
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 class Levelled(gymnasium.Env[Any, Any]):

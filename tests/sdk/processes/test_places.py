@@ -10,14 +10,14 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from tests.sdk.collector.counting import always_0
-from tests.sdk.collector.places import CollectInProcesses
+from tests.sdk.counting import always_0
+from tests.sdk.places import CollectInProcesses
 
 from rollfleet.errors import JobInvalid
 from rollfleet.rollout.trajectory_ids import split
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 TRAJECTORY = ("collector", "traj_ids")
 

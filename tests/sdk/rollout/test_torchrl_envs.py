@@ -4,11 +4,11 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sdk.collector.torchrl_envs import KINDS, NOT_FORKED, POLICIES
-from tests.sdk.collector.torchrl_reference import ACTIONS_DO_NOT_MATTER, BATCHES, T, assert_equal, rows_of, torchrls
+from tests.sdk.rollout.torchrl_envs import KINDS, NOT_FORKED, POLICIES
+from tests.sdk.rollout.torchrl_reference import ACTIONS_DO_NOT_MATTER, BATCHES, T, assert_equal, rows_of, torchrls
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL, its mocks and the simulators
 

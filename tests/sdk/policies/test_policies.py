@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModule, TensorDictSequential
 from tests.job_server import actor_critic
+from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import Tensor, nn
 from torch.distributions import Normal
 
@@ -19,7 +20,7 @@ from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -90,6 +91,16 @@ def test_the_policy_is_not_called_for_random_frames(collect: "Collect") -> None:
     expected = [*[0] * (2 * steps), *range(2, 2 + steps)]  # once, to learn its keys, and then for each step
     assert torch.equal(whole["calls"], torch.tensor(expected).expand(len(whole), -1))
     assert whole["action"][:, : 2 * steps].any()
+
+
+def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: "Collect") -> None:
+    policy = Recurrent()
+    collector = collect("CartPole-v1", policy, init_random_frames=64, is_init=True, **SMALL)
+    _, random, own = islice(collector, 3)
+    assert (random["recurrent", "state"] == policy.start).all()
+    assert (own["recurrent", "state"][:, 0] == policy.start).all()
+    assert not own["is_init"][:, 0].all()
+    assert (own["recurrent", "state"][:, 1] != policy.start).any()
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])

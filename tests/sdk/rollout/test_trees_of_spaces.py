@@ -15,7 +15,7 @@ from rollfleet import ActorCritic, Collector
 from rollfleet.policies.random_policy import RandomPolicy
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "seed": 4}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
-from tests.sdk.collector.torchrl_envs import batched, cartpole, counted, vmas
-from tests.sdk.collector.torchrl_reference import BATCHES, T, assert_equal, rows_of, torchrls
+from tests.sdk.rollout.torchrl_envs import batched, cartpole, counted, vmas
+from tests.sdk.rollout.torchrl_reference import BATCHES, T, assert_equal, rows_of, torchrls
 from torch import nn
 from torchrl.data import Bounded, OneHot
 from torchrl.envs import GymEnv
@@ -29,7 +29,7 @@ import rollfleet
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL and the simulators
 

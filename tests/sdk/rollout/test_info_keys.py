@@ -11,7 +11,7 @@ from rollfleet.errors import JobInvalid
 from rollfleet.testing.counting_env import CountingEnv
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 class Reporting(CountingEnv):

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sdk.collector.counting import error_of
+from tests.sdk.counting import error_of
 
 from rollfleet.errors import JobInvalid
 from rollfleet.testing.counting_env import CountingEnv
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 def test_workers_call_their_hooks(collect: "Collect", tmp_path: Path) -> None:

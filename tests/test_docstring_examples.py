@@ -8,10 +8,11 @@ import pytest
 
 import rollfleet
 import rollfleet_api
+import rollfleet_operator
 import rollfleet_ui
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-PACKAGES = (rollfleet, rollfleet_api, rollfleet_ui)
+PACKAGES = (rollfleet, rollfleet_api, rollfleet_operator, rollfleet_ui)
 WITHOUT_EXAMPLE = {
     "CollectorJob",  # its docstring is the description that `kubectl explain` shows
     "Exploration",  # an enumeration; `exploring` has the example

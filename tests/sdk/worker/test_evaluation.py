@@ -21,7 +21,7 @@ from rollfleet.exploration import Exploration, exploration
 from rollfleet_api.messages import Evaluation
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import CollectInProcesses
+    from tests.sdk.places import CollectInProcesses
 
 BATCHES = 9
 OPTIONS: dict[str, Any] = {"num_envs": 4, "frames_per_batch": 64, "total_frames": 64 * BATCHES, "seed": 3}
@@ -90,6 +90,30 @@ class Gambling(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         observation, _, *rest = self.env.step(action)
         return observation, random.random() + np.random.random() + float(torch.rand(())), *rest
+
+
+class Noisy(nn.Module):
+    """Samples its action, unless `quiet` and asked not to explore."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__()
+        self.weight, self.quiet = nn.Parameter(torch.zeros(1)), quiet
+
+    def forward(self, observation: Tensor) -> Tensor:
+        spread = 0.0 if self.quiet and exploration() is not Exploration.RANDOM else 0.1
+        return self.weight.detach() + spread * torch.randn(len(observation), 1)
+
+
+@pytest.mark.parametrize(
+    ("quiet", "how", "warned"),
+    [(False, "deterministic", True), (True, "deterministic", False), (True, "mean", False), (False, "random", False)],
+)
+def test_an_evaluated_policy_that_explores_is_a_warning(
+    caplog: pytest.LogCaptureFixture, quiet: bool, how: str, warned: bool
+) -> None:
+    evaluation: dict[str, object] = {"every": 1, "episodes": 1, "exploration": how}
+    Collector("Pendulum-v1", Noisy(quiet), num_envs=2, frames_per_batch=8, evaluation=evaluation).shutdown()
+    assert ("two actions for the same observation" in caplog.text) is warned
 
 
 def test_evaluation_in_this_process_disturbs_neither_the_policy_nor_global_generators() -> None:

@@ -19,7 +19,7 @@ from rollfleet.data.splitting import split_trajectories, trajectories_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 64, "seed": 3}
 

@@ -16,7 +16,7 @@ from rollfleet import ActorCritic, Collector
 from rollfleet.rollout.seeding import Seeds
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SEED, FRAMES = 11, 10_000
 

@@ -36,8 +36,8 @@ _LOOK_S: Final = 0.5
 _SERVICE: Final = re.compile(r"([a-z0-9-]+)\.([a-z0-9-]+)(\.svc(\..+)?)?")
 
 
-class Reach:
-    """The address of a job as its learner, for this process, until it is closed.
+class JobAddress:
+    """The address of a job for a learner in this process, until it is closed.
 
     Credentials are files in a folder that only this user can read. A thread renews them from the Secret.
 
@@ -57,9 +57,9 @@ class Reach:
         ConnectionFailed: NATS neither answers from here nor is the chart's own.
 
     Example:
-        >>> reach = Reach(ClusterApi(), "team-a", "cartpole", timeout_s=60)  # doctest: +SKIP
-        >>> link = Link(reach.address, role=Role.LEARNER)  # doctest: +SKIP
-        >>> reach.close()  # doctest: +SKIP
+        >>> found = JobAddress(ClusterApi(), "team-a", "cartpole", timeout_s=60)  # doctest: +SKIP
+        >>> link = Link(found.address, role=Role.LEARNER)  # doctest: +SKIP
+        >>> found.close()  # doctest: +SKIP
     """
 
     def __init__(

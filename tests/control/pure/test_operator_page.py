@@ -18,9 +18,9 @@ from rollfleet_operator.cache import Cache
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import status
-from rollfleet_operator.ui.fleet import Fleet
 from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.ui.shown_jobs import ShownJobs
 from rollfleet_ui.model import Happened
 
 KEY = JobKey("lab", "cartpole")
@@ -30,7 +30,6 @@ LEARNER = LearnerStatus(
     applied_version=4,
     frames=640,
     batches=10,
-    dropped=0,
     mean_return=21.5,
     lag=1,
     waited_s=8.0,
@@ -39,16 +38,16 @@ LEARNER = LearnerStatus(
 
 
 class Stage:
-    """A fleet, and the operator's cache beside it."""
+    """The jobs of the page, and the operator's cache beside it."""
 
     def __init__(self) -> None:
         self.cache, self._version = Cache(), 0
         logs = PodLogs(self.cache, lambda: kopf.ConnectionInfo(server="https://nowhere"))
-        self.fleet = Fleet(self.cache, logs)
+        self.page = ShownJobs(self.cache, logs)
 
     @property
     def job(self) -> JobRecord:
-        return self.fleet.jobs()["/".join(KEY)]
+        return self.page.jobs()["/".join(KEY)]
 
     def see(self, scene: Scene, **changes: Any) -> None:
         manifest: Any = scene.job.dump()
@@ -56,13 +55,13 @@ class Stage:
         manifest["metadata"] |= {"resourceVersion": str(self._version)}
         self.cache.put(manifest)
         snapshot = replace(scene.snapshot, **changes)
-        self.fleet.update(KEY, snapshot, status(snapshot))
+        self.page.update(KEY, snapshot, status(snapshot))
 
     def delete(self, scene: Scene) -> None:
         manifest: Any = scene.job.dump()
         self._version += 1
         self.cache.remove({**manifest, "metadata": {**manifest["metadata"], "resourceVersion": str(self._version)}})
-        self.fleet.gone(KEY)
+        self.page.gone(KEY)
 
     def moments(self) -> list[tuple[str, str]]:
         return [(each.kind, each.text) for each in self.job.timeline()]
@@ -166,7 +165,7 @@ def test_the_end_is_a_moment_and_the_curve_ends_with_it(stage: Stage, running: S
 def test_a_deleted_job_is_gone(stage: Stage, running: Scene) -> None:
     stage.see(running)
     stage.delete(running)
-    assert stage.fleet.jobs() == {}
+    assert stage.page.jobs() == {}
 
 
 def test_a_new_job_of_the_name_has_its_own_history(stage: Stage, running: Scene) -> None:
@@ -185,7 +184,7 @@ def test_an_invalid_job_is_shown_with_its_reason(stage: Stage, running: Scene) -
     manifest["metadata"]["resourceVersion"] = "9"
     manifest |= {"spec": {**manifest["spec"], "workers": 0}, "status": {"conditions": [condition]}}
     stage.cache.put(manifest)
-    stage.fleet.update(KEY)
+    stage.page.update(KEY)
     row = stage.job.row
     assert (row.is_problem, row.reason) == (True, "Invalid")
     page: Any = stage.job.page()
@@ -197,6 +196,6 @@ def test_a_job_that_is_being_deleted_is_shown_so_with_its_workers(stage: Stage, 
     manifest: Any = running.job.dump()
     manifest["metadata"] |= {"resourceVersion": "9", "deletionTimestamp": format_time(NOW_S)}
     stage.cache.put(manifest)
-    stage.fleet.update(KEY)
+    stage.page.update(KEY)
     assert stage.job.row.state == "Deleting"
     assert len(stage.job.workers()) == 3

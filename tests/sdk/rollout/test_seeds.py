@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 
 class Drawing(gymnasium.Env[Any, Any]):

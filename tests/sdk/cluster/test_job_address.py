@@ -14,7 +14,7 @@ from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.cluster.api import ClusterApi
-from rollfleet.cluster.reach import Reach
+from rollfleet.cluster.job_address import JobAddress
 from rollfleet.errors import ClusterError, ConnectionFailed, JobNotFound
 from rollfleet_api.address import JOB, URL
 from rollfleet_api.job import KIND
@@ -140,7 +140,7 @@ def test_the_public_address_is_taken_first_and_shows_the_certificate_of_the_clus
     api: ClusterApi, server: "Server", write_secret: WriteSecret
 ) -> None:
     write_secret(**{"url": "tls://rollfleet-nats.team-a.svc:4222", "public-url": server.url()})
-    reach = Reach(api, "default", "test", timeout_s=5)
+    reach = JobAddress(api, "default", "test", timeout_s=5)
     reach.close()
     assert (reach.address.url, reach.address.server_name) == (server.url(), "rollfleet-nats.team-a.svc")
 
@@ -149,7 +149,7 @@ def test_a_public_address_that_does_not_answer_is_passed_over(
     api: ClusterApi, server: "Server", write_secret: WriteSecret
 ) -> None:
     write_secret(**{"url": server.url(), "public-url": "nats://127.0.0.1:1"})
-    reach = Reach(api, "default", "test", timeout_s=5)
+    reach = JobAddress(api, "default", "test", timeout_s=5)
     reach.close()
     assert (reach.address.url, reach.address.server_name) == (server.url(), None)
 
@@ -158,7 +158,7 @@ def test_credentials_are_files_of_this_user_alone_and_follow_the_secret(
     api: ClusterApi, server: "Server", write_secret: WriteSecret
 ) -> None:
     write_secret(url=server.url(), user_creds="first", ca_crt="authority")
-    reach = Reach(api, "default", "test", timeout_s=5, renew_s=0.05)
+    reach = JobAddress(api, "default", "test", timeout_s=5, renew_s=0.05)
     credentials, ca = reach.address.credentials, reach.address.ca
     assert credentials is not None
     assert ca is not None

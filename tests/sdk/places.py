@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
-from tests.sdk.collector.given_keywords import grouped
+from tests.sdk.given_keywords import grouped
 
 from rollfleet import Collector
 

@@ -14,7 +14,7 @@ from rollfleet.errors import WeightMismatch
 
 if TYPE_CHECKING:
     from tests.job_server import Server
-    from tests.sdk.collector.places import Collect
+    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 

@@ -1,0 +1,16 @@
+"""Texts of workers and of the cluster, as messages quote them: any program may have written them."""
+
+
+def last_line(text: str | None) -> str:
+    r"""Return the last line of a log or an error that has text; empty if none has.
+
+    Example:
+        >>> last_line("Traceback\nValueError: broken\n "), last_line(None)
+        ('ValueError: broken', '')
+    """
+    return next((line.strip() for line in reversed((text or "").splitlines()) if line.strip()), "")
+
+
+def one_line(text: str) -> str:
+    """Reduce a text to one printable line."""
+    return "".join(each for each in " ".join(text.split()) if each.isprintable())
