@@ -55,7 +55,9 @@ def test_jobs_are_renewed_at_different_times() -> None:
     "other",
     [
         minted(job("b")),
-        minted(job(uid="uid-2")),
+        role_credentials(
+            job(uid="uid-2"), Role.WORKER, KEYS_A, issued_s=issued_at(job(), VALIDITY, NOW_S), life_s=VALIDITY.life_s
+        ),
         minted(job(), role=Role.LEARNER),
         minted(job(), keys=KEYS_B),
         minted(job(), now_s=NOW_S + 12 * HOUR_S),
