@@ -251,7 +251,8 @@ class Actor:
             observation: First observations, [envs, ...] of all environments; None: they are in `carried` already.
         """
         if observation is not None:
-            self._check_numbers(observation)
+            if self._whole:
+                self._check_numbers(observation)
             for array, new in zip(self.carried, self.observations.split(observation), strict=False):
                 array[envs] = new[envs]
         if self._hidden is not None:
