@@ -22,6 +22,7 @@ CA = "ROLLFLEET_NATS_CA"
 JOB = "ROLLFLEET_JOB"
 WORKER = "ROLLFLEET_WORKER"
 THREADS = "ROLLFLEET_THREADS"
+SHOWS_FAILURES = "ROLLFLEET_SHOWS_FAILURES"  # set for the learner of `rollfleet run`, which shows workers' errors
 JOB_COMPLETION_INDEX = "JOB_COMPLETION_INDEX"  # set by Kubernetes in each pod of an Indexed Job
 
 
