@@ -142,7 +142,7 @@ class Collector(BatchIterator):
             step_count: Put `step_count` into the batch: frames since the reset.
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode.
             info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN
-                where an environment did not report it.
+                where an environment did not report it. `"episode.r"` is a value of a nested dict.
             postproc: A function of each batch. The iterator yields its result, which is not None.
             replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
                 yields None.

@@ -1,14 +1,17 @@
 """Connects a learner to a job."""
 
+import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollfleet.arguments import plain, true_or_false
 from rollfleet.collector import Collector
 from rollfleet.envs.factory import make_env
-from rollfleet.errors import JobInvalid
+from rollfleet.errors import JobInvalid, WorkerFailed
 from rollfleet.learner.keywords import hints_names
 from rollfleet.learner.options import Extends, LearnerOptions
 from rollfleet.nats.opening import open_link
@@ -16,6 +19,7 @@ from rollfleet.nats.state import read_job
 from rollfleet.nats.transport import NatsTransport
 from rollfleet.policies.lazy import initialise_as_learner
 from rollfleet.system.devices import Device, device_of
+from rollfleet_api.address import SHOWS_FAILURES
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.ranks import Rank
 
@@ -117,6 +121,8 @@ def connect(
     except ValueError as error:
         raise JobInvalid(str(error)) from error
     link = open_link(job, address=address, credentials=credentials, timeout_s=timeout_s)
+    if os.environ.get(SHOWS_FAILURES):
+        _leave_failures_to_the_run()
     try:
         known = link.call(read_job(link, timeout_s=timeout_s))
         if ranks > (workers := known.spec.workers):
@@ -136,3 +142,14 @@ def connect(
     except BaseException:
         link.close()
         raise
+
+
+def _leave_failures_to_the_run() -> None:
+    """Print no traceback of `WorkerFailed`: `rollfleet run` has shown the worker's own."""
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, WorkerFailed):
+            usual(kind, error, trace)
+
+    sys.excepthook = hook

@@ -147,8 +147,8 @@ class CollectSpec(Model):
         default=0,
         ge=0,
         le=MAX_FRAMES_PER_BATCH,
-        description="Whole trajectories in each worker's batch: one in each row, padded, with a mask. 0: batches have "
-        "`framesPerBatch` frames instead.",
+        description="Whole trajectories in each worker's batch: one in each row, padded, with a mask. A trajectory "
+        "that goes on over a batch has frames of several versions. 0: batches have `framesPerBatch` frames instead.",
     )
     traj_format: TrajFormat = Field(
         default=TrajFormat.PADDED,

@@ -6,7 +6,7 @@ are here. Any NATS client can read these messages: `nats sub 'rollfleet.default.
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
@@ -355,8 +355,13 @@ def pack(message: Any) -> bytes:
         >>> unpack(Lease, pack(Lease(incarnation=1, host="pod-0", pid=7))).host
         'pod-0'
     """
-    text = json.dumps(asdict(message), separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(message, default=_values, separators=(",", ":"), ensure_ascii=False)
     return text.encode(errors="replace")
+
+
+def _values(message: Any) -> dict[str, Any]:
+    # `asdict` copies each value as well: it was half of a learner's time beside its workers
+    return {field.name: getattr(message, field.name) for field in fields(message)}
 
 
 def unpack(kind: type[M], data: bytes | memoryview) -> M:

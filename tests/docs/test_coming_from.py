@@ -14,7 +14,7 @@ with warnings.catch_warnings():
     from rollfleet import torchrl
     from rollfleet.torchrl.arguments import WITHOUT_EFFECT
 
-PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "slurm.md"]
+PAGES = ["coming-from-torchrl.md", "coming-from-ray.md", "coming-from-sb3.md", "slurm.md"]
 BIN = Path(sys.executable).parent
 
 
@@ -69,3 +69,9 @@ def test_every_name_is_on_the_page_for_users_of_torchrl(name: str, repository: P
     if name in ("DistributedCollector", "DistributedSyncCollector", "RPCCollector", "traj_pool"):
         return  # today's names of those on the page; an argument that TorchRL passes to itself
     assert re.search(rf"\b{name}\b", page(repository, "coming-from-torchrl.md"))
+
+
+def test_the_block_for_users_of_sb3_runs(repository: Path, tmp_path: Path) -> None:
+    (block,) = blocks(page(repository, "coming-from-sb3.md"), "python")
+    (tmp_path / "block.py").write_text(block)
+    assert run([sys.executable, "-W", "error", "block.py"], tmp_path).count("torch.Size([4, 128])") == 4

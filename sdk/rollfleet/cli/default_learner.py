@@ -9,7 +9,7 @@ import torch
 
 from rollfleet.connection import connect
 from rollfleet.envs.factory import make_env
-from rollfleet.errors import RollfleetError
+from rollfleet.errors import RollfleetError, WorkerFailed
 from rollfleet.policies.factory import make_policy
 from rollfleet_api.job import CollectorJob
 
@@ -37,4 +37,4 @@ if __name__ == "__main__":
     try:
         main()
     except RollfleetError as error:  # the user has written no learner: its traceback shows none of their code
-        sys.exit(str(error))
+        sys.exit(1 if isinstance(error, WorkerFailed) else str(error))

@@ -22,11 +22,12 @@ from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
-from rollfleet_api.address import THREADS, WORKER, Address
+from rollfleet_api.address import SHOWS_FAILURES, THREADS, WORKER, Address
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
+from rollfleet_api.text import last_line
 
 if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
@@ -158,8 +159,9 @@ class _Children:
         if code == EXIT_SUCCESS:
             await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
             raise _Ended
-        if any(beat.fatal for beat in self._watch.workers.values()):  # it ended the learner; its process ends now
+        if fatal := [beat for beat in self._watch.workers.values() if beat.fatal]:  # its process ends now, too
             await asyncio.wait(workers, timeout=STOP_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
+            raise _Ended("WorkerHopeless", f"worker {fatal[0].worker} failed: {last_line(fatal[0].error)}")
         raise _Ended("LearnerFailed", end)
 
     async def _keep_evaluating(self, index: int) -> None:
@@ -222,7 +224,8 @@ class _Children:
         address = Address(url=_url(self._local, self._server, role), job=job.key)
         environ = {**os.environ, **address.variables(), "PYTHONUNBUFFERED": "1"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._local.folder), environ.get("PYTHONPATH"))))
-        return environ | _MALLOC_VARIABLES | ({} if role is Role.LEARNER else _worker_only(job, os.environ))
+        own = {SHOWS_FAILURES: "1"} if role is Role.LEARNER else _worker_only(job, os.environ)
+        return environ | _MALLOC_VARIABLES | own
 
 
 def _worker_only(job: CollectorJob, environ: Mapping[str, str]) -> dict[str, str]:

@@ -23,8 +23,7 @@ from rollfleet.exploration import exploration
 from rollfleet.policies.fast_mlp import FastMlp, fast
 from rollfleet.policies.outputs import check_action, flattened, is_private, key_of, shown
 from rollfleet.policies.recurrence import Call, HiddenState, RecurrentCall
-from rollfleet.policies.tensordict_call import TensorDictCall, takes_tensordict
-from rollfleet.policies.tensordict_mode import interacting
+from rollfleet.policies.tensordict_call import TensorDictCall, interacting, takes_tensordict
 
 Policy: TypeAlias = Callable[..., object]
 """Maps observations [envs, ...] to actions [envs, ...], or to a dict or TensorDict with `action` and other outputs for
@@ -198,7 +197,7 @@ class Actor:
         int16 with the same bits. A fast form of the policy returns only actions; see `rest`.
         """
         if self._quick is not None:
-            return [self._quick.act(self.carried[0]).copy()]  # environments may keep their actions
+            return [self._quick.act(self.carried[0])]
         output = self._call()
         if isinstance(output, Tensor):
             values = [output]
@@ -252,7 +251,8 @@ class Actor:
             observation: First observations, [envs, ...] of all environments; None: they are in `carried` already.
         """
         if observation is not None:
-            self._check_numbers(observation)
+            if self._whole:
+                self._check_numbers(observation)
             for array, new in zip(self.carried, self.observations.split(observation), strict=False):
                 array[envs] = new[envs]
         if self._hidden is not None:

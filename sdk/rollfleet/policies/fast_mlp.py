@@ -1,29 +1,29 @@
-"""Small multi-layer perceptrons on the CPU, evaluated by numpy: a call of torch costs several times as much.
+"""The `mlp` policy on the CPU, evaluated by numpy: a call of torch costs several times as much.
 
-A step only chooses actions. Log-probabilities and values are computed afterwards for many steps at once, in torch, as
-the policy itself does. A policy with any unusual feature has no fast form, or none for now, and is called as any other.
+A step only chooses actions. Log-probabilities and values are computed afterwards for all steps at once, in torch, as
+the policy itself does. A policy with any unusual feature is called as any other: decision 0036.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Generator, Tensor, nn
 from torch.nn.modules import module as torch_module
-from torch.nn.parameter import is_lazy
 
 from rollfleet.data.tensor_memory import Array
 from rollfleet.envs.space_tree import Space
 from rollfleet.exploration import Exploration, exploration
 from rollfleet.policies.actor_critic import PRE_TANH_LIMIT, ActorCritic
 
-Layer: TypeAlias = tuple[Array, Array, Callable[..., Any] | None]
+Layer: TypeAlias = tuple[Array, Array, Callable[..., Any] | None, Array | None]
+"""Weight, bias and activation of a layer, and the memory of its result; None: new memory in each step."""
 
 BLOCK = 64
-"""Steps for which memory is allocated, and random numbers are drawn, at a time."""
+"""Steps for which random numbers are drawn at a time."""
 
 LARGEST_PRODUCT = 1 << 18
 """The largest product of environments, inputs and outputs of a layer. Beyond it numpy's BLAS starts threads, which
@@ -39,8 +39,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 def fast(policy: object, spaces: tuple[Space, Space], num_envs: int) -> "FastMlp | None":
     """Return a fast form of a policy, or None.
 
-    Supported are an `ActorCritic`, and an `nn.Sequential` of Linear, Tanh and ReLU that maps observations to actions.
-    Observations must be one array of floats.
+    It exists for an `ActorCritic` of observations that are one array of floats, and actions of a Discrete or Box space.
 
     Args:
         policy: The policy.
@@ -48,218 +47,124 @@ def fast(policy: object, spaces: tuple[Space, Space], num_envs: int) -> "FastMlp
         num_envs: The number of environments.
     """
     seen, acted = spaces
-    if not isinstance(seen, Box) or seen.dtype.kind != "f":
+    if type(policy) is not ActorCritic or not isinstance(seen, Box) or seen.dtype.kind != "f":
         return None
-    if isinstance(policy, nn.Module) and any(map(is_lazy, policy.parameters())):
-        return None
-    if type(policy) is ActorCritic and isinstance(acted, Discrete):
-        return FastMlp(policy, policy.actor, lambda: _Categorical(policy.action_start), num_envs)
-    if type(policy) is ActorCritic and isinstance(acted, Box):
-        return FastMlp(policy, policy.actor, lambda: _Normal(policy, acted), num_envs)
-    if type(policy) is nn.Sequential and len(seen.shape) == 1 and isinstance(acted, Box) and len(acted.shape) == 1:
-        return FastMlp(policy, policy, lambda: _Deterministic(acted), num_envs)
-    return None
+    return FastMlp(policy, acted, num_envs) if isinstance(acted, Discrete | Box) else None
 
 
 class FastMlp:
     """A fast form of a policy, for one fragment after the other; see `fast`."""
 
-    def __init__(self, policy: nn.Module, tower: nn.Sequential, head: "Callable[[], _Head]", num_envs: int) -> None:
-        self._policy, self._tower, self._make_head, self._num_envs = policy, tower, head, num_envs
-        self._head: _Head | None = None
-        self._layers: list[Layer] = []
-        self._hidden: list[Array] = []
-        self._blocks: list[_Block] = []
-        self._noisy = True
-        self._first = self._steps = 0  # steps of the fragment: positions in its blocks
+    def __init__(self, policy: ActorCritic, actions: Discrete | Box, num_envs: int) -> None:
+        self._policy, self._actions, self._num_envs = policy, actions, num_envs
         self.reseed(0)
 
     def reseed(self, seed: int) -> None:
         """Start a stream of noise. Its numbers depend on the step, not on the fragment in which the step is."""
-        self._generator = torch.Generator().manual_seed(seed)
-        self._block_state, self._steps = self._generator.get_state(), 0
+        self._noise = self._draws(torch.Generator().manual_seed(seed))
 
     def begin(self) -> bool:
         """Start a fragment with copies of the current weights. False: call the policy itself this time."""
         if not _is_usual(self._policy):
             return False
-        before, self._layers = [weight.shape for weight, *_ in self._layers], list(_layers(self._tower))
-        shapes = [weight.shape for weight, *_ in self._layers]
-        if not shapes or any(self._num_envs * inputs * outputs > LARGEST_PRODUCT for inputs, outputs in shapes):
+        self._layers = list(_layers(self._policy.actor, self._num_envs))
+        if any(self._num_envs * weight.size > LARGEST_PRODUCT for weight, *_ in self._layers):
             return False
-        if shapes != before:
-            self._hidden = [np.empty((self._num_envs, outputs), np.float32) for _, outputs in shapes[:-1]]
-            self._blocks = []
-        self._head = self._make_head()
+        box = self._actions if isinstance(self._actions, Box) else None
+        self._head = _Categorical(self._policy) if box is None else _Normal(self._policy, box)
         self._noisy = exploration() is Exploration.RANDOM
-        self._first = self._steps = self._steps % BLOCK
-        if self._first:  # the rest of a block: drawn again, because its scale may have changed with the weights
-            self._generator.set_state(self._block_state)
-            self._begin_block(0)
+        self._steps: list[tuple[Array, Array, Array]] = []  # the network's inputs and outputs, and samples
         return True
 
     def act(self, observation: Array) -> Array:
-        """Return actions [envs, ...] for observations [envs, ...]; valid until the next `begin`."""
-        index, row = divmod(self._steps, BLOCK)
-        if not row:
-            self._begin_block(index)
-        self._steps += 1
-        block = self._blocks[index]
-        value, output = block.inputs[row], block.outputs[row]
-        value[...] = observation if observation.ndim == 2 else observation.reshape(self._num_envs, -1)
-        for (weight, bias, activation), out in zip(self._layers, (*self._hidden, output), strict=True):
-            np.dot(value, weight, out=out)
-            np.add(out, bias, out=out)
+        """Return actions [envs, ...] for observations [envs, ...]."""
+        inputs = value = np.array(observation, np.float32)
+        if value.ndim != 2:
+            inputs = value = value.reshape(self._num_envs, -1)
+        for weight, bias, activation, out in self._layers:
+            value = np.dot(value, weight, out)
+            np.add(value, bias, out=value)
             if activation is not None:
-                activation(out, out=out)
-            value = out
-        assert self._head is not None
-        return self._head.choose(output, block.noise[row], block.taken[row])
+                activation(value, out=value)
+        action, sample = self._head.choose(value, next(self._noise) if self._noisy else None)
+        self._steps.append((inputs, value, sample))
+        return action
 
     def rest(self) -> list[Array]:
         """Return the policy's other outputs for all steps since `begin`.
 
-        For an `ActorCritic` these are action_log_prob [steps, envs] and state_value [steps, envs, 1]; else none. Their
-        last bits may depend on the number of steps.
+        These are action_log_prob [steps, envs] and state_value [steps, envs, 1]. Their last bits may depend on the
+        number of steps.
         """
-        policy, head, first, steps = self._policy, self._head, self._first, self._steps
-        if not isinstance(policy, ActorCritic) or head is None or steps == first:
-            return []
-        log_probs, values = [], []
         with torch.inference_mode():
-            for start, block in zip(range(0, steps, BLOCK), self._blocks, strict=False):
-                rows = slice(max(first - start, 0), steps - start)
-                inputs, outputs, taken = (
-                    torch.from_numpy(array[rows]) for array in (block.inputs, block.outputs, block.taken)
-                )
-                log_probs.append(head.log_prob(outputs, taken))
-                values.append(policy.critic(inputs))
-            return [torch.cat(log_probs).numpy(), torch.cat(values).numpy()]
+            inputs, outputs, samples = (torch.from_numpy(np.stack(each)) for each in zip(*self._steps, strict=True))
+            return [self._head.log_prob(outputs, samples).numpy(), self._policy.critic(inputs).numpy()]
 
-    def _begin_block(self, index: int) -> None:
-        assert self._head is not None
-        if index == len(self._blocks):
-            inputs, outputs = self._layers[0][0].shape[0], self._layers[-1][0].shape[1]
-            self._blocks.append(_Block(self._num_envs, inputs, outputs, self._head))
-        noise = self._blocks[index].noise
-        self._block_state = self._generator.get_state()
-        if self._noisy:
-            self._head.draw(noise, self._generator)
-        else:
-            noise[...] = 0.0
-
-
-class _Block:
-    """The network's inputs and outputs, the noise, and the samples of `BLOCK` steps."""
-
-    def __init__(self, num_envs: int, inputs: int, outputs: int, head: "_Head") -> None:
-        lead = (BLOCK, num_envs)
-        self.inputs = np.empty((*lead, inputs), np.float32)
-        self.outputs, self.noise = (np.empty((*lead, outputs), np.float32) for _ in range(2))
-        self.taken: Array = np.empty(lead, np.int64) if head.chooses_one else np.empty((*lead, outputs), np.float32)
-
-
-class _Head(Protocol):
-    """Turns outputs of the network into actions.
-
-    Arrays are [envs, outputs] in `choose`; `draw` and `log_prob` have a dimension of steps in front.
-    """
-
-    chooses_one: bool
-
-    def draw(self, noise: Array, generator: Generator) -> None:
-        """Fill `noise` from the distribution that the policy itself draws from."""
-
-    def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
-        """Return actions, and write the values that `log_prob` needs into `taken`. `noise` is overwritten."""
-
-    def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
-        """Return the log-probabilities of chosen actions."""
-
-
-class _Deterministic:
-    """Actions that are the network's outputs."""
-
-    chooses_one = False
-
-    def __init__(self, space: Box) -> None:
-        self._dtype = space.dtype
-
-    def draw(self, noise: Array, generator: Generator) -> None:
-        """Draw nothing."""
-
-    def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
-        return outputs.astype(self._dtype, copy=False)
-
-    def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
-        raise NotImplementedError("a deterministic policy has no log-probabilities")
+    def _draws(self, generator: Generator) -> Iterator[Array]:
+        while True:
+            noise = torch.empty(BLOCK, self._num_envs, self._layers[-1][0].shape[1], device="cpu")
+            yield from self._head.draw(noise, generator).numpy()
 
 
 class _Categorical:
     """A categorical distribution: `ActorCritic._categorical` in numpy."""
 
-    chooses_one = True
+    def __init__(self, policy: ActorCritic) -> None:
+        self._start = policy.action_start
 
-    def __init__(self, start: int) -> None:
-        self._start = start
-
-    def draw(self, noise: Array, generator: Generator) -> None:
+    def draw(self, noise: Tensor, generator: Generator) -> Tensor:
         # Gumbel's trick: the largest of the logits with this noise is a sample.
-        torch.from_numpy(noise).exponential_(generator=generator).log_().neg_()
+        return noise.exponential_(generator=generator).log_().neg_()
 
-    def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
-        np.add(outputs, noise, out=noise)
-        noise.argmax(-1, out=taken)
-        return taken + self._start if self._start else taken
+    def choose(self, outputs: Array, noise: Array | None) -> tuple[Array, Array]:
+        index: Array = (outputs if noise is None else outputs + noise).argmax(-1)
+        return index + self._start, index
 
-    def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
-        return torch.log_softmax(outputs, -1).gather(-1, taken.unsqueeze(-1)).squeeze(-1)
+    def log_prob(self, outputs: Tensor, index: Tensor) -> Tensor:
+        return torch.log_softmax(outputs, -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
 
 
 class _Normal:
     """A normal distribution, with tanh if the space has bounds: `ActorCritic._normal` in numpy."""
 
-    chooses_one = False
-
     def __init__(self, policy: ActorCritic, space: Box) -> None:
-        self._policy, self._shape, self._dtype = policy, space.shape, space.dtype
-        self._std = policy.log_std.detach().exp()
+        self._policy, self._space = policy, space
+        self._std = policy.log_std.detach().exp().numpy()
         if policy.bounded:
             self._centre, self._scale = policy.action_centre.numpy(), policy.action_scale.numpy()
 
-    def draw(self, noise: Array, generator: Generator) -> None:
-        torch.from_numpy(noise).normal_(generator=generator).mul_(self._std)
+    def draw(self, noise: Tensor, generator: Generator) -> Tensor:
+        return noise.normal_(generator=generator)
 
-    def choose(self, outputs: Array, noise: Array, taken: Array) -> Array:
-        np.add(outputs, noise, out=taken)
-        action = taken
+    def choose(self, outputs: Array, noise: Array | None) -> tuple[Array, Array]:
+        drawn = outputs.copy() if noise is None else outputs + noise * self._std
         if self._policy.bounded:
-            np.maximum(taken, -PRE_TANH_LIMIT, out=taken)
-            np.minimum(taken, PRE_TANH_LIMIT, out=taken)
-            action = np.tanh(taken, out=noise)
-            np.multiply(action, self._scale, out=action)
-            np.add(action, self._centre, out=action)
-        if len(self._shape) != 1:
-            action = action.reshape(len(action), *self._shape)
-        return action.astype(self._dtype, copy=False)
+            np.maximum(drawn, -PRE_TANH_LIMIT, out=drawn)
+            np.minimum(drawn, PRE_TANH_LIMIT, out=drawn)
+            action = np.tanh(drawn)
+            action *= self._scale
+            action += self._centre
+        else:
+            action = drawn.copy()  # environments may keep and change their actions
+        return action.reshape(len(action), *self._space.shape).astype(self._space.dtype, copy=False), drawn
 
-    def log_prob(self, outputs: Tensor, taken: Tensor) -> Tensor:
-        policy = self._policy
-        return policy.normal_log_prob((taken - outputs) * torch.exp(-policy.log_std), taken)
+    def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
+        return self._policy.normal_log_prob((drawn - outputs) * torch.exp(-self._policy.log_std), drawn)
 
 
-def _layers(tower: nn.Sequential) -> Iterator[Layer]:
-    """Yield copies of the weights, and the activation after each layer.
+def _layers(tower: nn.Sequential, num_envs: int) -> Iterator[Layer]:
+    """Yield the layers with copies of their weights.
 
     They are copies because parameters change in place and may move, and because BLAS prefers this order in memory.
     """
     for layer, following in pairwise([*tower, None]):
         if isinstance(layer, nn.Linear):
             weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
-            yield weight.T.copy(), bias.copy(), _ACTIVATIONS.get(type(following))
+            out = None if layer is tower[-1] else np.empty((num_envs, len(weight)), np.float32)
+            yield weight.T.copy(), bias.copy(), _ACTIVATIONS.get(type(following)), out
 
 
-def _is_usual(policy: nn.Module) -> bool:
+def _is_usual(policy: ActorCritic) -> bool:
     """Whether a call of the policy does nothing but evaluate its layers."""
     if torch.is_autocast_enabled("cpu") or torch_module._has_any_global_hook():
         return False
@@ -269,9 +174,7 @@ def _is_usual(policy: nn.Module) -> bool:
     for module in policy.modules():
         if "forward" in vars(module) or any(vars(module)[name] for name in _HOOKS):
             return False
-        if type(module) is nn.Sequential and not _alternates(list(module)):
-            return False
-    return True
+    return _alternates(list(policy.actor))
 
 
 def _alternates(layers: list[nn.Module]) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any
 
@@ -14,7 +15,15 @@ from rollfleet.data.tensor_tree import key_of
 from rollfleet.envs.space_tree import SpaceTree, array_shape
 from rollfleet.envs.spaces import observation_keys
 from rollfleet.errors import PolicyInvalid
+from rollfleet.exploration import Exploration
 from rollfleet.policies.recurrence import HiddenState
+
+
+def interacting(how: Exploration) -> AbstractContextManager[object]:
+    """Make TensorDict's modules act by `how`, in the whole process: TensorDict has no such setting for a thread."""
+    from tensordict.nn import InteractionType, set_interaction_type
+
+    return set_interaction_type(InteractionType[how.name])  # type: ignore[no-any-return]
 
 
 def takes_tensordict(policy: object) -> bool:

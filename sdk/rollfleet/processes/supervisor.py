@@ -130,11 +130,11 @@ class Supervisor:
                 handle.instruct(weights=location)
         return is_lent
 
-    def take(self, worker: int, incarnation: int) -> None:
-        """Count one more batch of a worker as taken."""
+    def take(self, worker: int, incarnation: int, sequence: int) -> None:
+        """Count a worker's batches up to this one as taken."""
         handle = self.handles.get(worker)
         if handle is not None and handle.incarnation == incarnation:
-            handle.instruct(taken=handle.instructions.taken + 1)
+            handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
 
     def listen(self, timeout_s: float) -> None:
         """Read messages of workers. Returns after the first ones, at the latest after `timeout_s`.

@@ -68,7 +68,6 @@ class ProcessesTransport:
         self._device, self._no_cuda_sync = device, no_cuda_sync
         self._memory = BufferPool(2 * workload.job.spec.workers + 2)
         self._spent: list[Snapshot] = []
-        self._handed_over: set[tuple[int, int, int]] = set()  # and not taken yet
         self._corrupt = 0
         self._suspect_after_s = workload.job.spec.failure.suspect_after_seconds
         self._warned: set[int] = set()  # workers whose long step has been logged
@@ -159,7 +158,6 @@ class ProcessesTransport:
                 arrival = self._arrival(*supervisor.ready_batches[0])
                 supervisor.ready_batches.popleft()  # last: after an error, such as a full device, it comes again
                 if arrival:
-                    self._handed_over.add((arrival.worker, arrival.incarnation, arrival.sequence))
                     return arrival
             if supervisor.fault:
                 raise supervisor.fault
@@ -171,10 +169,7 @@ class ProcessesTransport:
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`."""
-        identity = (arrival.worker, arrival.incarnation, arrival.sequence)
-        if identity in self._handed_over:
-            self._handed_over.discard(identity)
-            self._supervisor.take(arrival.worker, arrival.incarnation)
+        self._supervisor.take(arrival.worker, arrival.incarnation, arrival.sequence)
 
     def members(self) -> frozenset[int]:
         """See `Transport`."""
@@ -243,7 +238,7 @@ class ProcessesTransport:
         except WireError as error:
             self._corrupt += 1
             log.warning("dropped a batch of worker %d that could not be read: %s", handle.index, error)
-            self._supervisor.take(handle.index, handle.incarnation)
+            self._supervisor.take(handle.index, handle.incarnation, ready.sequence)
             return None
         return Arrival(
             worker=handle.index,

@@ -16,7 +16,7 @@ from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
 from rollfleet.policies.actor import device_of_policy
-from rollfleet.policies.tensordict_mode import interacting
+from rollfleet.policies.tensordict_call import interacting
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.rollout.episodes import EpisodeCounts
 from rollfleet.rollout.seeding import Seeds, TorchStream

@@ -19,7 +19,7 @@ class Roster:
 
     Example:
         >>> roster = Roster(2, suspect_after_s=10)
-        >>> is_new = roster.hear(WorkerStatus.starting(1, 0))
+        >>> is_new = roster.hear(WorkerStatus(worker=1, incarnation=0))
         >>> for _ in range(10):
         ...     roster.tick()
         >>> sorted(roster.members()), roster.problems()

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid, Timeout, WeightMismatch
+from rollfleet.transports.worker_side import WorkerTransport
 from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet.worker.worker import Worker, failure
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, EXIT_TERMINATED
@@ -15,25 +15,7 @@ class Terminated(BaseException):
     """SIGTERM ends this process. A BaseException, so that handlers of ordinary errors do not catch it."""
 
 
-class Connection(Protocol):
-    """What the transports of a worker and of an evaluation worker share."""
-
-    @property
-    def incarnation(self) -> int:
-        """See `WorkerTransport`."""
-
-    @property
-    def status(self) -> WorkerStatus | None:
-        """See `WorkerTransport`."""
-
-    def report(self, status: WorkerStatus) -> None:
-        """See `WorkerTransport`."""
-
-    def close(self) -> None:
-        """See `WorkerTransport`."""
-
-
-def work(transport: Connection, make: Callable[[], Worker | EvaluationWorker], index: int) -> int:
+def work(transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorker], index: int) -> int:
     """Make a worker, let it work to its end, and close both it and its transport. Its error goes into its last report.
 
     Args:
@@ -71,5 +53,5 @@ def work(transport: Connection, make: Callable[[], Worker | EvaluationWorker], i
             worker.close()
 
 
-def _last(transport: Connection, index: int) -> WorkerStatus:
+def _last(transport: WorkerTransport, index: int) -> WorkerStatus:
     return transport.status or WorkerStatus(worker=index, incarnation=transport.incarnation)

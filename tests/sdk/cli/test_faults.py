@@ -279,6 +279,8 @@ def test_an_environment_that_cannot_be_built_ends_the_run_at_once(workplace: "Wo
     program.wait_for(
         "worker 0 ended: exit code 2; its last line: .*environment entrypoint 'nowhere:make': module 'nowhere'"
     )
+    assert "Traceback" not in program.output
+    assert program.output.count("its last line:") == 1
     assert "restarts" not in program.output
     workplace.assert_nothing_is_left()
 
@@ -316,6 +318,8 @@ def test_weights_that_do_not_fit_end_the_run_at_once_and_the_parameter_is_named(
     program = workplace.run("--learner", "learner.py")
     assert program.wait() == 1
     program.wait_for(r"worker \d ended: exit code 2; its last line: .*(weight|bias): .*the policy here.*\n")
+    assert "Traceback" not in program.output
+    assert program.output.count("its last line:") == 1
     assert "restarts" not in program.output
     workplace.assert_nothing_is_left()
 

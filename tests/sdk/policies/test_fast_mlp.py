@@ -100,39 +100,6 @@ def test_samples_have_the_plain_policys_distribution(actions: str) -> None:
         assert (differ < 0.03 * spread).all()
 
 
-def test_the_same_seed_gives_the_same_samples_and_another_seed_others() -> None:
-    _, quick = pair(Discrete(4))
-    seen = observations(20, ENVS)
-
-    def actions(seed: int) -> list[Any]:
-        quick.reseed(seed)
-        assert quick.begin()
-        chosen = [quick.act(each).tolist() for each in seen]
-        quick.rest()
-        return chosen
-
-    assert actions(1) == actions(1) != actions(2)
-
-
-def test_noise_in_the_rest_of_a_block_has_the_scale_of_the_newest_weights() -> None:
-    policy, quick = pair(ACTIONS["unbounded"])
-    seen = np.zeros((ENVS, 3), np.float32)
-    with torch.no_grad():
-        policy.actor[-1].weight.zero_()  # actions are noise
-
-    def actions() -> Any:
-        assert quick.begin()
-        return [quick.act(seen).copy() for _ in range(10)]
-
-    quick.reseed(1)
-    expected = np.stack([*actions(), *actions()])
-    quick.reseed(1)
-    narrow = actions()
-    with torch.no_grad():
-        policy.log_std.add_(1.0)
-    np.testing.assert_allclose(np.stack([*narrow, *(each / np.e for each in actions())]), expected, rtol=1e-5)
-
-
 def test_new_weights_apply_from_the_next_fragment_on() -> None:
     policy, quick = pair(Discrete(4))
     seen = observations(ENVS)
@@ -154,28 +121,14 @@ def test_new_weights_apply_from_the_next_fragment_on() -> None:
             assert quick.act(seen).tolist() == [int(weights)] * ENVS
 
 
-def test_a_sequential_has_a_fast_form() -> None:
-    policy = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2), nn.Tanh())
-    quick = fast(policy, (SEEN, Box(-1.0, 1.0, (2,), np.float32)), ENVS)
-    assert quick is not None
-    assert quick.begin()
-    seen = observations(ENVS)
-    with torch.inference_mode():
-        expected = policy(torch.from_numpy(seen))
-    torch.testing.assert_close(torch.from_numpy(quick.act(seen)), expected, rtol=1e-4, atol=1e-6)
-    assert quick.rest() == []
-
-
 class Special(ActorCritic):
     """A user's subclass."""
 
 
 def test_policies_with_unknown_parts_have_no_fast_form() -> None:
-    flat = Box(-1.0, 1.0, (3,), np.float32)
     assert fast(lambda seen: seen, (SEEN, Discrete(2)), ENVS) is None
     assert fast(Special(SEEN, Discrete(2)), (SEEN, Discrete(2)), ENVS) is None
     assert fast(ActorCritic(Discrete(3), Discrete(2)), (Discrete(3), Discrete(2)), ENVS) is None
-    assert fast(nn.Linear(3, 3), (SEEN, flat), ENVS) is None
 
 
 def hooked(policy: ActorCritic) -> None:

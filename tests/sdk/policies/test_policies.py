@@ -5,7 +5,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
@@ -15,7 +14,7 @@ from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from rollfleet import ActorCritic, Collector, Exploration
+from rollfleet import Collector, Exploration
 from rollfleet.exploration import exploration
 from rollfleet.rollout.trajectory_ids import split
 
@@ -79,20 +78,6 @@ def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -
     assert not torch.equal(first["action"], other["action"])
 
 
-def test_the_policy_is_not_called_for_random_frames(collect: "Collect") -> None:
-    calls = [0]
-
-    def policy(observation: Tensor) -> dict[str, Tensor]:
-        calls[0] += 1
-        return {"action": torch.zeros(len(observation)).long(), "calls": torch.full((len(observation),), calls[0])}
-
-    whole = batches(collect("CartPole-v1", policy, init_random_frames=64, **SMALL, **collect.alone), count=3)
-    steps = 16 // (1 if collect.alone else collect.workers)
-    expected = [*[0] * (2 * steps), *range(2, 2 + steps)]  # once, to learn its keys, and then for each step
-    assert torch.equal(whole["calls"], torch.tensor(expected).expand(len(whole), -1))
-    assert whole["action"][:, : 2 * steps].any()
-
-
 def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: "Collect") -> None:
     policy = Recurrent()
     collector = collect("CartPole-v1", policy, init_random_frames=64, is_init=True, **SMALL)
@@ -101,25 +86,6 @@ def test_the_first_own_frame_after_random_ones_has_the_initial_state(collect: "C
     assert (own["recurrent", "state"][:, 0] == policy.start).all()
     assert not own["is_init"][:, 0].all()
     assert (own["recurrent", "state"][:, 1] != policy.start).any()
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_frames_are_the_same_in_batches_of_any_size(collect: "Collect", env: str) -> None:
-    """The built-in policy draws noise for many steps at a time."""
-    torch.manual_seed(0)
-    spaces = gymnasium.make(env)
-    policy = ActorCritic(spaces.observation_space, spaces.action_space)
-    frames = 1000
-    wholes = []
-    for size in (32, 100, 1000):
-        collector = collect(env, policy, num_envs=2, frames_per_batch=size, seed=3)
-        whole = batches(collector, count=-(-frames // size))
-        wholes.append(whole[:, : frames // len(whole)])
-    for other in wholes[:2]:
-        for key in ("observation", "action", ("next", "reward"), ("next", "done")):
-            assert torch.equal(other[key], wholes[2][key]), key
-        for key in ("action_log_prob", "state_value"):
-            torch.testing.assert_close(other[key], wholes[2][key], rtol=1e-5, atol=1e-6)
 
 
 # --- policy_factory --------------------------------------------------------------------------------------------------

@@ -9,9 +9,6 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import (
-    NormalParamExtractor,
-    ProbabilisticTensorDictModule,
-    ProbabilisticTensorDictSequential,
     TensorDictModule,
 )
 from torch import Tensor, nn
@@ -105,29 +102,6 @@ def test_a_tensordict_that_the_policy_filled_is_read() -> None:
         return TensorDict({"observation": observation, "action": zeros(observation)}, batch_size=[len(observation)])
 
     assert (to_batch(rollout_of(CARTPOLE, policy).collect(version=0))["action"] == 0).all()
-
-
-def normal_module() -> ProbabilisticTensorDictSequential:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
-    return ProbabilisticTensorDictSequential(
-        TensorDictModule(net, in_keys=["observation"], out_keys=[("params", "loc"), ("params", "scale")]),
-        ProbabilisticTensorDictModule(
-            in_keys={"loc": ("params", "loc"), "scale": ("params", "scale")},
-            out_keys=["action"],
-            distribution_class=lambda loc, scale: torch.distributions.Independent(
-                torch.distributions.Normal(loc, scale), 1
-            ),
-            return_log_prob=True,
-            log_prob_key="action_log_prob",
-        ),
-    )
-
-
-def test_a_tensordict_module_is_read_by_its_keys() -> None:
-    batch = to_batch(rollout_of(PENDULUM, normal_module()).collect(version=0))
-    normal = torch.distributions.Normal(batch["params", "loc"], batch["params", "scale"])
-    torch.testing.assert_close(batch["action_log_prob"], normal.log_prob(batch["action"]).sum(-1))
 
 
 def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None:
