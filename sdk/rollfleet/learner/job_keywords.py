@@ -21,7 +21,6 @@ PLACES: Final = {name: f"collect.{name}" for name in CollectSpec.model_fields} |
     "env_processes": "env.processes",
     "weights_interval": "weights.interval",
     "max_lag": "weights.max_lag",
-    "precision": "weights.precision",
     "stragglers_threshold": "stragglers.threshold",
     "suspect_after_s": "failure.suspect_after_seconds",
     "max_batches_ahead": "delivery.max_batches_ahead",

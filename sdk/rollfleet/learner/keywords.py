@@ -18,6 +18,7 @@ R = TypeVar("R")
 _OF_PROCESSES: Final = tuple(Processes.__dataclass_fields__)
 _ELSEWHERE: Final = {
     "num_env_runners": "did you mean `workers`?",
+    "precision": "write `weight_scheme=rollfleet.schemes.Whole('bfloat16')`",
     "split_trajs": "write `postproc=rollfleet.split_trajectories`",
     "wrappers": "wrap the environment in a function, and pass that as `env`",
 }

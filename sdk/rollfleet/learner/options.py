@@ -67,7 +67,7 @@ class LearnerOptions:
     @classmethod
     def of(cls, keywords: Keywords) -> "LearnerOptions":
         """Take the learner's options from the keywords of a call."""
-        return cls(**{name: keywords[name] for name in cls.__dataclass_fields__})
+        return cls(**{name: keywords[name] for name in ("postproc", "replay_buffer", "weight_scheme")})
 
 
 OF_PROCESSES = (
@@ -77,7 +77,6 @@ OF_PROCESSES = (
     "max_batches_ahead",
     "stragglers_threshold",
     "suspect_after_s",
-    "acknowledge",
     "cluster",
 )
 """Keywords without a meaning for a worker in the learner's own process."""
@@ -117,5 +116,3 @@ def check(keywords: Keywords) -> None:
         raise JobInvalid(
             "`no_cuda_sync` needs `device` or `env_device`: it is about copies to them; name a device, or remove it"
         )
-    if {"precision", "weight_scheme"} <= given:
-        raise JobInvalid("`weight_scheme` sets the precision itself; remove `precision`, or pass it to the scheme")

@@ -38,8 +38,6 @@ class Processes:
         max_batches_ahead: Batches that a worker of mode async may collect before the learner takes the first.
         max_lag: Versions that a batch of mode async may be behind the newest; the iterator drops older ones. None:
             `2 * workers + 2`.
-        acknowledge: "auto": a batch is acknowledged once it is yielded. "manual": once you call `ack()`.
-        precision: Dtype of weights on the wire: "float32", or "bfloat16" for half the bytes.
 
         env_processes: Processes of `vectorization="async"` in each worker; 0: one for each environment.
         init_fn: A function that each worker calls before it makes its environments, or its `module:callable`.
@@ -47,7 +45,7 @@ class Processes:
         post_collect_hook: A function that each worker calls with each batch `[num_envs, T]` that it has collected, or
             its `module:callable`.
 
-    The last four, and `precision`, also apply to a collector without worker processes.
+    The last four also apply to a collector without worker processes.
 
     Raises:
         JobInvalid: A value cannot be used. The message names it.
@@ -61,8 +59,6 @@ class Processes:
     cat_results: str = "envs"
     max_batches_ahead: int = 1
     max_lag: int | None = None
-    acknowledge: str = "auto"
-    precision: str = "float32"
     env_processes: int = 0
     init_fn: Callable[[], object] | str | None = None
     pre_collect_hook: Callable[[], object] | str | None = None

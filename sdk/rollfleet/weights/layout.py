@@ -76,8 +76,8 @@ class WeightLayout:
         ([('weight', (2, 4)), ('bias', (2,))], 48)
     """
 
-    def __init__(self, models: Mapping[str, State], precision: Precision = Precision.FLOAT32) -> None:
-        narrow = precision is Precision.BFLOAT16
+    def __init__(self, models: Mapping[str, State], precision: str = Precision.FLOAT32) -> None:
+        narrow = Precision(precision) is Precision.BFLOAT16
         self._entries: list[tuple[Parameter, torch.dtype, int]] = []
         offset = 0
         for model, state in models.items():

@@ -1,13 +1,12 @@
-"""`acknowledge="manual"`, over a real nats-server and over processes."""
+"""`acknowledge="manual"`, over a real nats-server."""
 
 from itertools import islice
 from typing import Any
 
 import pytest
 from tests.job_server import Connect, Server, StartWorker
-from tests.sdk.given_keywords import grouped
 
-from rollfleet import Collector, Processes
+from rollfleet import Collector
 from rollfleet.errors import JobInvalid
 
 SPEC: dict[str, Any] = {
@@ -56,28 +55,3 @@ def test_a_loop_that_never_acknowledges_raises(
     collector.ack()
     assert next(collector).numel() == 32
     collector.shutdown()
-
-
-def test_over_processes_a_worker_waits_for_the_acknowledgement() -> None:
-    keywords: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 16, "workers": 1}
-    processes = Processes(start_method="fork", acknowledge="manual")
-    with Collector("CartPole-v1", processes=processes, **keywords) as collector:
-        next(collector)
-        with pytest.raises(JobInvalid, match=r"call ack\(\)"):
-            next(collector)
-        collector.ack()
-        next(collector)
-        collector.ack()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"workers": 1, "acknowledge": "later"}, r"`acknowledge` is one of 'auto', 'manual', not 'later'"),
-        ({"acknowledge": "manual"}, r"`acknowledge` needs worker processes"),
-        ({"workers": 1, "acknowledge": "manual", "replay_buffer": []}, r"`replay_buffer` stores each batch before"),
-    ],
-)
-def test_acknowledge_without_a_meaning_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobInvalid, match=message):
-        Collector("CartPole-v1", frames_per_batch=16, **grouped(options))

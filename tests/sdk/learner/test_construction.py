@@ -73,6 +73,7 @@ def test_an_unknown_keyword_without_a_near_one_lists_all() -> None:
         ({"no_cuda_sync": "no"}, r"no_cuda_sync: expected True or False, got 'no'"),
         ({"weight_scheme": 5}, r"`weight_scheme` needs the methods"),
         ({"acknowledge": 5}, r"`acknowledge` is one of 'auto', 'manual', not 5"),
+        ({"acknowledge": "manual", "replay_buffer": []}, r"`replay_buffer` stores each batch before"),
     ],
 )
 def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, Any], message: str) -> None:
@@ -99,7 +100,6 @@ def test_connect_refuses_a_wrong_value_before_it_connects(arguments: dict[str, A
         ({"step_count": 1}, r"step_count: expected true or false, got 1"),
         ({"exploration": "greedy"}, r"exploration: expected 'random' or 'mode' or .*, got 'greedy'"),
         ({"cat_results": "sideways"}, r"cat_results: expected 'envs' or 'time' or 'stack', got 'sideways'"),
-        ({"precision": "float16"}, r"precision: got 'float16'; write 'bfloat16'"),
         ({"weights_interval": -2}, r"weights_interval: must be at least 0"),
         ({"workers": -1}, r"workers: must be at least 0, got -1"),
         ({"workers": 1.5}, r"workers: expected an int, got 1\.5"),
@@ -218,7 +218,6 @@ def test_an_unregistered_id_is_refused_with_the_nearest_one() -> None:
         ({"max_lag": 3}, ("max_lag", "mode")),
         ({"cat_results": "time", "mode": "async", "workers": 2}, ("cat_results", "mode")),
         ({"max_batches_ahead": 2, "workers": 2}, ("max_batches_ahead", "mode")),
-        ({"precision": "bfloat16", "weight_scheme": rollfleet.schemes.Whole()}, ("precision", "weight_scheme")),
         ({"env_kwargs": [{}, {}]}, ("env_kwargs", "workers")),
         ({"policy_device": ["cpu"] * 3, "workers": 2}, ("policy_device", "workers")),
         ({"policy_device": "meta"}, ("policy_device", "policy")),

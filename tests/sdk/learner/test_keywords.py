@@ -39,6 +39,7 @@ def test_processes_is_a_value_of_its_class() -> None:
         (Collector, "start_method", r"write `processes=rollfleet\.Processes\(start_method=\.\.\.\)`"),
         (Collector, "n_envs", r"did you mean `num_envs`\?"),
         (Collector, "num_env_runners", r"did you mean `workers`\?"),
+        (Collector, "precision", r"write `weight_scheme=rollfleet\.schemes\.Whole\('bfloat16'\)`"),
         (Collector, "wrappers", r"wrap the environment in a function, and pass that as `env`"),
         (Collector, "split_trajs", r"write `postproc=rollfleet\.split_trajectories`"),
         (connect, "total_frames", r"the job sets it: `spec\.collect\.total_frames`"),

@@ -105,7 +105,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"traj_format": "cat", "trajs_per_batch": 3, "step_count": True, "is_init": True, "info_keys": ("limit",)},
     {"num_envs": 4, "vectorization": "async", "env_processes": 2, "reset_at_each_iter": True, "set_truncated": True},
     {"reset_when_done": False, "cat_results": "stack", "stragglers_threshold": 0.9, "suspect_after_s": 20},
-    {"mode": "async", "max_lag": 3, "max_batches_ahead": 2, "weights_interval": 0, "precision": "bfloat16"},
+    {"mode": "async", "max_lag": 3, "max_batches_ahead": 2, "weights_interval": 0},
     {"workers": 3, "frames_per_batch": 48},
     {"policy": nn.Linear(4, 2), "policy_factory": make_policy, "evaluation": {"every": 2}},
 ]

@@ -256,7 +256,7 @@ def test_unknown_models_and_contradictory_arguments_are_refused(
 
 @pytest.mark.parametrize(("precision", "found"), [("float32", 1.001953125), ("bfloat16", 1.0)])
 def test_precision_is_the_dtype_of_weights_on_the_wire(collect: "Collect", precision: str, found: float) -> None:
-    collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(), precision=precision, **OPTIONS)
+    collector = collect("CartPole-v1", policy_factory=lambda *_: Constant(), weight_scheme=Whole(precision), **OPTIONS)
     collector.update_policy_weights_(Constant(1.001953125))
     assert shown_by_worker(next(collector)) == everyone(collect, found)
 

@@ -100,37 +100,6 @@ def test_samples_have_the_plain_policys_distribution(actions: str) -> None:
         assert (differ < 0.03 * spread).all()
 
 
-def test_the_same_seed_gives_the_same_samples_and_another_seed_others() -> None:
-    _, quick = pair(Discrete(4))
-    seen = observations(20, ENVS)
-
-    def actions(seed: int) -> list[Any]:
-        quick.reseed(seed)
-        assert quick.begin()
-        return [quick.act(each).tolist() for each in seen]
-
-    assert actions(1) == actions(1) != actions(2)
-
-
-def test_noise_in_the_rest_of_a_block_has_the_scale_of_the_newest_weights() -> None:
-    policy, quick = pair(ACTIONS["unbounded"])
-    seen = np.zeros((ENVS, 3), np.float32)
-    with torch.no_grad():
-        policy.actor[-1].weight.zero_()  # actions are noise
-
-    def actions() -> Any:
-        assert quick.begin()
-        return [quick.act(seen).copy() for _ in range(10)]
-
-    quick.reseed(1)
-    expected = np.stack([*actions(), *actions()])
-    quick.reseed(1)
-    narrow = actions()
-    with torch.no_grad():
-        policy.log_std.add_(1.0)
-    np.testing.assert_allclose(np.stack([*narrow, *(each / np.e for each in actions())]), expected, rtol=1e-5)
-
-
 def test_new_weights_apply_from_the_next_fragment_on() -> None:
     policy, quick = pair(Discrete(4))
     seen = observations(ENVS)
