@@ -73,6 +73,7 @@ class WorkersCollector(FleetCollector):
             seed=torch.initial_seed() % (1 << 53),
             workers=count,
             mode="sync" if self.sync else "async",
+            cat_results=(self.sync and shape.native) or "envs",
             processes=self._processes(arguments, form, shape),
             cluster=self._cluster(arguments),
             **native(arguments),
@@ -100,7 +101,7 @@ class WorkersCollector(FleetCollector):
 
     def _processes(self, arguments: Mapping[str, Any], form: EnvForm, shape: BatchShape) -> Processes:
         hook = arguments.get("post_collect_hook")
-        mode: dict[str, Any] = {"cat_results": shape.native} if self.sync else {"max_lag": NO_LAG}
+        mode: dict[str, Any] = {} if self.sync else {"max_lag": NO_LAG}
         if shape.preempts:
             mode["stragglers_threshold"] = max(self.preemptive_threshold, 1e-9)  # 0: the first worker ends the round
         return Processes(
