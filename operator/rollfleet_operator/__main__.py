@@ -10,7 +10,7 @@ try:
 
     from rollfleet_operator.api import login
     from rollfleet_operator.nats.server_port import NatsOnServer
-    from rollfleet_operator.nats.settings import NatsSettings, NatsSettingsInvalid
+    from rollfleet_operator.nats.settings import NatsSettings
     from rollfleet_operator.program import Operator
     from rollfleet_operator.settings import Settings, SettingsInvalid
 except ModuleNotFoundError as error:
@@ -24,7 +24,7 @@ def main() -> int:
     try:
         settings = Settings.read(os.environ)
         nats = NatsSettings.read(os.environ)
-    except (SettingsInvalid, NatsSettingsInvalid) as error:
+    except SettingsInvalid as error:
         print(error, file=sys.stderr)
         return 2
     gc.freeze()  # a collection stops the loop: it need not look at what was imported

@@ -1,7 +1,6 @@
 """The newest known state of each object in the cluster: from watches, and from the answers to the operator's writes."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from rollfleet_api.job import KIND
@@ -54,16 +53,6 @@ class Cache:
         if known and known.uid == uid:
             self._drop(key, ref(manifest))
         return key
-
-    def add(self, manifests: Iterable[Manifest], listed: set[str]) -> set[JobKey]:
-        """Store a part of a list, and add its UIDs to `listed`, for `keep_only`; return the jobs with changes."""
-        changed: set[JobKey] = set()
-        for manifest in manifests:
-            listed.add(manifest["metadata"]["uid"])
-            key = job_key(manifest)
-            if key is not None and self._take(key, manifest):
-                changed.add(key)
-        return changed
 
     def keep_only(
         self, kind: str, listed: set[str], resource_version: str, namespace: str | None = None

@@ -21,7 +21,7 @@ MAX_BYTES_PER_JOB: Final = "ROLLFLEET_MAX_BYTES_PER_JOB"
 
 
 class SettingsInvalid(ValueError):
-    """An environment variable has an invalid value."""
+    """An environment variable, or a file that it names, has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

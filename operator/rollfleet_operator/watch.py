@@ -61,7 +61,8 @@ class Watch:
         listed, changed, version = set[str](), set[JobKey](), ""
         try:
             async for page in self._api.pages(self._kind, self.namespace, labels=self._labels):
-                changed |= self._cache.add(page.items, listed)
+                listed |= {manifest["metadata"]["uid"] for manifest in page.items}
+                changed |= {key for manifest in page.items if (key := self._cache.put(manifest)) is not None}
                 version = page.resource_version
         except ApiError as error:
             self.refused = error.status == HTTPStatus.FORBIDDEN

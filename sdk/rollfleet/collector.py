@@ -59,7 +59,7 @@ class Collector(BatchIterator):
         policy: Any = None,
         *,
         # How much
-        frames_per_batch: int,
+        frames_per_batch: int | None = None,
         total_frames: int | None = 0,
         init_random_frames: int | None = 0,
         max_frames_per_traj: int | None = 0,
@@ -112,8 +112,8 @@ class Collector(BatchIterator):
             policy: A callable from observations `[num_envs, ...]` to actions, or to a dict or TensorDict with `action`
                 and other keys of the batch. A TensorDictModule reads and writes by its keys. None: random actions.
 
-            frames_per_batch: Frames of a batch: of all workers together (sync) or of one worker (async). Required. A
-                multiple of `num_envs`.
+            frames_per_batch: Frames of a batch: of all workers together (sync) or of one worker (async). A multiple of
+                `num_envs`. Required, unless `trajs_per_batch` is given.
             total_frames: Frames after which the iterator ends; 0, -1 or None: no end.
             init_random_frames: Frames at the beginning, of all workers together, with random actions.
             max_frames_per_traj: Frames after which an episode is truncated; 0, -1 or None: no limit.

@@ -4,7 +4,7 @@ Variables win over files. Arguments of a function win over both.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -55,7 +55,13 @@ class Address:
 
     @classmethod
     def read(
-        cls, environ: Mapping[str, str], *, files: Path = FILES, url: str | None = None, job: str | None = None
+        cls,
+        environ: Mapping[str, str],
+        *,
+        files: Path = FILES,
+        url: str | None = None,
+        job: str | None = None,
+        credentials: str | Path | None = None,
     ) -> Self:
         """Read an address from arguments, variables and files, in this order.
 
@@ -75,7 +81,7 @@ class Address:
         return cls(
             url=url,
             job=named[0] if "/" in named[0] or not namespace else f"{namespace}/{named[0]}",
-            credentials=_path(environ.get(CREDENTIALS), files / CREDENTIALS_FILE),
+            credentials=_path(credentials or environ.get(CREDENTIALS), files / CREDENTIALS_FILE),
             ca=_path(environ.get(CA), files / CA_FILE),
         )
 
@@ -88,10 +94,6 @@ class Address:
             CA: str(self.ca) if self.ca else "",
         }
         return {name: value for name, value in variables.items() if value}
-
-    def with_credentials(self, credentials: str | Path | None) -> Self:
-        """Return the address with another credentials file; None: unchanged."""
-        return replace(self, credentials=Path(credentials)) if credentials else self
 
 
 def worker_index(environ: Mapping[str, str]) -> int:
@@ -112,7 +114,7 @@ def _text(file: Path) -> str | None:
     return file.read_text().strip() if file.is_file() else None
 
 
-def _path(variable: str | None, file: Path) -> Path | None:
+def _path(variable: str | Path | None, file: Path) -> Path | None:
     if variable:
         return Path(variable)
     return file if file.is_file() else None

@@ -15,7 +15,7 @@ SDK and the operator each send the requests with their own client, and hand the 
 import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, Self, TypeAlias, TypedDict
+from typing import Any, Self, TypeAlias
 
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, NO_CAPACITY, NOT_FOUND, TOO_FEW_SERVERS, JetStreamCode
 from rollfleet_api.job import CollectorJob, Storage, WhenFull
@@ -41,34 +41,8 @@ OWNER = "rollfleet.dev/learner"  # in the metadata of a learner's consumer
 API = "$JS.API."  # the subjects of JetStream's API begin with it
 
 
-class StreamConfiguration(TypedDict):
-    """The configuration of either stream; the fields of NATS's own stream configuration."""
-
-    name: str
-    subjects: list[str]
-    storage: str
-    retention: str
-    discard: str
-    discard_new_per_subject: bool
-    max_bytes: int
-    max_msgs: int
-    max_msgs_per_subject: int
-    max_msg_size: int
-    duplicate_window: int
-    allow_direct: bool
-    num_replicas: int
-
-
-class ConsumerConfiguration(TypedDict):
-    """A learner's consumer; the fields of NATS's own consumer configuration."""
-
-    durable_name: str
-    filter_subjects: NotRequired[list[str]]
-    ack_policy: str
-    ack_wait: int
-    max_ack_pending: int
-    max_waiting: int
-    metadata: dict[str, str]
+Configuration: TypeAlias = dict[str, Any]
+"""The configuration of a stream or a consumer, with the fields of NATS's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +171,7 @@ def _ask(request: Request, *, accept: tuple[int, ...] = (), advice: Mapping[int,
         raise RequestRefused(request, reply, (advice or {}).get(reply.error_code, ""))
 
 
-def _update_or_create(job: CollectorJob, stream: StreamConfiguration) -> Generator[Request, Reply, bool]:
+def _update_or_create(job: CollectorJob, stream: Configuration) -> Generator[Request, Reply, bool]:
     """Return whether the stream was created. In this order: creating an existing stream would reserve space twice."""
     data, advice = json.dumps(stream).encode(), _advice(job)
     update = Request(subject=f"{API}STREAM.UPDATE.{stream['name']}", data=data)
@@ -233,25 +207,25 @@ def _advice(job: CollectorJob) -> dict[int, str]:
     return advice
 
 
-def batches_stream(job: CollectorJob, batches_bytes: int | None = None) -> StreamConfiguration:
+def batches_stream(job: CollectorJob, batches_bytes: int | None = None) -> Configuration:
     """The work queue of a job's batches, in at most `batches_bytes`; None: `maxBytes`."""
     subjects, delivery = subjects_of(job), job.spec.delivery
     block = delivery.when_full is WhenFull.BLOCK
-    return StreamConfiguration(
-        name=subjects.batches_stream,
-        subjects=subjects.batch_subjects,
-        storage=_storage(delivery.storage),
-        retention="workqueue",
-        discard="new" if block else "old",
-        discard_new_per_subject=block,
-        max_bytes=delivery.limit_bytes if batches_bytes is None else batches_bytes,
-        max_msgs=_most_batch_messages(job),
-        max_msgs_per_subject=delivery.max_batches_ahead,
-        max_msg_size=LARGEST_CHUNK_BYTES,
-        duplicate_window=LEAST_DUPLICATE_WINDOW_NS,
-        allow_direct=False,
-        num_replicas=delivery.replicas,
-    )
+    return {
+        "name": subjects.batches_stream,
+        "subjects": subjects.batch_subjects,
+        "storage": _storage(delivery.storage),
+        "retention": "workqueue",
+        "discard": "new" if block else "old",
+        "discard_new_per_subject": block,
+        "max_bytes": delivery.limit_bytes if batches_bytes is None else batches_bytes,
+        "max_msgs": _most_batch_messages(job),
+        "max_msgs_per_subject": delivery.max_batches_ahead,
+        "max_msg_size": LARGEST_CHUNK_BYTES,
+        "duplicate_window": LEAST_DUPLICATE_WINDOW_NS,
+        "allow_direct": False,
+        "num_replicas": delivery.replicas,
+    }
 
 
 def _most_batch_messages(job: CollectorJob) -> int:
@@ -262,29 +236,29 @@ def _most_batch_messages(job: CollectorJob) -> int:
     return min(most, delivery.limit_bytes // LEAST_BATCH_BYTES) + SPARE_MESSAGES
 
 
-def state_stream(job: CollectorJob, state_bytes: int | None = None) -> StreamConfiguration:
+def state_stream(job: CollectorJob, state_bytes: int | None = None) -> Configuration:
     """The stream that keeps the last message of each other subject, in at most `state_bytes`."""
     subjects = subjects_of(job)
     # Of each worker: lease, heartbeat, and two small versions for it alone, with their manifest. The rest is weights.
     most = -1 if state_bytes is None else 5 * job.spec.workers + state_bytes // LEAST_CHUNK_BYTES + SPARE_MESSAGES
-    return StreamConfiguration(
-        name=subjects.state_stream,
-        subjects=subjects.state_subjects,
-        storage=_storage(job.spec.delivery.storage),
-        retention="limits",
-        discard="new",  # a message on a known subject replaces the one before, at the bounds too
-        discard_new_per_subject=False,
-        max_bytes=-1 if state_bytes is None else state_bytes,
-        max_msgs=most,
-        max_msgs_per_subject=1,
-        max_msg_size=-1,  # pieces of weights are as large as the server allows
-        duplicate_window=LEAST_DUPLICATE_WINDOW_NS,
-        allow_direct=True,
-        num_replicas=job.spec.delivery.replicas,
-    )
+    return {
+        "name": subjects.state_stream,
+        "subjects": subjects.state_subjects,
+        "storage": _storage(job.spec.delivery.storage),
+        "retention": "limits",
+        "discard": "new",  # a message on a known subject replaces the one before, at the bounds too
+        "discard_new_per_subject": False,
+        "max_bytes": -1 if state_bytes is None else state_bytes,
+        "max_msgs": most,
+        "max_msgs_per_subject": 1,
+        "max_msg_size": -1,  # pieces of weights are as large as the server allows
+        "duplicate_window": LEAST_DUPLICATE_WINDOW_NS,
+        "allow_direct": True,
+        "num_replicas": job.spec.delivery.replicas,
+    }
 
 
-def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int) -> ConsumerConfiguration:
+def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int) -> Configuration:
     """The consumer that a learner recreates when it connects: unacknowledged messages are delivered again.
 
     Args:
@@ -293,14 +267,14 @@ def learner_consumer(subjects: Subjects, rank: Rank, owner: str, *, workers: int
         owner: Unique id of the process: by it a learner sees whether the consumer is still its own.
         workers: Number of workers that batches may come from; matters with more than one rank.
     """
-    consumer = ConsumerConfiguration(
-        durable_name=rank.consumer,
-        ack_policy="explicit",
-        ack_wait=ACK_WAIT_NS,
-        max_ack_pending=-1,
-        max_waiting=16,
-        metadata={OWNER: owner},
-    )
+    consumer: Configuration = {
+        "durable_name": rank.consumer,
+        "ack_policy": "explicit",
+        "ack_wait": ACK_WAIT_NS,
+        "max_ack_pending": -1,
+        "max_waiting": 16,
+        "metadata": {OWNER: owner},
+    }
     if filters := rank.filters(subjects, workers):
         consumer["filter_subjects"] = filters
     return consumer

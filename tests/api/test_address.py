@@ -57,8 +57,10 @@ def test_a_name_without_a_namespace_gets_that_of_the_environment(mounted: Path, 
 
 
 def test_arguments_win_over_variables_and_files(mounted: Path) -> None:
-    address = Address.read(VARIABLES, files=mounted, url="nats://argument:1", job="arguments/job")
+    arguments = {"url": "nats://argument:1", "job": "arguments/job", "credentials": "argument.creds"}
+    address = Address.read(VARIABLES, files=mounted, **arguments)
     assert (address.url, address.job) == ("nats://argument:1", "arguments/job")
+    assert address.credentials == Path("argument.creds")
 
 
 @pytest.mark.parametrize(
@@ -107,12 +109,6 @@ def test_variables_are_read_back(address: Address) -> None:
     nothing_there = Path("/nowhere")
     assert Address.read(address.variables(), files=nothing_there) == address
     assert all(address.variables().values())
-
-
-def test_other_credentials_leave_the_address_unchanged() -> None:
-    address = Address(url="nats://a", job="b", credentials=Path("old"), ca=Path("ca"))
-    assert address.with_credentials("new") == Address(url="nats://a", job="b", credentials=Path("new"), ca=Path("ca"))
-    assert address.with_credentials(None) == address
 
 
 def test_worker_index_comes_from_rollfleet_or_kubernetes() -> None:

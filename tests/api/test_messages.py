@@ -2,8 +2,8 @@
 
 import json
 import math
-from dataclasses import MISSING, asdict, fields
-from typing import Any
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,6 @@ from rollfleet_api.messages import (
     MAX_MESSAGE_BYTES,
     Answer,
     BatchMeta,
-    Call,
     Control,
     Evaluation,
     LearnerPhase,
@@ -29,89 +28,33 @@ from rollfleet_api.messages import (
     unpack,
 )
 
-counts = st.integers(0, 2**63 - 1)
-indices = st.integers(0, 2**16 - 1)
 numbers = st.floats(allow_nan=False)  # a NaN arrives too, but is not equal to itself
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 errors = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=50)
-parameters = st.builds(Parameter, model=texts, name=texts, dtype=texts, shape=st.lists(counts, max_size=5).map(tuple))
-evaluations = st.builds(
-    Evaluation,
-    version=counts,
-    episodes=counts,
-    mean_return=numbers,
-    min_return=numbers,
-    max_return=numbers,
-    std_return=numbers,
-    mean_length=numbers,
-    time_s=numbers,
-)
-MESSAGES: dict[type, st.SearchStrategy[Any]] = {
-    Evaluation: evaluations,
-    Control: st.builds(
-        Control,
-        session=counts,
-        phase=st.sampled_from(LearnerPhase),
-        round=counts,
-        version=counts,
-        random_actions=st.booleans(),
-        call=st.none()
-        | st.builds(Call, number=counts, workers=st.lists(indices).map(tuple), method=texts, arguments=texts),
-    ),
-    Lease: st.builds(Lease, incarnation=st.integers(0, 2**15 - 1), host=texts, pid=counts),
-    BatchMeta: st.builds(BatchMeta, session=counts, round=counts, version=counts, frames=counts),
-    Parameter: parameters,
-    Manifest: st.builds(
-        Manifest,
-        session=counts,
-        version=st.integers(1, 2**63 - 1),
-        parameters=st.lists(parameters, max_size=4).map(tuple),
-        total_bytes=counts,
-        chunk_bytes=st.integers(1, 1 << 26),
-        checksum=texts,
-    ),
-    WorkerStatus: st.builds(
-        WorkerStatus,
-        worker=indices,
-        incarnation=counts,
-        answer=st.none() | st.builds(Answer, number=counts, result=texts, error=st.none() | errors),
-        state=st.sampled_from(WorkerState),
-        version=counts,
-        frames=counts,
-        batches=counts,
-        frames_per_second=numbers,
-        mean_return=st.none() | numbers,
-        error=st.none() | errors,
-        fatal=st.booleans(),
-        time_s=numbers,
-    ),
-    LearnerStatus: st.builds(
-        LearnerStatus,
-        session=counts,
-        version=counts,
-        applied_version=counts,
-        frames=counts,
-        batches=counts,
-        dropped=counts,
-        mean_return=st.none() | numbers,
-        lag=counts,
-        evaluation=st.none() | evaluations,
-        time_s=numbers,
-    ),
-    RankStatus: st.builds(
-        RankStatus,
-        rank=st.integers(0, 2**16 - 1),
-        ranks=st.integers(1, 2**16),
-        process=texts,
-        session=counts,
-        round=counts,
-        frames=counts,
-        batches=counts,
-        dropped=counts,
-        restored=counts,
-        left=st.booleans(),
-    ),
-}
+MESSAGES = (Evaluation, Control, Lease, BatchMeta, Parameter, Manifest, WorkerStatus, LearnerStatus, RankStatus)
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of a message's type, or of a field's: within its bounds, and for a `Text` all that is kept of it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        hints = get_type_hints(hint, include_extras=True)
+        return st.builds(hint, **{name: values(each) for name, each in hints.items()})  # type: ignore[arg-type]
+    if origin is Annotated and parts[0] is int:
+        low, high = parts[1].metadata
+        return st.integers(low.ge, high.le)
+    if origin is Annotated:
+        return errors
+    if origin is tuple and parts[-1] is not ...:
+        return st.tuples(*map(values, parts))
+    if origin is tuple:
+        return st.lists(values(parts[0]), max_size=4).map(tuple)
+    if parts:
+        return st.one_of(*map(values, parts))
+    plain = {float: numbers, str: texts, bool: st.booleans(), type(None): st.none()}
+    return plain[hint] if hint in plain else st.sampled_from(hint)
+
+
 KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 
 LEASE = Lease(incarnation=3, host="a", pid=7)
@@ -155,7 +98,7 @@ def as_json(message: Any, **changes: object) -> bytes:
 @KINDS
 @given(data=st.data())
 def test_any_message_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> None:
-    message = data.draw(MESSAGES[kind])
+    message = data.draw(values(kind))
     assert unpack(kind, pack(message)) == message
     assert unpack(kind, memoryview(pack(message))) == message
 

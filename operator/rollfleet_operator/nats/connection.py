@@ -111,7 +111,7 @@ class Connection:
 
         async def on_error(error: Exception) -> None:
             refusals.append(error)
-            drop_socket(client)
+            _drop_socket(client)
             log.debug("NATS connection %s: %r", self._name, error)
 
         try:
@@ -129,13 +129,13 @@ class Connection:
                 reconnect_time_wait=RETRY_WAIT_S,  # type: ignore[arg-type]  # it is only slept for
             )
         except (NatsError, OSError, TimeoutError) as error:
-            drop_socket(client)
+            _drop_socket(client)
             reason = refusals[-1] if refusals else error
             raise NatsUnavailable(f"NATS at {self._server.url} refused the operator: {reason!r}") from error
         return client
 
 
-def drop_socket(client: Client) -> None:
+def _drop_socket(client: Client) -> None:
     """Close the socket of a failed attempt, which the client would leave open."""
     if not client.is_connected and (left := client._transport):
         left.close()  # type: ignore[no-untyped-call]

@@ -55,10 +55,10 @@ class MessageCount:
 
 
 class HeartbeatListener:
-    """The listener of one job."""
+    """The listener of one job. `account` is the connection to the job's account."""
 
     def __init__(self, account: Connection, count: MessageCount) -> None:
-        self._account, self._count = account, count
+        self.account, self._count = account, count
         self._listening: Client | None = None
         self._asked = 0  # number of requests for all subjects on this connection
         self._beats: dict[int, WorkerStatus] = {}
@@ -80,7 +80,7 @@ class HeartbeatListener:
                 self.forget()
                 self._uid, self._subjects = job.metadata.uid, subjects_of(job)
             self._workers = max(self._workers, job.spec.workers)
-            client = await self._account.client()
+            client = await self.account.client()
             if client is not self._listening:  # a new connection has missed messages
                 await self._listen(client)
                 self._listening = client

@@ -1,50 +1,37 @@
 """A program that checks an installation: `python -m rollfleet_operator.nats.reachable READY_URL NATS_URL [CA_FILE]`.
 
-`helm test` runs it in the cluster. It has no credentials: NATS must answer, and must refuse it.
+`helm test` runs it in the cluster. NATS must answer, and must refuse it.
 """
 
 import asyncio
+import os
 import sys
 import urllib.request
 from pathlib import Path
 
-import nats
-
-from rollfleet_operator.nats.client import Client
-from rollfleet_operator.nats.connection import Server, drop_socket
+from rollfleet_operator.errors import NatsUnavailable
+from rollfleet_operator.nats.connection import Connection, Server, own_user
+from rollfleet_operator.nats.tokens import SEED_BYTES, Kind, Signer
 
 TIMEOUT_S = 10
 
 
 async def refusal(server: Server) -> str:
-    """Return the error with which NATS refuses a client without credentials.
+    """Return the error with which NATS refuses a client whose account it does not know.
 
     Raises:
         RuntimeError: NATS accepted the client.
-        OSError: NATS could not be reached, or its certificate is not trusted.
+        NatsUnavailable: NATS could not be reached, or its certificate is not trusted.
     """
-    client, errors = Client(), list[Exception]()
-
-    async def on_error(error: Exception) -> None:
-        errors.append(error)
-        drop_socket(client)
-
+    stranger = own_user(Signer.of(Kind.ACCOUNT, os.urandom(SEED_BYTES)))
+    connection = Connection(server, stranger, "test")
     try:
-        await client.connect(
-            server.url.split(","),
-            tls=server.context(),
-            error_cb=on_error,
-            allow_reconnect=False,
-            max_reconnect_attempts=1,
-            connect_timeout=TIMEOUT_S,
-        )
-    except nats.errors.Error as error:
-        refused = next((each for each in [error, *errors] if "authorization" in str(each).lower()), None)
-        if refused is None:
-            raise OSError(f"NATS at {server.url} was not reached: {[error, *errors]!r}") from error
-        return str(refused)
-    finally:
-        drop_socket(client)
+        await connection.client()
+    except NatsUnavailable as error:
+        if "authorization" in str(error).lower():
+            return str(error)
+        raise
+    await connection.close()
     raise RuntimeError(f"NATS at {server.url} accepts clients without credentials")
 
 

@@ -14,7 +14,8 @@ from rollfleet_operator.nats import streams
 from rollfleet_operator.nats.account_registry import AccountRegistry
 from rollfleet_operator.nats.accounts import installation_of, job_account, job_of, uid_of
 from rollfleet_operator.nats.connection import Connection, own_user
-from rollfleet_operator.nats.job_connections import JobConnection, JobConnections
+from rollfleet_operator.nats.heartbeat_listener import HeartbeatListener
+from rollfleet_operator.nats.job_connections import JobConnections
 from rollfleet_operator.nats.settings import NatsSettings
 from rollfleet_operator.nats.tokens import Token, read_credentials
 from rollfleet_operator.nats.users import issued_at, role_credentials
@@ -86,10 +87,10 @@ class NatsOnServer:
         """Give the job's streams more space if they need it; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
-            connection = await self._connections.of(subjects)
-            lacks = await streams.lacks_space(connection.account, job, state_bytes=self._settings.state_bytes)
+            listener = await self._connections.of(subjects)
+            lacks = await streams.lacks_space(listener.account, job, state_bytes=self._settings.state_bytes)
             if lacks:
-                await self._provision_streams(connection, job)
+                await self._provision_streams(listener, job)
             return lacks
 
     async def deprovision(self, key: JobKey) -> None:
@@ -113,17 +114,17 @@ class NatsOnServer:
         async with _time_limit(subjects):
             if subjects not in self._checked:
                 await self._held(subjects)
-            return await (await self._connections.of(subjects)).listener.heartbeats(job)
+            return await (await self._connections.of(subjects)).heartbeats(job)
 
     async def close(self) -> None:
         """Disconnect."""
         await self._connections.close()
         await self._system.close()
 
-    async def _provision_streams(self, connection: JobConnection, job: CollectorJob) -> None:
-        kept, state_bytes = connection.listener.kept(job), self._settings.state_bytes
+    async def _provision_streams(self, listener: HeartbeatListener, job: CollectorJob) -> None:
+        kept, state_bytes = listener.kept(job), self._settings.state_bytes
         try:
-            await streams.provision(connection.account, job, kept, state_bytes=state_bytes)
+            await streams.provision(listener.account, job, kept, state_bytes=state_bytes)
         except NatsFull as error:
             raise NatsFull(f"{error}; {await self._registry.use(job.spec.delivery.storage)}") from error
 

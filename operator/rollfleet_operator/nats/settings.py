@@ -12,6 +12,7 @@ from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.tokens import Signer, TokenInvalid
 from rollfleet_operator.nats.trust import SEED_FILE, SYSTEM_CREDENTIALS_FILE
 from rollfleet_operator.nats.users import Validity
+from rollfleet_operator.settings import SettingsInvalid
 
 KEYS: Final = "ROLLFLEET_NATS_KEYS"
 PUBLIC_URL: Final = "ROLLFLEET_NATS_PUBLIC_URL"
@@ -19,10 +20,6 @@ STATE_BYTES: Final = "ROLLFLEET_NATS_STATE_BYTES"
 LIFE_S: Final = "ROLLFLEET_NATS_CREDENTIALS_SECONDS"
 INSTALLATION: Final = "ROLLFLEET_INSTALLATION"
 INSTALLATION_FILE: Final = "ROLLFLEET_INSTALLATION_FILE"
-
-
-class NatsSettingsInvalid(ValueError):
-    """An environment variable or a file has an invalid value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +50,11 @@ class NatsSettings:
         """Read the settings from environment variables and the files that they name.
 
         Raises:
-            NatsSettingsInvalid: A value is missing or invalid. The text names it.
+            SettingsInvalid: A value is missing or invalid. The text names it.
         """
         url, folder = environ.get(URL), environ.get(KEYS)
         if not url or not folder:
-            raise NatsSettingsInvalid(f"set {URL} and {KEYS} (the folder with `{SEED_FILE}`)")
+            raise SettingsInvalid(f"set {URL} and {KEYS} (the folder with `{SEED_FILE}`)")
         try:
             operator = Signer.from_seed((Path(folder) / SEED_FILE).read_text().strip())
             if not operator.public.startswith("O"):
@@ -74,5 +71,5 @@ class NatsSettings:
                 public_url=environ.get(PUBLIC_URL, ""),
             )
         except (OSError, TokenInvalid, ValueError) as error:
-            raise NatsSettingsInvalid(f"the settings for NATS are invalid: {error}") from error
+            raise SettingsInvalid(f"the settings for NATS are invalid: {error}") from error
         return settings

@@ -173,7 +173,7 @@ def worker(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
-        address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
+        address = Address.read(os.environ, url=nats, job=job, credentials=credentials)
         number = worker_index(os.environ) if index is None else index
     except EnvironmentIncomplete as error:
         from rollfleet_api.exit_codes import EXIT_PERMANENT
@@ -210,7 +210,7 @@ def record(
         segment_bytes = parse_bytes(segment_size)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--segment-size") from None
-    address = Address.read(os.environ, url=nats, job=job).with_credentials(credentials)
+    address = Address.read(os.environ, url=nats, job=job, credentials=credentials)
     raise typer.Exit(main(address, to, segment_bytes=segment_bytes, timeout_s=timeout))
 
 

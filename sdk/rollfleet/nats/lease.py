@@ -8,7 +8,6 @@ import logging
 import os
 import secrets
 import socket
-from dataclasses import dataclass
 from typing import Self
 
 from nats.js.errors import APIError
@@ -21,14 +20,6 @@ from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
 from rollfleet_api.messages import Lease, pack
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A worker's newest lease in NATS; incarnation -1: no lease."""
-
-    incarnation: int
-    sequence: int
 
 
 class WorkerLease:
@@ -56,11 +47,11 @@ class WorkerLease:
     async def take(cls, link: Link, worker: int) -> Self:
         """Take the lease for the worker's next incarnation."""
         while True:
-            last = await _last(link, worker)
-            lease = cls(link, worker, (last.incarnation + 1) % MAX_INCARNATIONS)
-            if lease.incarnation < last.incarnation:
+            last, sequence = await _last(link, worker)
+            lease = cls(link, worker, (last + 1) % MAX_INCARNATIONS)
+            if lease.incarnation < last:
                 log.warning("worker %d has had all %d incarnations; it counts from 0 again", worker, MAX_INCARNATIONS)
-            if await lease._store(after=last):
+            if await lease._store(after=sequence):
                 return lease
 
     async def hold(self) -> bool:
@@ -70,19 +61,21 @@ class WorkerLease:
             WorkerReplaced: A later incarnation holds the lease.
         """
         held = True
-        while (last := await _last(self._link, self._worker)).incarnation != self.incarnation:
-            if last.incarnation >= 0 and is_later(last.incarnation, self.incarnation):
+        while True:
+            last, sequence = await _last(self._link, self._worker)
+            if last == self.incarnation:
+                return held
+            if last >= 0 and is_later(last, self.incarnation):
                 raise WorkerReplaced(
-                    f"worker {self._worker} was started again: incarnation {last.incarnation} holds its lease, and "
-                    f"this one, {self.incarnation}, ends"
+                    f"worker {self._worker} was started again: incarnation {last} holds its lease, and this one, "
+                    f"{self.incarnation}, ends"
                 )
             held = False
-            await self._store(after=last)
-        return held
+            await self._store(after=sequence)
 
-    async def _store(self, *, after: _Stored) -> bool:
+    async def _store(self, *, after: int) -> bool:
         """Store the lease. Returns False if another process took it in between."""
-        expected = {EXPECTED_SEQUENCE: str(after.sequence)}
+        expected = {EXPECTED_SEQUENCE: str(after)}
         try:
             await self._link.js.publish(self._link.subjects.lease(self._worker), pack(self.lease), headers=expected)
         except APIError as error:
@@ -92,10 +85,10 @@ class WorkerLease:
         return True
 
 
-async def _last(link: Link, worker: int) -> _Stored:
+async def _last(link: Link, worker: int) -> tuple[int, int]:
+    """Return the incarnation of a worker's newest lease in NATS, -1: no lease, and its number in the stream."""
     last = await read_sequence(link, subject := link.subjects.lease(worker))
     if last is None:
-        return _Stored(-1, 0)
-    data, sequence = last
-    lease = unpack_or_skip(Lease, data, subject)
-    return _Stored(lease.incarnation if lease else -1, sequence)
+        return -1, 0
+    lease = unpack_or_skip(Lease, last[0], subject)
+    return lease.incarnation if lease else -1, last[1]

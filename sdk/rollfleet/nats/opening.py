@@ -39,7 +39,7 @@ def open_link(
         raise JobInvalid(f"credentials: there is no file {shown(credentials)}")
     timeout_s = seconds(timeout_s, "timeout_s")
     try:
-        where = Address.read(os.environ, url=address, job=name).with_credentials(credentials)
+        where = Address.read(os.environ, url=address, job=name, credentials=credentials)
         Subjects.parse(where.job)
     except EnvironmentIncomplete as error:
         if address is not None or credentials is not None:

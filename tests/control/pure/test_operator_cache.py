@@ -48,7 +48,7 @@ def test_newer_state_replaces_an_older_one_and_not_vice_versa(cache: Cache) -> N
 def test_known_state_is_no_change(cache: Cache) -> None:
     cache.put(owned(5))
     assert cache.put(owned(5)) is None
-    assert cache.add([owned(5)], set()) == set()
+    assert cache.put(owned(5)) is None
 
 
 def test_late_event_of_a_deleted_object_does_not_restore_it(cache: Cache) -> None:

@@ -134,7 +134,7 @@ async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, 
         assert reconciler.looked == 1
 
 
-async def test_it_stops_although_a_task_loses_a_cancellation(operator: Operator) -> None:
+async def test_operator_stops_although_a_task_loses_a_cancellation(operator: Operator) -> None:
     async def lose_one() -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(3600)

@@ -9,10 +9,11 @@ from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.accounts import job_account, job_of, uid_of
 from rollfleet_operator.nats.keys import Keys
-from rollfleet_operator.nats.settings import KEYS, NatsSettings, NatsSettingsInvalid
+from rollfleet_operator.nats.settings import KEYS, NatsSettings
 from rollfleet_operator.nats.tokens import Kind, Signer, TokenInvalid, read_credentials, read_token
 from rollfleet_operator.nats.trust import new_keys, secret_files, trust_configuration
 from rollfleet_operator.nats.users import Validity, issued_at, role_credentials
+from rollfleet_operator.settings import SettingsInvalid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,9 @@ def test_jobs_are_renewed_at_different_times() -> None:
     "other",
     [
         minted(job("b")),
-        minted(job(uid="uid-2")),
+        role_credentials(
+            job(uid="uid-2"), Role.WORKER, KEYS_A, issued_s=issued_at(job(), VALIDITY, NOW_S), life_s=VALIDITY.life_s
+        ),
         minted(job(), role=Role.LEARNER),
         minted(job(), keys=KEYS_B),
         minted(job(), now_s=NOW_S + 12 * HOUR_S),
@@ -122,16 +125,16 @@ def test_a_seed_of_another_kind_is_refused() -> None:
 
 
 def test_error_of_settings_names_the_missing_one(tmp_path: "Path") -> None:
-    with pytest.raises(NatsSettingsInvalid, match="ROLLFLEET_NATS_URL"):
+    with pytest.raises(SettingsInvalid, match="ROLLFLEET_NATS_URL"):
         NatsSettings.read({})
     variables = {"ROLLFLEET_NATS_URL": "nats://nats:4222", KEYS: str(tmp_path)}
-    with pytest.raises(NatsSettingsInvalid, match=r"operator\.seed"):
+    with pytest.raises(SettingsInvalid, match=r"operator\.seed"):
         NatsSettings.read(variables)
     (tmp_path / "operator.seed").write_text("not a seed\n")
-    with pytest.raises(NatsSettingsInvalid, match="not the seed"):
+    with pytest.raises(SettingsInvalid, match="not the seed"):
         NatsSettings.read(variables)
     (tmp_path / "operator.seed").write_text(Signer.of(Kind.ACCOUNT, b"a" * 32).seed)
-    with pytest.raises(NatsSettingsInvalid, match="begins with `SO`"):
+    with pytest.raises(SettingsInvalid, match="begins with `SO`"):
         NatsSettings.read(variables)
 
 

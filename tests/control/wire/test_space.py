@@ -111,7 +111,7 @@ async def test_state_at_its_bound_refuses_new_subjects_and_renews_known_ones(sit
     async with site.administrator(subjects) as client:
         await client.jetstream().publish(subjects.control, b"older")
         for number in range(3000):  # more than there may be
-            await client.publish(f"{subjects.prefix}.claims.x{number}", b"")
+            await client.publish(f"{subjects.prefix}.leases.x{number}", b"")
         with pytest.raises(APIError, match="maximum messages exceeded"):
             await client.jetstream().publish(subjects.lease(0), b"")
         await client.jetstream().publish(subjects.control, b"newer")

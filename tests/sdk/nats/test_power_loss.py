@@ -229,21 +229,15 @@ def acknowledging_lost_batches(server: Server, connect: Connect) -> Collector:
     return collector
 
 
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "right-behind-its-beginning"])
 def test_batches_of_a_restarted_process_are_not_taken_for_those_that_are_being_acknowledged(
-    server: Server, connect: Connect
+    server: Server, connect: Connect, begun: bool
 ) -> None:
     collector = acknowledging_lost_batches(server, connect)
     again = NatsWorkerTransport(server.link(Role.WORKER), 0)  # in the same place: with the same host and process id
-    wait_until(lambda: server.queued() == 0)  # it has begun
+    if begun:
+        wait_until(lambda: server.queued() == 0)
     sent(again, 10, 11, 12)
-    assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
-
-
-def test_batches_right_behind_a_beginning_are_not_taken_for_those_of_an_earlier_process(
-    server: Server, connect: Connect
-) -> None:
-    collector = acknowledging_lost_batches(server, connect)
-    sent(NatsWorkerTransport(server.link(Role.WORKER), 0), 10, 11, 12)
     assert begin(lambda count: values(collector, count), 3).result(20) == [10.0, 11.0, 12.0]
 
 
