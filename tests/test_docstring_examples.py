@@ -1,7 +1,11 @@
 """The examples in docstrings run, and every public class and seam shows one."""
 
+import ast
 import doctest
+import functools
 import importlib
+import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import rollfleet_api
 import rollfleet_operator
 import rollfleet_ui
 
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PACKAGES = (rollfleet, rollfleet_api, rollfleet_operator, rollfleet_ui)
 WITHOUT_EXAMPLE = {
@@ -26,21 +31,37 @@ SEAMS = [
 ]
 
 
-def modules_with_examples() -> list[str]:
-    """The modules whose source has an example."""
+def docstrings_with_examples() -> list[str]:
+    """The names `module:object` whose docstring has an example; `module:` is the docstring of the module."""
     found = []
     for package in PACKAGES:
         folder = Path(package.__path__[0])
         for file in sorted(folder.rglob("*.py")):
-            if ">>> " in file.read_text():
-                parts = file.relative_to(folder.parent).with_suffix("").parts
-                found.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+            parts = file.relative_to(folder.parent).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if ">>> " in (text := file.read_text()):
+                found += [f"{module}:{name}" for name in names_with_examples(ast.parse(text))]
     return found
 
 
-@pytest.mark.parametrize("module", modules_with_examples())
-def test_the_examples_of_a_module_run(module: str) -> None:
-    assert doctest.testmod(importlib.import_module(module), optionflags=FLAGS).failed == 0
+def names_with_examples(node: Documented, name: str = "") -> Iterator[str]:
+    """The dotted names inside a module, class or function whose docstring has an example."""
+    if ">>> " in (ast.get_docstring(node) or ""):
+        yield name
+    for child in node.body:
+        if isinstance(child, Documented):
+            yield from names_with_examples(child, f"{name}.{child.name}" if name else child.name)
+
+
+@pytest.mark.filterwarnings("ignore:Creating .* is deprecated:DeprecationWarning")  # as TorchRL is imported
+@pytest.mark.parametrize("docstring", docstrings_with_examples())
+def test_the_examples_of_a_docstring_run(docstring: str) -> None:
+    module_name, _, name = docstring.partition(":")
+    module = importlib.import_module(module_name)
+    documented = functools.reduce(inspect.getattr_static, name.split("."), module) if name else module
+    (examples,) = doctest.DocTestFinder(recurse=False).find(documented, docstring, module=False, globs=vars(module))
+    assert examples.examples
+    assert doctest.DocTestRunner(optionflags=FLAGS).run(examples).failed == 0
 
 
 @pytest.mark.parametrize("name", rollfleet.__all__)

@@ -59,7 +59,7 @@ class Collector(BatchIterator):
         policy: Any = None,
         *,
         # How much
-        frames_per_batch: int,
+        frames_per_batch: int | None = None,
         total_frames: int | None = 0,
         init_random_frames: int | None = 0,
         max_frames_per_traj: int | None = 0,
@@ -84,6 +84,7 @@ class Collector(BatchIterator):
         step_count: bool = False,
         is_init: bool = False,
         info_keys: Sequence[str] = (),
+        cat_results: str = "envs",
         postproc: "Callable[[TensorDict], Any] | None" = None,
         replay_buffer: Extends | None = None,
         # Devices
@@ -111,8 +112,8 @@ class Collector(BatchIterator):
             policy: A callable from observations `[num_envs, ...]` to actions, or to a dict or TensorDict with `action`
                 and other keys of the batch. A TensorDictModule reads and writes by its keys. None: random actions.
 
-            frames_per_batch: Frames of a batch: of all workers together (sync) or of one worker (async). Required. A
-                multiple of `num_envs`.
+            frames_per_batch: Frames of a batch: of all workers together (sync) or of one worker (async). A multiple of
+                `num_envs`. Required, unless `trajs_per_batch` is given.
             total_frames: Frames after which the iterator ends; 0, -1 or None: no end.
             init_random_frames: Frames at the beginning, of all workers together, with random actions.
             max_frames_per_traj: Frames after which an episode is truncated; 0, -1 or None: no limit.
@@ -143,6 +144,8 @@ class Collector(BatchIterator):
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode.
             info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN
                 where an environment did not report it. `"episode.r"` is a value of a nested dict.
+            cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
+                `[workers, num_envs, T]`.
             postproc: A function of each batch. The iterator yields its result, which is not None.
             replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
                 yields None.

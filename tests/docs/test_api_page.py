@@ -22,3 +22,17 @@ def test_every_name_in_the_reference_exists(shown: list[str]) -> None:
         if each != "rollfleet.errors":  # a whole module
             module, _, name = each.rpartition(".")
             assert hasattr(import_module(module), name), each
+
+
+def test_the_arguments_of_the_collector_are_shown_in_their_groups(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    griffe = pytest.importorskip("griffe", reason="pip install '.[release]'")
+    monkeypatch.syspath_prepend(repository / "docs")
+    extensions = griffe.load_extensions(str(repository / "docs/example_sections.py"))
+    loaded = griffe.load("rollfleet", search_paths=[repository / "sdk"], extensions=extensions)
+    sections = loaded["collector.Collector.__init__"].docstring.parse("google")
+    shown = {each.title: [arg.name for arg in each.value] for each in sections if each.kind.value == "parameters"}
+    assert list(shown)[:3] == [None, "How much", "Environments"]
+    assert shown[None] == ["env", "policy"]
+    assert shown["Worker processes"] == ["workers", "mode", "processes"]

@@ -27,6 +27,11 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 _Sizes: TypeAlias = tuple[Annotated[int, Field(ge=0, le=1 << 40)], ...]
 
 
+def key_of(name: object) -> Key:
+    """Return the key of a name in a TensorDict, where a key of one part may be a plain string."""
+    return name if isinstance(name, tuple) else (str(name),)
+
+
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rollfleet.data.tensor_tree import Key, key_of
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet_api.job import Backend, EnvSpec, Vectorization
 
@@ -113,37 +114,33 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
 
     Args:
         env: An `EnvBase`.
-        options: `max_frames_per_traj`, `step_count` and `is_init` of a job's `collect`.
+        options: Those of a job's `collect`: `max_frames_per_traj`, `step_count` and `is_init` count.
         policy: The policy. Its recurrent modules need `InitTracker` and primers, and some noise needs `InitTracker`.
 
     Raises:
         EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
     """
-    from torchrl.envs import InitTracker, StepCounter, TensorDictPrimer
+    from torchrl.envs import InitTracker, StepCounter
     from torchrl.modules.utils import get_primers_from_module
 
-    limit = options["max_frames_per_traj"]
-    if limit and any("step_count" in _parts(key) for key in env.observation_spec.keys(True, True)):
+    limit = options.get("max_frames_per_traj")
+    if limit and any("step_count" in key_of(key) for key in env.observation_spec.keys(True, True)):
         raise EnvironmentInvalid(
             f"environment {type(env).__name__} has `step_count` already; remove `max_frames_per_traj`, and write "
             f"StepCounter(max_steps={limit}) in its transforms"
         )
-    wanted = [StepCounter(max_steps=limit)] if limit else [StepCounter()] if options["step_count"] else []
     modules = list(policy.modules()) if isinstance(policy, torch.nn.Module) else []
-    primers = get_primers_from_module(policy, warn=False, strict=False) if modules else None
+    made = get_primers_from_module(policy, warn=False, strict=False) if modules else None
+    primers = [] if made is None else list(getattr(made, "transforms", [made]))
     reads_starts = any(getattr(module, "is_init_key", None) == "is_init" for module in modules)
-    wanted += [InitTracker()] if options["is_init"] or primers is not None or reads_starts else []
-    wanted += list(getattr(primers, "transforms", () if primers is None else (primers,)))
-    for transform in wanted:
-        present = {_parts(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
-        if isinstance(transform, TensorDictPrimer):
-            makes = {_parts(key) for key in transform.primers.keys(True, True)}
-        else:
-            makes = {("is_init",) if isinstance(transform, InitTracker) else ("step_count",)}
+    wanted: list[tuple[set[Key], Any]] = []  # transforms, and the keys that they make
+    if limit or options.get("step_count"):
+        wanted.append(({("step_count",)}, StepCounter(max_steps=limit or None)))
+    if options.get("is_init") or primers or reads_starts:
+        wanted.append(({("is_init",)}, InitTracker()))
+    wanted += [({key_of(key) for key in primer.primers.keys(True, True)}, primer) for primer in primers]
+    for makes, transform in wanted:
+        present = {key_of(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
         if not makes <= present:
             env = env.append_transform(transform)
     return env
-
-
-def _parts(key: object) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (str(key),)

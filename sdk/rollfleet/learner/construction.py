@@ -38,6 +38,7 @@ from rollfleet_api.job import CollectorJob, CollectorJobSpec, EnvSpec, Vectoriza
 if TYPE_CHECKING:
     from rollfleet.cluster.sources import Sources
 
+STEPS_AT_ONCE = 128  # memory of a worker that collects whole trajectories
 _GIVEN = "rollfleet.learner.construction:given"
 
 
@@ -238,6 +239,9 @@ def _job(env: Any, keywords: Keywords) -> CollectorJob:
     values |= {name: _GIVEN for name in HOOKS if callable(values[name])}
     if (count := _envs_in(first)) is not None and "num_envs" not in keywords.given:
         values["num_envs"] = count
+    if values["frames_per_batch"] is None and values["trajs_per_batch"]:
+        shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
+        values["frames_per_batch"] = STEPS_AT_ONCE * shares * values["num_envs"]
     made = {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
     return job_of(values, made, {"entrypoint": _GIVEN})
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rollfleet.data.batch import IS_INIT, STEP_COUNT, Key, nested
 from rollfleet.data.tensor_memory import Array
+from rollfleet.data.tensor_tree import key_of
 from rollfleet.envs.space_tree import SpaceTree, array_shape
 from rollfleet.envs.spaces import observation_keys
 from rollfleet.errors import PolicyInvalid
@@ -78,8 +79,8 @@ class TensorDictCall:
         self._names: list[Key] | None = None
         reads: set[Key] = set()
         if hasattr(policy, "out_keys"):
-            self._names = [_as_key(name) for name in policy.out_keys]
-            reads = {_as_key(name) for name in getattr(policy, "in_keys", ())}
+            self._names = [key_of(name) for name in policy.out_keys]
+            reads = {key_of(name) for name in getattr(policy, "in_keys", ())}
         modules = policy.modules() if isinstance(policy, nn.Module) else ()
         self.reads_starts = IS_INIT in reads or any(
             getattr(module, "is_init_key", None) == IS_INIT[0] for module in modules
@@ -107,7 +108,7 @@ class TensorDictCall:
             given = dict(_primed(self._policy, self._num_envs))
             if hasattr(self._policy, "initial_state"):
                 own = self._policy.initial_state(self._num_envs)
-                given |= {_as_key(name): value for name, value in own.items()}
+                given |= {key_of(name): value for name, value in own.items()}
         missing = [key[1:] for key in self.next_keys if key[1:] not in given]
         if missing:
             raise PolicyInvalid(
@@ -135,16 +136,12 @@ class TensorDictCall:
         if self._names is not None:
             outputs: dict[Key, Tensor] = {key: output.get(key) for key in self._names}
         elif hasattr(output, "batch_size"):
-            entries = ((_as_key(name), value) for name, value in output.items(True, True))
+            entries = ((key_of(name), value) for name, value in output.items(True, True))
             outputs = {key: value for key, value in entries if value is not inputs.get(key)}
         else:
             return output
         self._last = {key: value for key, value in outputs.items() if key[0] != "next"}
         return outputs
-
-
-def _as_key(name: object) -> Key:
-    return name if isinstance(name, tuple) else (str(name),)
 
 
 def _batched(policy: Any, actions: SpaceTree, num_envs: int) -> Any:
@@ -166,4 +163,4 @@ def _primed(policy: nn.Module, num_envs: int) -> Iterator[tuple[Key, Tensor]]:
         if make is None:
             continue
         for name, spec in make().primers.items(True, True):
-            yield _as_key(name), torch.zeros((num_envs, *spec.shape), dtype=spec.dtype, device="cpu")
+            yield key_of(name), torch.zeros((num_envs, *spec.shape), dtype=spec.dtype, device="cpu")

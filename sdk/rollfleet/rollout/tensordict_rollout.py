@@ -1,9 +1,7 @@
 """TorchRL's environments stepped by a policy, and recorded key by key as TorchRL's own collectors record them."""
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, VERSION, Fragment, is_dense
-from rollfleet.data.tensor_tree import flatten
+from rollfleet.data.tensor_tree import flatten, key_of
+from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, TorchRLEnv, with_transforms
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.exploration import exploring
@@ -72,9 +71,9 @@ class TensorDictRollout:
         self._act = tensordict_policy(policy, env.base)
         self._device = device_of_policy(policy)
         self._moves = (env.base.device or torch.device("cpu")).type != self._device.type
-        flags = [("next", *_parts(key)) for key in env.base.done_keys]
+        flags = [("next", *key_of(key)) for key in env.base.done_keys]
         self._done_keys = [key for key in flags if key[-1] == "done"] or flags
-        self._reward_keys = [("next", *_parts(key)) for key in env.base.reward_keys]
+        self._reward_keys = [("next", *key_of(key)) for key in env.base.reward_keys]
         self._truncated = [key for key in flags if key[-1] == "truncated"] if spec.set_truncated else []
         if spec.set_truncated and not self._truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
@@ -88,9 +87,8 @@ class TensorDictRollout:
         self._stream = TorchStream(seeds.torch, self._device)
         self._seeded, self._started = 0, False
         self._carrier: Any = None
-        self._next_outputs: dict[Any, Tensor] = {}
-        self._open: list[list[TensorDict]] = [[] for _ in range(self._num_envs)]
-        self._whole: deque[TensorDict] = deque()
+        self._outputs: dict[Any, Tensor] = {}
+        self._whole = WholeTrajectories()
 
     def collect(
         self,
@@ -114,14 +112,13 @@ class TensorDictRollout:
                 nullcontext() if self._keeps_seeds else self._stream.active(),
                 torch.no_grad(),
                 exploring(self._spec.exploration),
-                self._interacting(),
+                interacting(self._spec.exploration),
                 interruptible(),
             ):
-                batch = (
-                    self._trajectories_of(wanted, stop, random_actions)
-                    if wanted
-                    else self._frames(stop, random_actions)
-                )
+                if wanted:
+                    batch = self._trajectories_of(wanted, stop, random_actions)
+                else:
+                    batch, _ = self._frames(stop, random_actions)
         except Exception as error:
             self._explain(error)
             raise
@@ -158,11 +155,8 @@ class TensorDictRollout:
         """See `Rollouts`."""
         self._env.close()
 
-    def _interacting(self) -> Any:
-        return interacting(self._spec.exploration)
-
-    def _frames(self, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
-        """Return T frames `[envs, T]` of each environment, fewer once `stop` is true."""
+    def _frames(self, stop: Callable[[], bool] | None, random_actions: bool) -> "tuple[TensorDict, Tensor]":
+        """Return T frames of each environment, fewer once `stop` is true, and where episodes ended: `[envs, T]`."""
         from tensordict import TensorDict
 
         env, carrier = self._env.base, self._first()
@@ -180,15 +174,16 @@ class TensorDictRollout:
         self._carrier = carrier
         batch: Any = TensorDict.maybe_dense_stack(frames, dim=-1)
         batch = _rows(batch, batch.batch_dims - 1)
-        if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in _parts(key))]:
+        if private := [key for key in batch.keys(True) if any(part.startswith("_") for part in key_of(key))]:
             batch = batch.exclude(*private)
         if batch.device is not None:
             batch = batch.to("cpu").clear_device_()
-        self._identify(batch, torch.stack(ends, dim=-1).reshape(self._num_envs, len(ends)).numpy())
+        ended_at = torch.stack(ends, dim=-1).reshape(self._num_envs, len(ends))
+        self._identify(batch, ended_at.numpy())
         for key in self._truncated:
             for last in (batch.get(key), batch.get((*key[:-1], "done"))):
                 last[:, -1] = True
-        return batch
+        return batch, ended_at
 
     def _first(self) -> Any:
         """Return the TensorDict that the next action is taken for, after a reset where one is due."""
@@ -203,7 +198,7 @@ class TensorDictRollout:
             self._show_outputs(carrier)
         self._episodes.discard(slice(None))
         self._ids = self._trajectories.take(self._num_envs)
-        self._open = [[] for _ in self._open]
+        self._whole.forget()
         self._started = True
         return carrier
 
@@ -211,20 +206,16 @@ class TensorDictRollout:
         """Put zeros under the policy's own outputs, as in TorchRL: frames of random actions have them, too."""
         with torch.random.fork_rng(devices=[]):
             shown = self._called(carrier.clone())
-        for key in getattr(self._act, "out_keys", ()):
-            value = shown.get(key, None)
-            if isinstance(value, Tensor) and carrier.get(key, None) is None:
-                carrier.set(key, torch.zeros_like(value))
-        self._next_outputs = {
-            key: torch.zeros_like(shown.get(key))
-            for key in getattr(self._act, "out_keys", ())
-            if isinstance(key, tuple) and key[0] == "next" and isinstance(shown.get(key, None), Tensor)
-        }
+        found = {key_of(key): shown.get(key, None) for key in getattr(self._act, "out_keys", ())}
+        self._outputs = {key: torch.zeros_like(value) for key, value in found.items() if isinstance(value, Tensor)}
+        for key, value in self._outputs.items():
+            if carrier.get(key, None) is None:
+                carrier.set(key, value)
 
     def _complete(self, frame: Any, carrier: Any) -> None:
         """Put zeros where the policy would have written what comes next."""
-        for key, value in self._next_outputs.items():
-            if frame.get(key, None) is None:
+        for key, value in self._outputs.items():
+            if key[0] == "next" and frame.get(key, None) is None:
                 frame.set(key, value)
                 carrier.set(key[1:], value)
 
@@ -261,9 +252,7 @@ class TensorDictRollout:
         batch.set(TRAJECTORY, torch.from_numpy(ids))
 
     def _trajectories_of(self, wanted: int, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
-        """Return whole trajectories `[trajectories, T]`, in the order of their ends, padded, with a mask."""
-        from tensordict import pad_sequence
-
+        """Return whole trajectories `[trajectories, T]`; once `stop` is true, what there is of them."""
         stopped = False
 
         def enough() -> bool:
@@ -271,31 +260,14 @@ class TensorDictRollout:
             stopped = stopped or (stop is not None and stop())
             return stopped
 
-        while len(self._whole) < wanted and not (stopped and (self._whole or any(self._open))):
-            self._add(self._frames(enough, random_actions))
-        if not self._whole:
-            self._whole.extend(torch.cat(pieces) for pieces in self._open if pieces)
-            self._open = [[] for _ in self._open]
-        taken = [self._whole.popleft() for _ in range(min(wanted, len(self._whole)))]
-        batch = pad_sequence(taken, pad_dim=0)
-        lengths = torch.tensor([len(each) for each in taken])
-        batch.set(MASK, torch.arange(batch.shape[1]) < lengths[:, None])
+        while len(self._whole) < wanted and not (stopped and self._whole):
+            batch, ended = self._frames(enough, random_actions)
+            self._whole.add(batch, ended)
+            if stopped and not self._whole:
+                self._whole.cut()
+        batch = self._whole.take(wanted)
         batch.get(TRAJECTORY)[~batch.get(MASK)] = NO_TRAJECTORY
         return batch
-
-    def _add(self, batch: Any) -> None:
-        """Add frames `[envs, T]` to the trajectories."""
-        ids, ended = batch.get(TRAJECTORY), []
-        for env, row in enumerate(ids):
-            changes = (row[1:] != row[:-1]).nonzero().flatten().add(1).tolist()
-            bounds = [0, *changes, len(row)]
-            for start, end in pairwise(bounds):
-                self._open[env].append(batch[env, start:end])
-                if end < len(row) or self._ids[env] != int(row[-1]):
-                    ended.append((end, env, torch.cat(self._open[env])))
-                    self._open[env] = []
-        ended.sort(key=lambda each: each[:2])
-        self._whole.extend(each[2] for each in ended)
 
     def _explain(self, error: Exception) -> None:
         """Raise the error of TorchRL's `check_env_specs`, if the environment that never worked fails it."""
@@ -330,7 +302,3 @@ def _rows(batch: Any, dims: int) -> Any:
 def _by_env(values: Tensor) -> Tensor:
     """Return values `[envs, T, ...]` as `[envs, T, n]`."""
     return values.flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
-
-
-def _parts(key: Any) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (str(key),)

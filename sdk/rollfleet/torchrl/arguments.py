@@ -1,8 +1,8 @@
 """The table from TorchRL's arguments to those of `rollfleet.Collector`.
 
-Each argument of TorchRL's collectors stands in one of four groups: it has a counterpart of the native collector
-(`NATIVE`), this package carries it out (`HERE`), it has no effect on the data (`WITHOUT_EFFECT`), or it cannot be had
-(`ABSENT`). An argument of a newer TorchRL in no group is refused, unless it has its default.
+Each argument of TorchRL's collectors stands in one of these groups: it has a counterpart of the native collector
+(`NATIVE`), this package carries it out (`HERE`), it has no effect on the data (`WITHOUT_EFFECT`), or it cannot be had,
+as those of a newer TorchRL: it is refused, unless it is None or False.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,11 +65,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """Arguments that are accepted, and why they change no batch."""
 
-ABSENT: Final[Mapping[str, str]] = {
-    "profile_config": "profiling is not available: run torch.profiler in `init_fn`, or py-spy on a worker",
-}
-"""Arguments that cannot be had, and what to do."""
-
 
 def native(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keywords of `rollfleet.Collector` that arguments of TorchRL's translate to by `NATIVE`.
@@ -81,7 +76,7 @@ def native(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if value is None or value is False or name in NATIVE or name in HERE or name in WITHOUT_EFFECT:
             continue
-        raise JobInvalid(f"`{name}`: {ABSENT.get(name, 'not available in rollfleet.torchrl')}; remove it")
+        raise JobInvalid(f"`{name}` is not available in rollfleet.torchrl; remove it")
     if arguments.get("cudagraph_policy") and not torch.cuda.is_available():
         raise JobInvalid("`cudagraph_policy` needs a CUDA device, and this machine has none; pass False or None")
     if arguments.get("reset_when_done") is False:

@@ -6,9 +6,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
 
-from rollfleet.data.batch import MASK, VERSION
-
-_IDS = ("collector", "traj_ids")
+from rollfleet.data.batch import MASK, TRAJECTORY, VERSION, is_dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,49 +26,34 @@ class BatchShape:
     preempts: bool = False
 
     @property
-    def native(self) -> str | None:
-        """The value of the native `cat_results` that needs the fewest copies; None: one worker."""
-        if self.workers is None:
-            return None
-        dims = len(self.sizes)
-        if self.preempts or isinstance(self.cat, str) or dims > 1:
-            return "stack"
-        return "envs" if dims == 0 or self.cat in (0, -2) else "time"
+    def is_stacked(self) -> bool:
+        """Whether the first dimension is that of workers."""
+        return self.workers is not None and self.cat == "stack"
 
     def of(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return the batch in this shape. Its memory is the same, unless parts are cut out."""
-        if self.workers is None:
-            return self._reshaped(batch, ())
-        if self.native == "stack":
-            batch = self._reshaped(batch, (batch.shape[0],))
-            if self.cat == "stack":
-                return batch
-            parts: Any = batch.unbind(0)
+        """Return a batch `[envs, T]`, or `[workers, envs, T]`, in this shape. Its memory is the same if it can be."""
+        first = batch.batch_dims - 2
+        if len(self.sizes) == 0:
+            batch = batch.squeeze(first)
+        elif len(self.sizes) > 1:
+            batch = batch.unflatten(first, self.sizes)
+        if self.workers is not None and not isinstance(self.cat, str):
             if self.preempts:
-                parts = [self._valid(part) for part in parts]
-            return _timed(torch.cat(parts, self.cat))  # type: ignore[arg-type]
-        if not self.sizes:  # [workers, T]
-            return _timed(batch.reshape(-1))
+                batch = torch.cat([_valid(part) for part in batch.unbind(0)], self.cat)
+            elif self.cat in (0, 1 - batch.batch_dims) and is_dense(batch):
+                batch = batch.flatten(0, 1)
+            else:
+                batch = torch.cat(batch.unbind(0), self.cat)
+        if batch.names[-1] != "time":
+            batch.names = [*[None] * (batch.ndim - 1), "time"]
         return batch
 
-    def _reshaped(self, batch: TensorDictBase, first: tuple[int, ...]) -> TensorDictBase:
-        """Return `[*first, *sizes, T]` of `[*first, envs, T]`."""
-        dim, dims = len(first), len(self.sizes)
-        if dims == 1:
-            return batch
-        return _timed(batch.squeeze(dim) if not dims else batch.unflatten(dim, self.sizes))
 
-    def _valid(self, part: TensorDictBase) -> TensorDictBase:
-        valid = part.get(_IDS) != -1
-        while valid.ndim > 1:
-            valid = valid.any(0)
-        return part[..., valid]
-
-
-def _timed(batch: TensorDictBase) -> TensorDictBase:
-    if batch.names[-1] != "time":
-        batch.names = [*[None] * (batch.ndim - 1), "time"]
-    return batch
+def _valid(part: TensorDictBase) -> Any:
+    valid = part.get(TRAJECTORY) != -1
+    while valid.ndim > 1:
+        valid = valid.any(0)
+    return part[..., valid]
 
 
 def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:

@@ -13,18 +13,17 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from torchrl.collectors import BaseCollector
 from torchrl.collectors.utils import split_trajectories
+from torchrl.envs import EnvBase
 from torchrl.weight_update import NoWeightSyncScheme
 
 from rollfleet.collector import Collector as NativeCollector
+from rollfleet.data.batch import TRAJECTORY, VERSION
+from rollfleet.data.tensor_tree import key_of
+from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
 from rollfleet.torchrl.batches import BatchShape, without_marks
-from rollfleet.torchrl.environments import EnvForm
-from rollfleet.torchrl.signatures import bound
-from rollfleet.torchrl.trajectories import Trajectories
-
-CALL_S = 300.0  # for a worker's answer, which may finish a batch first
-NO_LAG = 1 << 52  # TorchRL's collectors drop no batch, however old its policy is
+from rollfleet.torchrl.signatures import bound, signature_like
 
 
 class FleetCollector(IterableDataset[Any]):
@@ -33,65 +32,84 @@ class FleetCollector(IterableDataset[Any]):
     `Collector` shows an example. Attributes have the names of TorchRL's, and each argument is one.
     """
 
-    _signature: ClassVar[Signature]
+    __signature__: ClassVar[Signature]
     policy: Any
     postproc: Callable[[Any], Any] | None
-    requested_frames_per_batch: int
     reset_at_each_iter: bool
+    requested_frames_per_batch: int
+    storing_device: Any  # in one process a device, else a list of one for each worker; so the next two
+    policy_device: Any
+    env_device: Any
     pre_collect_hook: Callable[[], object] | None
     post_collect_hook: Callable[[Any], object] | None
+    # Arguments that not all of TorchRL's collectors have
+    compact_obs = track_policy_version = update_at_each_batch = False
+    track_traj_ids = True
+    replay_buffer: Any = None
+    traj_format: str | None = None
+    trajs_per_batch: int | None = None
+    trajs_per_write: int | None = None
+
+    def __init_subclass__(cls, theirs: type | None = None) -> None:
+        """Give a class the signature of one of TorchRL's."""
+        super().__init_subclass__()
+        if theirs is not None:
+            cls.__signature__ = signature_like(theirs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Start to collect. The arguments are those of TorchRL's class, and `cluster`, `job` and `nats`."""
-        arguments = bound(self._signature, type(self).__name__, args, kwargs)
+        given = self._given(bound(self.__signature__, type(self).__name__, args, kwargs))
         self.closed = True
         self._frames, self._iter, self._updates, self._restored = 0, -1, 0, 0
         self._numbers: dict[int, int] = {}  # of updates, by the native version
-        self._trajectories = Trajectories()
+        self._trajectories = WholeTrajectories()
         self._fill: BackgroundFill | None = None
         self._iterator: Iterator[Any] | None = None
-        for name, value in arguments.items():
+        for name, value in given.items():
             setattr(self, name, value)
-        self._check(arguments)
-        self._native, self._form, self._shape = self._open(arguments)
+        self._check(given)
+        self._native, self._shape = self._open(given)
         self.closed = False
 
-    def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
-        """Start the native collector. Returns it, the form of its environments, and the shape of batches."""
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return arguments
+
+    def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
+        """Start the native collector, after `_know`. Returns it, and the shape of batches."""
         raise NotImplementedError
 
-    def _check(self, arguments: dict[str, Any]) -> None:
-        total = arguments["total_frames"]
+    def _know(self, env: EnvBase, device: torch.device | None) -> None:
+        """Read from an environment what a learner needs to know; a device is that of batches, in place of its own."""
+        states = (*env.full_observation_spec.keys(True, True), *env.full_state_spec.keys(True, True))
+        self._device = device or env.device
+        self._repeated = [("next", *key_of(key)) for key in states]  # the next frame has these at its root
+
+    def _check(self, given: Mapping[str, Any]) -> None:
+        total = given["total_frames"]
         self.total_frames: float = math.inf if total is None or total < 0 else int(total)
-        self.init_random_frames = max(0, int(arguments["init_random_frames"] or 0))
-        self.max_frames_per_traj = int(arguments["max_frames_per_traj"] or 0)
-        self.split_trajs = bool(arguments["split_trajs"])
-        self.compact_obs = bool(arguments.get("compact_obs"))
-        self.track_traj_ids = arguments.get("track_traj_ids", True)
+        self.init_random_frames = max(0, int(given["init_random_frames"] or 0))
+        self.max_frames_per_traj = int(given["max_frames_per_traj"] or 0)
+        self.split_trajs = bool(given["split_trajs"])
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
-        self.replay_buffer = arguments.get("replay_buffer")
-        self.trajs_per_batch = arguments.get("trajs_per_batch")
-        self.traj_format = self._format(arguments.get("traj_format"))
-        if arguments.get("weight_updater") is not None:
+        self.traj_format = self._format(self.traj_format)
+        if given.get("weight_updater") is not None:
             raise JobInvalid("`weight_updater` is not available: weights travel by themselves; remove it")
-        schemes = arguments.get("weight_sync_schemes") or {}
+        schemes = given.get("weight_sync_schemes") or {}
         self._sends = not (schemes and all(isinstance(each, NoWeightSyncScheme) for each in schemes.values()))
 
     def _format(self, written: str | None) -> str:
-        if written is None:
-            if self.trajs_per_batch is not None and self.replay_buffer is None:
-                warnings.warn(
-                    "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16",
-                    FutureWarning,
-                    stacklevel=4,
-                )
-            return "padded"
-        if written not in ("padded", "cat"):
+        if written is None and self.trajs_per_batch is not None and self.replay_buffer is None:
+            warnings.warn(
+                "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16",
+                FutureWarning,
+                stacklevel=4,
+            )
+        if written not in (None, "padded", "cat"):
             raise ValueError(f"traj_format must be 'padded' or 'cat', got {written!r}.")
         if written == "cat" and self.trajs_per_batch is None:
             raise ValueError("traj_format has no effect without trajs_per_batch")
-        return written
+        return written or "padded"
 
     # --- iteration ---
 
@@ -130,7 +148,7 @@ class FleetCollector(IterableDataset[Any]):
     def _collect(self) -> TensorDictBase | None:
         """Return the next batch of frames, as TorchRL's collectors yield it; None: the job has ended."""
         self._iter += 1
-        if getattr(self, "update_at_each_batch", False):
+        if self.update_at_each_batch:
             self.update_policy_weights_()
         try:
             batch = next(self._native, None)
@@ -140,20 +158,16 @@ class FleetCollector(IterableDataset[Any]):
             raise error.__cause__ or error from None  # the environment's own error, as in TorchRL
         if batch is None:
             return None
-        version = int(batch.get(("collector", "policy_version")).max())
+        number = self._numbers.get(int(batch.get(VERSION).max()), self._restored)
         batch = self._shape.of(batch)
-        self._frames += (
-            int((batch.get(("collector", "traj_ids")) >= 0).sum()) if self._shape.preempts else batch.numel()
-        )
-        if self._form.device is not None and batch.device != self._form.device:
-            batch = batch.to(self._form.device)
-        if getattr(self, "track_policy_version", False):
-            number = torch.full(batch.shape, self._numbers.get(version, self._restored))
-            batch.set("policy_version", number).set(("next", "policy_version"), number.clone())
+        self._frames += int((batch.get(TRAJECTORY) >= 0).sum()) if self._shape.preempts else batch.numel()
+        if self._device is not None and batch.device != self._device:
+            batch = batch.to(self._device)
+        if self.track_policy_version:
+            for key in ("policy_version", ("next", "policy_version")):
+                batch.set(key, torch.full(batch.shape, number))
         batch = without_marks(batch, ids=self.track_traj_ids)
-        if self.compact_obs:
-            batch = batch.exclude(*self._form.repeated)
-        return batch
+        return batch.exclude(*self._repeated) if self.compact_obs else batch
 
     def _put(self, batch: TensorDictBase) -> Any:
         """Return the value to yield for a batch; None: it is in the replay buffer."""
@@ -163,8 +177,7 @@ class FleetCollector(IterableDataset[Any]):
         self._collected(result)
         if self.replay_buffer is None:
             return result
-        parts = result.unbind(0) if self._shape.native == "stack" and not self.split_trajs else [result]
-        for part in parts:
+        for part in result.unbind(0) if self._shape.is_stacked and not self.split_trajs else [result]:
             self.replay_buffer.extend(part)
         return None
 
@@ -172,17 +185,19 @@ class FleetCollector(IterableDataset[Any]):
         """Called with each batch before it is yielded or stored."""
 
     def _by_trajectories(self) -> Iterator[Any]:
+        count, whole = int(self.trajs_per_batch or 1), self._trajectories
         for batch in self._batches():
-            self._trajectories.add(batch)
+            rows = batch.reshape(-1, batch.shape[-1])
+            whole.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
             if self.reset_at_each_iter:
-                self._trajectories.drop(complete=False)
+                whole.forget()
             if self.replay_buffer is not None:
-                while count := min(len(self._trajectories), getattr(self, "trajs_per_write", None) or 1 << 31):
-                    self.replay_buffer.extend(self._trajectories.take(count, cat=True))
+                while whole:
+                    self.replay_buffer.extend(whole.take(self.trajs_per_write or len(whole), padded=False))
                 yield None
                 continue
-            while len(self._trajectories) >= (count := int(self.trajs_per_batch or 1)):
-                yield self._trajectories.take(count, cat=self.traj_format == "cat")
+            while len(whole) >= count:
+                yield whole.take(count, padded=self.traj_format == "padded")
 
     # --- weights ---
 
@@ -209,7 +224,7 @@ class FleetCollector(IterableDataset[Any]):
             return
         given = any(each is not None for each in (source, weights, policy, weights_dict))
         if self._sends and (given or self._has_weights):
-            version = self._native.update_policy_weights_(
+            self._native.update_policy_weights_(
                 source,
                 weights=weights,
                 policy=policy,
@@ -217,15 +232,7 @@ class FleetCollector(IterableDataset[Any]):
                 model_id=model_id if given and model_id != "policy" else None,
                 weights_dict=weights_dict,
             )
-        else:
-            version = self._native.version
-        self._updates += 1
-        self._numbers[version] = self._updates
-
-    def receive_weights(self, policy_or_weights: Any = None, *, weights: Any = None, policy: Any = None) -> None:
-        """Load weights into the policy, and send them to the workers; without weights, do nothing."""
-        if any(each is not None for each in (policy_or_weights, weights, policy)):
-            self.update_policy_weights_(policy_or_weights, weights=weights, policy=policy)
+        self.increment_version()
 
     @property
     def _has_weights(self) -> bool:
@@ -234,26 +241,14 @@ class FleetCollector(IterableDataset[Any]):
     @property
     def policy_version(self) -> int | None:
         """The number of updates of the weights; None: without `track_policy_version`."""
-        return self._updates if getattr(self, "track_policy_version", False) else None
-
-    def get_policy_version(self) -> int | None:
-        """Return `policy_version`."""
-        return self.policy_version
+        return self._updates if self.track_policy_version else None
 
     def increment_version(self) -> None:
         """Count one more update of the weights."""
         self._updates += 1
         self._numbers[self._native.version] = self._updates
 
-    # --- environments and policies ---
-
-    def set_seed(self, seed: int, static_seed: bool = False) -> int:
-        """Seed the environments one after the other. Returns the seed after the last one."""
-        for worker in self._native.workers:
-            answers = self._native.call(worker, "env.set_seed", seed, static_seed=static_seed, timeout_s=CALL_S)
-            seed = answers[worker][0]
-        self.reset()
-        return seed
+    # --- environments ---
 
     def reset(self, index: Any = None) -> None:
         """Begin new episodes in all environments. `index`: not available.
@@ -263,53 +258,12 @@ class FleetCollector(IterableDataset[Any]):
         """
         if index is not None and not all(index):
             raise NotImplementedError("rollfleet.torchrl resets all environments at once; remove the index")
-        self._trajectories.drop()
+        self._trajectories = WholeTrajectories()
         self._native.set_seed(0)
-
-    def getattr_env(self, attr: str) -> Any:
-        """Return an attribute of the first worker's environment."""
-        return self._read(f"env.{attr}")[0][0]
-
-    def getattr_policy(self, attr: str) -> Any:
-        """Return an attribute of the first worker's policy."""
-        return self._read(f"policy.{attr}")[0]
 
     def getattr_rb(self, attr: str) -> Any:
         """Return an attribute of the replay buffer."""
         return getattr(self.replay_buffer, attr)
-
-    def get_distant_attr(self, attr: str) -> Any:
-        """Return `env.<name>`, `policy.<name>`, `replay_buffer.<name>` or `worker_idx`, for each worker."""
-        return self.map_fn(attr)
-
-    def map_fn(
-        self,
-        method_name: str,
-        list_of_args: Sequence[Sequence[Any]] | None = None,
-        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> list[Any]:
-        """Call a method on each worker, with the arguments for each: see `get_distant_attr` for its path."""
-        workers = self._native.workers
-        args, kwargs = list_of_args or [()] * len(workers), list_of_kwargs or [{}] * len(workers)
-        if not len(args) == len(kwargs) == len(workers):
-            raise ValueError(f"Expected {len(workers)} argument entries, one for each worker, got {len(args)}")
-        return [self._at(worker, method_name, args[n], kwargs[n]) for n, worker in enumerate(workers)]
-
-    def _at(self, worker: int, path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        owner, _, name = path.partition(".")
-        if path == "get_distant_attr":
-            return self._at(worker, args[0], (), {})
-        if path == "worker_idx":
-            return worker
-        if owner != "replay_buffer":
-            found = self._native.call(worker, path, *args, timeout_s=CALL_S, **kwargs)[worker]
-            return found[0] if owner == "env" else found
-        found = getattr(self.replay_buffer, name)
-        return found(*args, **kwargs) if callable(found) else found
-
-    def _read(self, path: str) -> list[Any]:
-        found = self._native.call(None, path, timeout_s=CALL_S)
-        return [found[worker] for worker in sorted(found)]
 
     # --- in the background ---
 

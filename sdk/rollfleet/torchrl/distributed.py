@@ -3,25 +3,20 @@
 There is no Ray, no RPC and no torch.distributed: launchers, ports and backends have no effect.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torchrl.collectors
-from torchrl.collectors.distributed import DistributedCollector as _Distributed
-from torchrl.collectors.distributed import DistributedSyncCollector as _DistributedSync
-from torchrl.collectors.distributed import RayCollector as _Ray
-from torchrl.collectors.distributed import RPCCollector as _RPC
+from torchrl.collectors import distributed
 
 from rollfleet.errors import JobInvalid
-from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.environments import EnvForm
+from rollfleet.torchrl.environments import listed
 from rollfleet.torchrl.processes import WorkersCollector
-from rollfleet.torchrl.signatures import signature_like
 from rollfleet.torchrl.single import Collector
 
 
-class DistributedCollector(WorkersCollector):
+class DistributedCollector(WorkersCollector, theirs=distributed.DistributedCollector):
     """One worker for each entry of `create_env_fn`, or `num_workers_per_collector` for each with a Multi collector.
 
     With `sync` a batch is `[collectors, *env.batch_size, T]`, or `[collectors, workers, *env.batch_size, T]`.
@@ -35,37 +30,18 @@ class DistributedCollector(WorkersCollector):
         >>> collector.shutdown()
     """
 
-    _signature = __signature__ = signature_like(_Distributed)
-
-    def _check(self, arguments: dict[str, Any]) -> None:
-        arguments |= {name: value for name, value in self._of_collectors(arguments).items() if name != "num_threads"}
-        self.sync = self._is_sync(arguments)
-        super()._check(arguments)
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        of_collectors = _equal(arguments["collector_kwargs"], "collector_kwargs") or {}
         often = arguments.get("update_after_each_batch") or (arguments.get("max_weight_update_interval") or -1) > -1
-        self.update_at_each_batch = bool(often)
+        return arguments | of_collectors | {"update_at_each_batch": bool(often), "cat_results": None}
 
-    def _is_sync(self, arguments: Mapping[str, Any]) -> bool:
-        return bool(arguments.get("sync"))
-
-    def _of_collectors(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the keyword arguments of the collectors on the nodes, which all have the same here."""
-        written = arguments["collector_kwargs"]
-        each = list(written) if isinstance(written, Sequence) else [written or {}]
-        if any(other != each[0] for other in each):
-            raise JobInvalid("`collector_kwargs`: a list needs equal entries; write one dict")
-        return each[0] if each else {}
-
-    def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
-        kind = arguments["collector_class"]
-        single = kind in ("single", None, torchrl.collectors.Collector, Collector)
-        self._inner = 1 if single else arguments["num_workers_per_collector"] or 1
-        if single and (arguments["num_workers_per_collector"] or 1) != 1:
+    def _makes(self, given: Mapping[str, Any]) -> list[Any]:
+        kind = given["collector_class"]
+        self._single = kind in ("single", None, torchrl.collectors.Collector, Collector)
+        self._inner = given["num_workers_per_collector"] or 1
+        if self._single and self._inner != 1:
             raise RuntimeError("Collector and subclasses can only support a single environment.")
-        self._single = single
-        return [make for make in super()._makes(arguments) for _ in range(self._inner)]
-
-    def _shape_of(self, arguments: Mapping[str, Any], form: EnvForm) -> BatchShape:
-        return super()._shape_of({**arguments, "cat_results": None}, form)
+        return [make for make in super()._makes(given) for _ in range(self._inner)]
 
     def _put(self, batch: Any) -> Any:
         if self.sync and not self._single:
@@ -73,39 +49,17 @@ class DistributedCollector(WorkersCollector):
         return super()._put(batch)
 
 
-class DistributedSyncCollector(DistributedCollector):
-    """`DistributedCollector` with `sync=True`.
+class DistributedSyncCollector(DistributedCollector, theirs=distributed.DistributedSyncCollector):
+    """`DistributedCollector` with `sync=True`."""
 
-    Example:
-        >>> from torchrl.envs import GymEnv
-        >>> make = lambda: GymEnv("CartPole-v1")
-        >>> collector = DistributedSyncCollector([make] * 2, frames_per_batch=32, total_frames=32)
-        >>> [tuple(batch.shape) for batch in collector]
-        [(2, 16)]
-        >>> collector.shutdown()
-    """
-
-    _signature = __signature__ = signature_like(_DistributedSync)
-
-    def _is_sync(self, arguments: Mapping[str, Any]) -> bool:
-        return True
+    sync = True
 
 
-class RPCCollector(DistributedCollector):
-    """`DistributedCollector` under the name of TorchRL's collector over RPC.
-
-    Example:
-        >>> from torchrl.envs import GymEnv
-        >>> collector = RPCCollector([lambda: GymEnv("CartPole-v1")], frames_per_batch=32, total_frames=32)
-        >>> [tuple(batch.shape) for batch in collector]
-        [(32,)]
-        >>> collector.shutdown()
-    """
-
-    _signature = __signature__ = signature_like(_RPC)
+class RPCCollector(DistributedCollector, theirs=distributed.RPCCollector):
+    """`DistributedCollector` under the name of TorchRL's collector over RPC."""
 
 
-class RayCollector(DistributedCollector):
+class RayCollector(DistributedCollector, theirs=distributed.RayCollector):
     """`DistributedCollector` under the name of TorchRL's collector over Ray. `remote_configs` are the pods' resources.
 
     `num_cpus`, `num_gpus` and `memory` (bytes) of `remote_configs` are those of each pod, with `cluster=`.
@@ -119,33 +73,21 @@ class RayCollector(DistributedCollector):
         >>> collector.shutdown()
     """
 
-    _signature = __signature__ = signature_like(_Ray)
-
-    def _cluster(self, arguments: Mapping[str, Any]) -> Any:
-        cluster, written = arguments["cluster"], arguments["remote_configs"]
-        if cluster is None or written is None:
-            return cluster
-        configs = [written] if isinstance(written, Mapping) else list(written)
-        if any(other != configs[0] for other in configs):
-            raise JobInvalid("`remote_configs`: a list needs equal entries, because all pods have the same resources")
-        return replace(cluster, **pod_resources(configs[0]))
+    def _cluster(self, given: Mapping[str, Any]) -> Any:
+        config = _equal(given["remote_configs"], "remote_configs")
+        return given["cluster"] and replace(given["cluster"], **pod_resources(config or {}))
 
     @property
     def remote_collectors(self) -> list[int]:
         """The indices of the present workers."""
         return list(self._native.workers)
 
-    def local_policy(self) -> Any:
-        """Return the policy of this process."""
-        return self.policy
-
     def add_collectors(
         self, create_env_fn: Any, num_envs: int = 1, policy: Any = None, collector_kwargs: Any = None,
         remote_configs: Any = None,
     ) -> None:  # fmt: skip
         """Start more workers with this collector's environment and policy: one for each entry of `create_env_fn`."""
-        added = len(create_env_fn) if isinstance(create_env_fn, Sequence) else 1
-        self._native.add_workers(added * num_envs)
+        self._native.add_workers(len(listed(create_env_fn)) * num_envs)
         self.num_workers = len(self._native.workers)
         self._shape = replace(self._shape, workers=self.num_workers if self.sync else None)
 
@@ -181,3 +123,11 @@ def pod_resources(config: Mapping[str, Any]) -> dict[str, Any]:
             raise JobInvalid(f"`remote_configs`: a pod has whole GPUs, and num_gpus is {value}")
         found[names[name]] = str(int(value)) if name == "memory" else int(value) if value == int(value) else value
     return found
+
+
+def _equal(written: Any, name: str) -> Any:
+    """Return what one dict, or a list of equal ones, says of all workers."""
+    first, *others = listed(written) or [None]
+    if any(other != first for other in others):
+        raise JobInvalid(f"`{name}`: a list needs equal entries, because all workers are alike; write one dict")
+    return first

@@ -1,6 +1,6 @@
 """Environments as TorchRL's collectors prepare them, in this process or in a worker."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,11 @@ import torch
 from torchrl.envs import EnvBase, StepCounter, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
+from rollfleet.data.tensor_tree import key_of
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS
+
+DEVICES = ("storing_device", "policy_device", "env_device")
+"""Arguments of a collector that name a device. Each defaults to `device`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +38,17 @@ class PreparedEnv:
             ValueError: The environment counts steps itself, and a limit would contradict its own.
             RuntimeError: There are keyword arguments for an environment that exists.
         """
-        env = self._made()
+        env = self.make
+        if not isinstance(env, EnvBase):
+            env = env(**self.kwargs)
+        elif isinstance(env, BatchedEnvBase):
+            env.update_kwargs(dict(self.kwargs))
+        elif self.kwargs:
+            raise RuntimeError(f"create_env_kwargs cannot be set on a {type(env).__name__} that exists")
         if self.device is not None:
             env = env.to(self.device)
         if self.max_frames:
-            if any("step_count" in _parts(key) for key in env.output_spec.keys(True, True)):
+            if any("step_count" in key_of(key) for key in env.output_spec.keys(True, True)):
                 raise ValueError(
                     f"the environment has a key 'step_count' already; remove max_frames_per_traj={self.max_frames}, "
                     "and write the limit into its StepCounter"
@@ -47,73 +57,25 @@ class PreparedEnv:
         vars(env)[KEEPS_SEEDS] = True
         return env
 
-    def _made(self) -> Any:
-        if not isinstance(self.make, EnvBase):
-            return self.make(**self.kwargs)
-        if self.kwargs:
-            if not isinstance(self.make, BatchedEnvBase):
-                raise RuntimeError(f"create_env_kwargs cannot be set on a {type(self.make).__name__} that exists")
-            self.make.update_kwargs(dict(self.kwargs))
-        return self.make
 
-
-@dataclass(frozen=True, slots=True)
-class EnvForm:
-    """What a learner needs to know of its workers' environments.
-
-    Attributes:
-        batch_size: The environments' batch size.
-        device: The device of batches; None: batches name none.
-        repeated: Keys under `next` that the next frame has at its root.
-    """
-
-    batch_size: torch.Size
-    device: torch.device | None
-    repeated: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, env: EnvBase, device: torch.device | None = None) -> "EnvForm":
-        """Read it from an environment. A device is that of batches, in place of the environment's."""
-        states = (*env.full_observation_spec.keys(True, True), *env.full_state_spec.keys(True, True))
-        return cls(env.batch_size, device or env.device, tuple(("next", *_parts(key)) for key in states))
-
-    @property
-    def count(self) -> int:
-        """The number of environments of a worker."""
-        return int(self.batch_size.numel())
-
-
-def form_of(prepared: PreparedEnv, device: torch.device | None, use: Callable[[EnvBase], object]) -> EnvForm:
-    """Make an environment in this process, read its form, and close it, unless it is the caller's own.
-
-    `device` is that of batches; None: the environment's. `use` is called with the environment before.
-    """
-    env = prepared()
-    try:
-        use(env)
-        return EnvForm.of(env, device)
-    finally:
-        if not isinstance(prepared.make, EnvBase) and not env.is_closed:
-            env.close()
-
-
-def env_kwargs(written: Any, workers: int) -> list[Mapping[str, Any]]:
-    """Return the keyword arguments of each worker's environment.
+def each_of(value: Any, count: int, name: str) -> list[Any]:
+    """Return the value of an argument for each worker: the entries of a list, or one value for all.
 
     Raises:
-        ValueError: There is not one entry for each worker.
+        ValueError: A list has another length.
     """
-    if written is None or isinstance(written, Mapping):
-        return [written or {}] * workers
-    if len(written) != workers:
-        raise ValueError(f"len(create_env_kwargs) must be {workers}, the number of workers, and is {len(written)}")
-    return [each or {} for each in written]
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"`{name}` has {len(value)} entries for {count} workers")
+    return list(value)
+
+
+def listed(value: Any) -> list[Any]:
+    """Return the entries of a sequence; of one value, it alone. An environment is one, although it has a length."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, EnvBase) else [value]
 
 
 def device_of(*written: Any) -> torch.device | None:
     """Return the first device that was written."""
     return next((torch.device(each) for each in written if each is not None), None)
-
-
-def _parts(key: Any) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (key,)

@@ -38,7 +38,7 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """Makes of a policy what acts in its place.
+    """Makes of a policy what acts in its place, here or on a worker.
 
     Attributes:
         trusted: Whether it is called with a TensorDict, whatever its signature (`trust_policy`).
@@ -46,18 +46,15 @@ class Acting:
         cuda_graph: Keyword arguments of `CudaGraphModule`; None: no CUDA graph.
     """
 
-    trusted: bool = False
-    compile: Mapping[str, Any] | None = None
-    cuda_graph: Mapping[str, Any] | None = None
+    trusted: bool
+    compile: Mapping[str, Any] | None
+    cuda_graph: Mapping[str, Any] | None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> "Acting":
         """Take it from a collector's arguments."""
-        return cls(
-            trusted=bool(arguments.get("trust_policy")),
-            compile=_options(arguments.get("compile_policy")),
-            cuda_graph=_options(arguments.get("cudagraph_policy")),
-        )
+        compiled, graph = arguments.get("compile_policy"), arguments.get("cudagraph_policy")
+        return cls(bool(arguments.get("trust_policy")), _options(compiled), _options(graph))
 
     def __call__(self, policy: Any) -> Any:
         """Return the policy itself, or what acts in its place with the same parameters."""
@@ -68,33 +65,9 @@ class Acting:
             policy = CudaGraphModule(policy, **self.cuda_graph)
         return policy if isinstance(policy, nn.Module) or not self.trusted else Trusted(policy)
 
-    @property
-    def changes_modules(self) -> bool:
-        """Whether a module needs more than itself where it acts."""
-        return self.compile is not None or self.cuda_graph is not None
-
-
-@dataclass(frozen=True, slots=True)
-class MadeOnWorker:
-    """A policy factory of the native collector: what acts on a worker."""
-
-    make: Callable[[], Any]
-    acting: Acting
-
-    def __call__(self) -> Any:
-        """Make the policy."""
-        return self.acting(self.make())
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A factory that returns one policy."""
-
-    policy: Any
-
-    def __call__(self) -> Any:
-        """Return it."""
-        return self.policy
+    def made(self, make: Callable[[], Any]) -> Any:
+        """Return what acts in place of the policy that a factory makes."""
+        return self(make())
 
 
 def without_weights(policy: Any) -> Any:

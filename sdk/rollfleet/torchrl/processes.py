@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import torch
 import torchrl.collectors
@@ -15,11 +16,13 @@ from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
 from rollfleet.processes.settings import Processes
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.collecting import CALL_S, NO_LAG, FleetCollector
-from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of, env_kwargs, form_of
-from rollfleet.torchrl.placement import present
-from rollfleet.torchrl.policies import Acting, Copied, MadeOnWorker, with_spec, without_weights
-from rollfleet.torchrl.signatures import signature_like
+from rollfleet.torchrl.collecting import FleetCollector
+from rollfleet.torchrl.environments import DEVICES, PreparedEnv, device_of, each_of, listed
+from rollfleet.torchrl.policies import Acting, with_spec, without_weights
+from rollfleet.torchrl.signatures import PLACE, elsewhere
+
+_CALL_S = 300.0  # for a worker's answer, which may finish a batch first
+_NO_LAG = 1 << 52  # TorchRL's collectors drop no batch, however old its policy is
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,169 +40,189 @@ class ShapedHook:
 class WorkersCollector(FleetCollector):
     """A collector whose workers are other processes: see its subclasses."""
 
-    sync: bool
+    sync = False
+    interruptor = None
 
-    def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
-        arguments |= present().of(arguments)
-        if arguments["job"] is not None or arguments["nats"] is not None:
-            return self._connect(arguments)
-        makes = present().spread(self._makes(arguments))
-        count = self.num_workers = len(makes)
-        devices = self._devices(arguments, count)
-        kwargs = env_kwargs(arguments.get("create_env_kwargs"), count)
+    def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
+        if all(given[name] is None for name in PLACE):
+            given |= {name: elsewhere.get(name) for name in PLACE}
+        makes = self._makes(given)
+        if given["job"] is not None or given["nats"] is not None:
+            return self._connect(given, makes[0])
+        count = self.num_workers = elsewhere.get("workers") or len(makes)
+        for name in DEVICES:
+            own, general = each_of(given[name], count, name), each_of(given["device"], count, "device")
+            setattr(self, name, [device_of(*each) for each in zip(own, general, strict=True)])
+        kwargs = each_of(given.get("create_env_kwargs") or {}, count, "create_env_kwargs")
         prepared = [
-            PreparedEnv(make, own, device, max(0, self.max_frames_per_traj))
-            for make, own, device in zip(makes, kwargs, devices["env_device"], strict=True)
+            PreparedEnv(makes[index % len(makes)], own or {}, device, max(0, self.max_frames_per_traj))
+            for index, (own, device) in enumerate(zip(kwargs, self.env_device, strict=True))
         ]
-        policy, acting = arguments["policy"], Acting.of(arguments)
-
-        def use(env: EnvBase) -> None:
-            if arguments["policy_factory"] is None:
-                self.policy = with_spec(policy, env, trusted=acting.trusted)
-
-        form = form_of(prepared[0], devices["storing_device"][0], use)
-        shape = self._shape_of(arguments, form)
-        per_worker = self._frames_of_worker(arguments["frames_per_batch"], form.count)
-        factory = self._factory(arguments, acting)
+        acting = Acting.of(given)
+        sizes = self._look(prepared[0], self.storing_device[0], None if given["policy_factory"] else acting)
+        shape = self._shape_of(given, sizes)
+        envs = sizes.numel()
+        frames = self._frames_of_worker(given["frames_per_batch"], envs) * (count if self.sync else 1)
+        policy = self.policy if given["cluster"] is None else without_weights(self.policy)
+        made = [partial(acting.made, each) for each in listed(given["policy_factory"])]
         collector = NativeCollector(
             prepared,
-            self.policy if factory is not None else acting(self.policy),
-            policy_factory=factory,
-            policy_device=self._policy_device_of(devices),
-            device=devices["storing_device"][0],
-            frames_per_batch=per_worker * (count if self.sync else 1),
-            num_envs=form.count,
+            self.policy,
+            policy_factory=partial(acting, policy) if given["policy_factory"] is None else _alike(made),
+            policy_device=_alike(self.policy_device),
+            device=self.storing_device[0],
+            frames_per_batch=frames,
+            num_envs=envs,
             weights_interval=0,
             seed=torch.initial_seed() % (1 << 53),
             workers=count,
             mode="sync" if self.sync else "async",
-            processes=self._processes(arguments, form, shape),
-            cluster=self._cluster(arguments),
-            **native(arguments),
+            cat_results="stack" if self.sync else "envs",
+            processes=self._processes(given, shape),
+            cluster=self._cluster(given),
+            **native(given),
         )
         if self._sends and self._has_weights:
             collector.update_policy_weights_()  # a worker answers no call before it has weights
         try:
-            collector.call(None, "env.batch_size", timeout_s=CALL_S)  # TorchRL's constructor waits for workers, too
+            collector.call(None, "env.batch_size", timeout_s=_CALL_S)  # TorchRL's constructor waits for workers, too
         except WorkerFailed as error:
             raise RuntimeError(str(error)) from error
-        return collector, form, shape
+        return collector, shape
 
-    def _factory(self, arguments: Mapping[str, Any], acting: Acting) -> Any:
-        """Return what makes the policy on workers; None: a copy of the module is sent to them."""
-        if arguments["policy_factory"] is not None:
-            made = [MadeOnWorker(each, acting) for each in _listed(arguments["policy_factory"])]
-            return made if len(made) > 1 else made[0]
-        if acting.changes_modules and isinstance(self.policy, nn.Module):
-            return MadeOnWorker(Copied(self.policy), acting)
-        return None if arguments["cluster"] is None else MadeOnWorker(Copied(without_weights(self.policy)), acting)
+    def _look(self, prepared: PreparedEnv, device: torch.device | None, acting: Acting | None) -> torch.Size:
+        """Make an environment here to read what a learner needs, and close it. Returns its batch size."""
+        env = prepared()
+        try:
+            if acting is not None:
+                self.policy = with_spec(self.policy, env, trusted=acting.trusted)
+            self._know(env, device)
+            return torch.Size(env.batch_size)
+        finally:
+            if not isinstance(prepared.make, EnvBase) and not env.is_closed:
+                env.close()
 
-    def _policy_device_of(self, devices: Mapping[str, Any]) -> Any:
-        moves = devices["policy_device"][0] is not None and isinstance(self.policy, nn.Module)
-        return devices["policy_device"] if moves else None
-
-    def _processes(self, arguments: Mapping[str, Any], form: EnvForm, shape: BatchShape) -> Processes:
-        hook = arguments.get("post_collect_hook")
-        mode: dict[str, Any] = {"cat_results": shape.native} if self.sync else {"max_lag": NO_LAG}
-        if shape.preempts:
-            mode["stragglers_threshold"] = max(self.preemptive_threshold, 1e-9)  # 0: the first worker ends the round
-        return Processes(
-            init_fn=arguments.get("init_fn"),
-            pre_collect_hook=arguments.get("pre_collect_hook"),
-            post_collect_hook=None if hook is None else ShapedHook(hook, BatchShape(form.batch_size)),
-            **mode,
-        )
-
-    def _connect(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
+    def _connect(self, given: Mapping[str, Any], make: Any) -> tuple[NativeCollector, BatchShape]:
         """Become the learner of a job. The job has the environments and how they are collected from."""
-        self.policy = arguments["policy"]
-        device = device_of(_each(arguments["storing_device"], 1)[0])
-        make = PreparedEnv(self._makes(arguments)[0], env_kwargs(arguments.get("create_env_kwargs"), 1)[0], None, 0)
-        form = form_of(make, device, lambda env: None)
-        collector = connect(arguments["job"], self.policy, address=arguments["nats"], device=device)
+        device = device_of(listed(given["storing_device"])[0])
+        kwargs = listed(given.get("create_env_kwargs"))[0] or {}
+        sizes = self._look(PreparedEnv(make, kwargs, None, 0), device, None)
+        collector = connect(given["job"], self.policy, address=given["nats"], device=device)
         spec = collector.job.spec
         self.num_workers, self.sync = spec.workers, str(spec.mode).lower() == "sync"
-        self.requested_frames_per_batch = spec.steps_per_batch * form.count * (spec.workers if self.sync else 1)
+        self.requested_frames_per_batch = spec.steps_per_batch * sizes.numel() * (spec.workers if self.sync else 1)
         self._frames = collector.stats().frames  # of earlier learners, too
         joined: dict[str, int | str] = {"stack": "stack", "envs": 0, "time": -1}
         cat = joined[str(spec.collect.cat_results).lower()]
-        return collector, form, BatchShape(form.batch_size, self.num_workers if self.sync else None, cat)
+        return collector, BatchShape(sizes, self.num_workers if self.sync else None, cat)
 
-    def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
+    def _processes(self, given: Mapping[str, Any], shape: BatchShape) -> Processes:
+        hook = given.get("post_collect_hook")
+        mode: dict[str, Any] = {} if self.sync else {"max_lag": _NO_LAG}
+        if shape.preempts:
+            mode["stragglers_threshold"] = max(self.preemptive_threshold, 1e-9)  # 0: the first worker ends the round
+        return Processes(
+            init_fn=given.get("init_fn"),
+            pre_collect_hook=given.get("pre_collect_hook"),
+            post_collect_hook=None if hook is None else ShapedHook(hook, BatchShape(shape.sizes)),
+            **mode,
+        )
+
+    def _makes(self, given: Mapping[str, Any]) -> list[Any]:
         """Return the function of each worker's environment."""
-        make = arguments["create_env_fn"]
-        if isinstance(make, Sequence) and not isinstance(make, EnvBase):
-            return list(make)
-        return [make] * (arguments.get("num_workers") or arguments.get("num_collectors") or 1)
+        makes = listed(given["create_env_fn"])
+        return makes if len(makes) > 1 else makes * (given.get("num_workers") or given.get("num_collectors") or 1)
 
-    def _cluster(self, arguments: Mapping[str, Any]) -> Any:
-        return arguments["cluster"]
-
-    def _devices(self, arguments: Mapping[str, Any], count: int) -> dict[str, list[torch.device | None]]:
-        found: dict[str, list[torch.device | None]] = {}
-        general = _each(arguments["device"], count)
-        for name in ("storing_device", "policy_device", "env_device"):
-            own = _each(arguments[name], count)
-            found[name] = [device_of(each, other) for each, other in zip(own, general, strict=True)]
-            setattr(self, name, found[name])
-        return found
+    def _cluster(self, given: Mapping[str, Any]) -> Any:
+        return given["cluster"]
 
     def _frames_of_worker(self, frames: Any, envs: int) -> int:
         """Return the frames of one worker's batch: a multiple of its environments."""
-        if isinstance(frames, Sequence) and len(frames) != self.num_workers:
-            raise ValueError(f"`frames_per_batch` has {len(frames)} entries for {self.num_workers} workers")
-        if self.sync and len(set(_listed(frames))) > 1:
+        written = each_of(frames, self.num_workers, "frames_per_batch")
+        if self.sync and len(set(written)) > 1:
             raise JobInvalid("`frames_per_batch`: a list needs equal entries; write one number")
-        total = sum(frames) if isinstance(frames, Sequence) else frames
-        each = -(-total // self.num_workers) if self.sync else total
-        self.requested_frames_per_batch = total
-        return -(-each // envs) * envs
+        self.requested_frames_per_batch = sum(written) if isinstance(frames, Sequence) else frames
+        return -(-self.frames_per_batch_worker() // envs) * envs
 
     def frames_per_batch_worker(self, *, worker_idx: int | None = None) -> int:
         """Return the frames that one worker is asked for."""
         return -(-self.requested_frames_per_batch // self.num_workers) if self.sync else self.requested_frames_per_batch
 
-    def _shape_of(self, arguments: Mapping[str, Any], form: EnvForm) -> BatchShape:
-        cat = arguments.get("cat_results")
+    def _shape_of(self, given: Mapping[str, Any], sizes: torch.Size) -> BatchShape:
+        cat, threshold = given.get("cat_results"), given.get("preemptive_threshold")
         if cat is not None and cat != "stack" and (not isinstance(cat, int) or isinstance(cat, bool)):
             raise ValueError(f"cat_results must be a string ('stack') or an integer, not {cat!r}")
         if not self.sync and cat not in (None, "stack"):
             raise ValueError("cat_results can only be used with ``MultiSyncCollector``.")
-        threshold = arguments.get("preemptive_threshold")
         if threshold is not None and not 0.0 <= threshold <= 1.0:
             raise ValueError(f"preemptive_threshold must be between 0.0 and 1.0, got {threshold}.")
         self.preemptive_threshold = 1.0 if threshold is None else float(threshold)
-        self.interruptor = None
-        stores = self.replay_buffer is not None
-        return BatchShape(
-            form.batch_size,
-            self.num_workers if self.sync else None,
-            "stack" if cat is None or stores else cat,
-            self.sync and self.preemptive_threshold < 1,
-        )
+        joined = "stack" if cat is None or self.replay_buffer is not None else cat
+        preempts = self.sync and self.preemptive_threshold < 1
+        return BatchShape(sizes, self.num_workers if self.sync else None, joined, preempts)
 
-    def set_post_collect_hook(self, hook: Any) -> None:
-        """Refuse: workers got their hooks when they started.
+    # --- calls of workers ---
 
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")
+    def set_seed(self, seed: int, static_seed: bool = False) -> int:
+        """Seed the environments one after the other. Returns the seed after the last one."""
+        for worker in self._native.workers:
+            seed = self._at(worker, "env.set_seed", [seed], {"static_seed": static_seed})
+        self.reset()
+        return seed
+
+    def getattr_env(self, attr: str) -> Any:
+        """Return an attribute of the first worker's environment."""
+        try:
+            return self._at(self._native.workers[0], f"env.{attr}")
+        except CallFailed as error:
+            raise AttributeError(str(error)) from error
+
+    def get_distant_attr(self, attr: str) -> Any:
+        """Return `env.<name>`, `policy.<name>`, `replay_buffer.<name>` or `worker_idx`, for each worker."""
+        return self.map_fn(attr)
+
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method on each worker, with the arguments for each: see `get_distant_attr` for its path."""
+        workers = self._native.workers
+        args, kwargs = list_of_args or [()] * len(workers), list_of_kwargs or [{}] * len(workers)
+        if not len(args) == len(kwargs) == len(workers):
+            raise ValueError(f"Expected {len(workers)} argument entries, one for each worker, got {len(args)}")
+        return [self._at(worker, method_name, args[n], kwargs[n]) for n, worker in enumerate(workers)]
+
+    def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
+        owner, _, name = path.partition(".")
+        if path == "get_distant_attr":
+            return self._at(worker, args[0])
+        if path == "worker_idx":
+            return worker
+        if owner == "replay_buffer":
+            found = getattr(self.replay_buffer, name)
+            return found(*args, **kwargs) if callable(found) else found
+        found = self._native.call(worker, path, *args, timeout_s=_CALL_S, **kwargs)[worker]
+        return found[0] if owner == "env" else found
+
+    # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the policy, and the state of each worker's environment."""
-        policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
-        found = self._native.call(None, "env.state_dict", timeout_s=CALL_S)
-        own = policy | ({"policy_version": self.policy_version} if self.policy_version is not None else {})
+        own: dict[str, Any] = (
+            {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+        )
+        own |= {"policy_version": self.policy_version} if self.policy_version is not None else {}
+        found = self._native.call(None, "env.state_dict", timeout_s=_CALL_S)
         workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
         return workers | super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
         for worker in self._native.workers:
-            state = state_dict.get(f"worker{worker}", {})
-            if state.get("env_state_dict"):
-                self._native.call(worker, "env.load_state_dict", state["env_state_dict"], timeout_s=CALL_S)
+            if state := state_dict.get(f"worker{worker}", {}).get("env_state_dict"):
+                self._at(worker, "env.load_state_dict", [state])
         first = state_dict.get("worker0", {})
         if isinstance(self.policy, nn.Module) and "policy_state_dict" in first:
             self.policy.load_state_dict(first["policy_state_dict"])
@@ -211,10 +234,9 @@ class WorkersCollector(FleetCollector):
         if workers not in ("aggregate", "per_worker", "both"):
             raise ValueError(f"workers must be one of 'aggregate', 'per_worker' or 'both', got {workers!r}.")
         found: dict[str, int | float | bool] = super().stats() if workers != "per_worker" else {}
-        alive = self._native.stats().workers
         found |= {"workers": self.num_workers, "workers_alive": len(self._native.workers)}
         if workers != "aggregate":
-            for index, worker in sorted(alive.items()):
+            for index, worker in sorted(self._native.stats().workers.items()):
                 found |= {f"worker_{index}/frames": worker.frames, f"worker_{index}/batches": worker.batches}
         return found
 
@@ -226,13 +248,13 @@ class WorkersCollector(FleetCollector):
         """
         raise NotImplementedError("fake_tensordict is available for a Collector in this process only")
 
-    def _read(self, path: str) -> list[Any]:
-        try:
-            return super()._read(path)
-        except CallFailed as error:
-            if "AttributeError" in str(error):
-                raise AttributeError(str(error)) from error
-            raise
+    def set_post_collect_hook(self, hook: Any) -> None:
+        """Refuse: workers got their hooks when they started.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")
 
     def _close(self, close_env: bool) -> None:
         if not close_env:
@@ -240,7 +262,7 @@ class WorkersCollector(FleetCollector):
         super()._close(close_env)
 
 
-class MultiCollector(WorkersCollector):
+class MultiCollector(WorkersCollector, theirs=torchrl.collectors.MultiCollector):
     """Collects in processes, one for each entry of `create_env_fn`; `sync` says how batches come.
 
     Example:
@@ -252,22 +274,13 @@ class MultiCollector(WorkersCollector):
         >>> collector.shutdown()
     """
 
-    _signature: ClassVar = signature_like(torchrl.collectors.MultiCollector)
-    __signature__ = _signature
-
     def __new__(cls, *args: Any, sync: bool | None = None, **kwargs: Any) -> Any:
         """Make a `MultiSyncCollector` or a `MultiAsyncCollector`."""
-        if cls is not MultiCollector or sync is None:
-            return super().__new__(cls)
-        return (MultiSyncCollector if sync else MultiAsyncCollector)(*args, **kwargs)
+        return super().__new__((MultiSyncCollector if sync else MultiAsyncCollector) if cls is MultiCollector else cls)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sync: bool | None = None, **kwargs: Any) -> None:
         """See `FleetCollector`."""
-        if "sync" in kwargs or self.closed is False:
-            return  # made by `__new__`
         super().__init__(*args, **kwargs)
-
-    closed = True
 
 
 class MultiSyncCollector(MultiCollector):
@@ -286,59 +299,29 @@ class MultiSyncCollector(MultiCollector):
 
 
 class MultiAsyncCollector(MultiCollector):
-    """Collects in processes; a batch has the frames of one worker, as it comes.
-
-    Example:
-        >>> from torchrl.envs import GymEnv
-        >>> make = lambda: GymEnv("CartPole-v1")
-        >>> collector = MultiAsyncCollector([make] * 2, frames_per_batch=32, total_frames=64)
-        >>> [tuple(batch.shape) for batch in collector]
-        [(32,), (32,)]
-        >>> collector.shutdown()
-    """
-
-    sync = False
+    """Collects in processes; a batch has the frames of one worker, as it comes: `[*env.batch_size, T]`."""
 
 
 class AsyncCollector(MultiAsyncCollector):
-    """Collects in one process.
-
-    Example:
-        >>> from torchrl.envs import GymEnv
-        >>> collector = AsyncCollector(lambda: GymEnv("CartPole-v1"), frames_per_batch=32, total_frames=32)
-        >>> [tuple(batch.shape) for batch in collector]
-        [(32,)]
-        >>> collector.shutdown()
-    """
-
-    def _makes(self, arguments: Mapping[str, Any]) -> list[Any]:
-        return [arguments["create_env_fn"]]
+    """Collects in one process: `MultiAsyncCollector` with one environment."""
 
 
 class SpreadCollector(MultiSyncCollector):
-    """What a `Collector` becomes if it is told to collect elsewhere: each batch is on the policy's newest weights.
+    """A `Collector` whose workers are elsewhere: each batch is on the policy's newest weights.
 
     Its batches are `[workers, T]`, or `[workers * env.batch_size[0], ..., T]`: time stays along the last dimension.
     """
 
-    def _shape_of(self, arguments: Mapping[str, Any], form: EnvForm) -> BatchShape:
-        return super()._shape_of({**arguments, "cat_results": 0 if form.batch_size else "stack"}, form)
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        return arguments | {"update_at_each_batch": True}  # in one process, new weights would be seen at once
 
-    def _check(self, arguments: dict[str, Any]) -> None:
-        super()._check(arguments)
-        self.update_at_each_batch = True  # in one process, the policy's new weights would be seen at once
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Sequence) else [value]
+    def _shape_of(self, given: Mapping[str, Any], sizes: torch.Size) -> BatchShape:
+        return super()._shape_of({**given, "cat_results": 0 if sizes else "stack"}, sizes)
 
 
-def _each(value: Any, count: int) -> list[Any]:
-    if not isinstance(value, list | tuple):
-        return [value] * count
-    if len(value) != count:
-        raise RuntimeError(f"The length of the devices does not match the number of workers: {count}.")
-    return list(value)
+def _alike(values: list[Any]) -> Any:
+    """Return one value for all workers where theirs are equal: pods have no devices of their own."""
+    return values[0] if all(each == values[0] for each in values) else values
 
 
 def _tensors(value: Any) -> Any:

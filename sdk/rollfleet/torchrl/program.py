@@ -4,16 +4,13 @@ import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torchrl.collectors
 import torchrl.collectors.distributed
 
 import rollfleet.torchrl as ours
-from rollfleet.torchrl.placement import Placement, place
-
-NAMES = ("Collector", "AsyncCollector", "MultiCollector", "MultiSyncCollector", "MultiAsyncCollector")
-DISTRIBUTED = ("DistributedCollector", "DistributedSyncCollector", "RPCCollector", "RayCollector")
-OLD_NAMES = [name for name in ours.__all__ if "DataCollector" in name]
+from rollfleet.torchrl.signatures import elsewhere
 
 
 def install() -> None:
@@ -21,27 +18,28 @@ def install() -> None:
 
     Its own classes are not changed, and stay where TorchRL derives from them.
     """
-    replaced: dict[type, type] = {getattr(torchrl.collectors, name): getattr(ours, name) for name in NAMES} | {
-        getattr(torchrl.collectors.distributed, name): getattr(ours, name) for name in DISTRIBUTED
+    homes = (torchrl.collectors, torchrl.collectors.distributed)
+    replaced = {
+        vars(home)[name]: getattr(ours, name)
+        for home in homes
+        for name in ours.__all__
+        if name.endswith("Collector") and "Data" not in name and name in vars(home)
     }
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torchrl.") and isinstance(module, ModuleType):
-            _replace(module, replaced)
-    for name in OLD_NAMES:
-        for module in (torchrl.collectors, torchrl.collectors.distributed):
-            setattr(module, name, getattr(ours, name))
+    for path, module in list(sys.modules.items()):
+        if path.startswith("torchrl.") and isinstance(module, ModuleType):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, type) and value in replaced:
+                    setattr(module, name, replaced[value])
+    for home in homes:
+        for name in ours.__all__:
+            if "DataCollector" in name:
+                setattr(home, name, getattr(ours, name))
 
 
-def _replace(module: ModuleType, replaced: dict[type, type]) -> None:
-    for name, value in list(vars(module).items()):
-        if isinstance(value, type) and value in replaced:
-            setattr(module, name, replaced[value])
-
-
-def run(program: str, args: list[str], placement: Placement) -> None:
-    """Run a program as `__main__`, with these classes."""
+def run(program: str, args: list[str], place: dict[str, Any]) -> None:
+    """Run a program as `__main__`, with these classes, whose collectors run at a `place`: see `elsewhere`."""
     install()
-    place(placement)
+    elsewhere.update({name: value for name, value in place.items() if value is not None})
     sys.argv = [program, *args]
     sys.path.insert(0, str(Path(program).resolve().parent))
     runpy.run_path(program, run_name="__main__")

@@ -6,14 +6,22 @@ from typing import Any
 PLACE = ("cluster", "job", "nats")
 """Keywords that no collector of TorchRL has: where the workers run."""
 
+elsewhere: dict[str, Any] = {}
+"""The place of collectors that name none, by the keywords of `PLACE`, and the number of their `workers`.
 
-def signature_like(theirs: type, **more: Any) -> Signature:
-    """Return the signature of a collector of TorchRL, without `self`, with the keywords of `PLACE` and `more`."""
+`python -m rollfleet.torchrl` sets it before it runs a program.
+"""
+
+
+def is_elsewhere(arguments: Any) -> bool:
+    """Return whether a collector with these arguments has other workers than its class says."""
+    return bool(elsewhere) or any(arguments.get(name) is not None for name in PLACE)
+
+
+def signature_like(theirs: type) -> Signature:
+    """Return the signature of a collector of TorchRL, without `self`, with the keywords of `PLACE`."""
     own = [each for each in signature(theirs.__init__).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]  # type: ignore[misc]
-    known = {each.name for each in own}
-    added = {name: default for name, default in {**more, **dict.fromkeys(PLACE)}.items() if name not in known}
-    keywords = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in added.items()]
-    return Signature([*own[1:], *keywords])
+    return Signature([*own[1:], *(Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in PLACE)])
 
 
 def bound(declared: Signature, caller: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

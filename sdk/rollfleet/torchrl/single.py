@@ -1,12 +1,12 @@
 """`Collector`, in this process; it also dispatches to the other classes, as TorchRL's does."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 import torchrl.collectors
 from torch import nn
-from torchrl.envs import EnvBase
 
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
@@ -14,11 +14,8 @@ from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
-from rollfleet.torchrl.environments import EnvForm, PreparedEnv, device_of
+from rollfleet.torchrl.environments import DEVICES, PreparedEnv, device_of, listed
 from rollfleet.torchrl.policies import Acting, with_spec
-from rollfleet.torchrl.signatures import signature_like
-
-_NO_OPTIONS = {"max_frames_per_traj": 0, "step_count": False, "is_init": False}
 
 
 class _OnePolicy(NativeCollector):
@@ -27,7 +24,7 @@ class _OnePolicy(NativeCollector):
     _one_policy = True
 
 
-class Collector(FleetCollector):
+class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     """Collects in this process; with `num_collectors` or `backend` in others, as TorchRL's `Collector`.
 
     Example:
@@ -38,53 +35,45 @@ class Collector(FleetCollector):
         >>> collector.shutdown()
     """
 
-    _signature = __signature__ = signature_like(torchrl.collectors.Collector)
-
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Make a collector of the class that `num_collectors`, `backend`, or a place on a fleet asks for."""
         if cls is not Collector:
             return super().__new__(cls)
         from rollfleet.torchrl.dispatch import dispatched
 
-        other = dispatched(args, kwargs)
+        other = dispatched(cls, args, kwargs)
         return super().__new__(cls) if other is None else other
 
-    def _open(self, arguments: dict[str, Any]) -> tuple[NativeCollector, EnvForm, BatchShape]:
-        keywords = native(arguments)
-        make = arguments["create_env_fn"]
-        if isinstance(make, Sequence) and not isinstance(make, EnvBase):
-            make = make[0]
-        device = arguments["device"]
-        self.storing_device = device_of(arguments["storing_device"], device)
-        self.env_device = device_of(arguments["env_device"], device)
-        self.policy_device = device_of(arguments["policy_device"], device)
-        kwargs = arguments["create_env_kwargs"] or {}
+    def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
+        for name in DEVICES:
+            setattr(self, name, device_of(given[name], given["device"]))
+        make, kwargs = listed(given["create_env_fn"])[0], given["create_env_kwargs"] or {}
         self.env = PreparedEnv(make, kwargs, self.env_device, max(0, self.max_frames_per_traj))()
         self.env_device = self.env_device or self.env.device
-        form = EnvForm.of(self.env, device_of(self.storing_device, self.env_device))
-        if arguments["policy_factory"] is not None:
-            if arguments["policy"] is not None:
+        if given["policy_factory"] is not None:
+            if self.policy is not None:
                 raise TypeError("policy_factory cannot be used with policy argument.")
-            arguments["policy"] = arguments["policy_factory"]()
-        acting = Acting.of(arguments)
-        self.policy = with_spec(arguments["policy"], self.env, trusted=acting.trusted)
-        if arguments["auto_register_policy_transforms"]:
-            self.env = with_transforms(self.env, _NO_OPTIONS, self.policy)
+            self.policy = given["policy_factory"]()
+        acting = Acting.of(given)
+        self.policy = with_spec(self.policy, self.env, trusted=acting.trusted)
+        if given["auto_register_policy_transforms"]:
+            self.env = with_transforms(self.env, {}, self.policy)
             vars(self.env)[KEEPS_SEEDS] = True
-        self.n_env = form.count
-        self.frames_per_batch = -(-arguments["frames_per_batch"] // form.count)
-        self.requested_frames_per_batch = self.frames_per_batch * form.count
+        self._know(self.env, device_of(self.storing_device, self.env_device))
+        self.n_env = self.env.batch_size.numel()
+        self.frames_per_batch = -(-given["frames_per_batch"] // self.n_env)
+        self.requested_frames_per_batch = self.frames_per_batch * self.n_env
         collector = _OnePolicy(
             self.env,
             acting(self.policy),
             policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
             device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
-            num_envs=form.count,
+            num_envs=self.n_env,
             weights_interval=0,
-            **keywords,
+            **native(given),
         )
-        return collector, form, BatchShape(form.batch_size)
+        return collector, BatchShape(self.env.batch_size)
 
     def _collect(self) -> Any:
         if self.pre_collect_hook is not None:
@@ -99,10 +88,6 @@ class Collector(FleetCollector):
         """Set the function that is called with each batch."""
         self.post_collect_hook = hook
 
-    def rollout(self) -> Any:
-        """Return one batch of frames."""
-        return self._collect()
-
     def fake_tensordict(self) -> Any:
         """Return a batch of zeros, with the keys, shapes and dtypes of a real one. Nothing is collected."""
         act = tensordict_policy(self.policy, self.env)
@@ -112,7 +97,7 @@ class Collector(FleetCollector):
         batch.set(("collector", "traj_ids"), torch.zeros(batch.shape, dtype=torch.int64))
         batch.names = [*[None] * (batch.ndim - 1), "time"]
         if self.compact_obs:
-            batch = batch.exclude(*self._form.repeated)
+            batch = batch.exclude(*self._repeated)
         return without_marks(batch, ids=self.track_traj_ids)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -123,16 +108,9 @@ class Collector(FleetCollector):
         """Return an attribute of the environment."""
         return getattr(self.env, attr)
 
-    def getattr_policy(self, attr: str) -> Any:
-        """Return an attribute of the policy."""
-        return getattr(self.policy, attr)
-
     def get_distant_attr(self, attr: str) -> Any:
         """Return an attribute of this collector by its path."""
-        found: Any = self
-        for name in attr.split("."):
-            found = getattr(found, name)
-        return found
+        return attrgetter(attr)(self)
 
     def map_fn(
         self,
@@ -146,13 +124,7 @@ class Collector(FleetCollector):
         if len(args) != len(kwargs):
             raise ValueError(f"list_of_args and list_of_kwargs must have the same length: {len(args)}, {len(kwargs)}")
         method = self.get_distant_attr(method_name)
-        if not callable(method):
-            raise AttributeError(f"Attribute {method_name} is not callable.")
         return [method(*these, **those) for these, those in zip(args, kwargs, strict=True)]
-
-    def get_model(self, model_id: str) -> Any:
-        """Return the policy for "policy", else an attribute by its path."""
-        return self.policy if model_id == "policy" else self.get_distant_attr(model_id)
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, and the state of the environment's transforms and of the policy."""

@@ -250,6 +250,14 @@ def test_trajs_per_batch_gives_whole_trajectories_of_each_worker(collect: "Colle
         ids |= set(rows)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_trajs_per_batch_needs_no_frames_per_batch(collect: "Collect", mode: str) -> None:
+    keywords = {} if mode == "sync" or collect.workers == 1 else {"mode": mode}
+    batch = next(collect(partial(Countdown, 300), always_1, num_envs=3, trajs_per_batch=2, **keywords))
+    assert batch.shape == (2 * (1 if keywords else collect.workers), 300)
+    assert batch["next", "done"][:, -1].all()
+
+
 def test_trajectories_may_follow_each_other_without_padding(collect: "Collect") -> None:
     keywords: dict[str, Any] = {"trajs_per_batch": 3, "num_envs": 2, "frames_per_batch": 4 * collect.workers}
     padded = next(collect("CartPole-v1", always_1, **keywords))

@@ -40,7 +40,7 @@ collector.shutdown()
 """
 
 
-def test_it_gets_batches_in_torchrls_shape_until_the_job_ends(workplace: "Workplace") -> None:
+def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(workplace: "Workplace") -> None:
     workplace.write("task.py", TASK)
     workplace.write("learner.py", LEARNER)
     workplace.write_job(

@@ -146,8 +146,8 @@ def test_sync_of_a_multi_collector_names_its_class() -> None:
     [
         ({"backend": "direct", "num_collectors": 2}, ValueError),
         ({"num_collectors": 0}, ValueError),
-        ({"num_collectors": True}, TypeError),
-        ({"backend": "process", "backend_options": {"sync": True}}, ValueError),
+        ({"num_collectors": True}, ValueError),
+        ({"backend": "process", "backend_options": {"sync": True}}, TypeError),
         ({"backend": "nowhere"}, ValueError),
     ],
 )

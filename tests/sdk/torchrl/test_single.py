@@ -170,13 +170,13 @@ def test_attributes_are_those_of_torchrl() -> None:
         ({"frames": 3}, "frames"),
     ],
 )
-def test_what_cannot_be_had_is_an_error_that_names_it(keywords: dict[str, Any], message: str) -> None:
+def test_an_unavailable_argument_is_an_error_with_its_name(keywords: dict[str, Any], message: str) -> None:
     if "cudagraph_policy" in keywords and torch.cuda.is_available():
         pytest.skip("here it can be had")
     with pytest.raises((TypeError, ValueError), match=message):
         Collector(pendulum, frames_per_batch=10, **keywords)
 
 
-def test_none_and_false_of_it_are_accepted() -> None:
+def test_none_and_false_of_unavailable_arguments_are_accepted() -> None:
     keywords = {"cudagraph_policy": False, "compile_policy": None, "interruptor": None, "use_buffers": True}
     assert len(batches(Collector, pendulum, trust_policy=True, return_same_td=False, **keywords)) == 3
