@@ -84,6 +84,7 @@ class Collector(BatchIterator):
         step_count: bool = False,
         is_init: bool = False,
         info_keys: Sequence[str] = (),
+        cat_results: str = "envs",
         postproc: "Callable[[TensorDict], Any] | None" = None,
         replay_buffer: Extends | None = None,
         # Devices
@@ -143,6 +144,8 @@ class Collector(BatchIterator):
             is_init: Put `is_init` into the batch: whether a frame is the first of its episode.
             info_keys: Keys of the environments' infos to put into the batch: `("next", "info", key)`, float64, NaN
                 where an environment did not report it. `"episode.r"` is a value of a nested dict.
+            cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
+                `[workers, num_envs, T]`.
             postproc: A function of each batch. The iterator yields its result, which is not None.
             replay_buffer: A buffer whose `extend(frames)` gets the frames `[frames]` of each batch. The iterator then
                 yields None.

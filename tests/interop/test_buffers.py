@@ -1,6 +1,5 @@
 """Rollfleet's batches in TorchRL's replay buffers, samplers and transforms."""
 
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -70,7 +69,7 @@ def test_slices_sampled_by_torchrl_are_pieces_of_one_trajectory() -> None:
     [
         ({}, 4),
         ({"workers": 2, "processes": Processes(start_method="fork")}, 8),
-        ({"workers": 2, "processes": Processes(start_method="fork", cat_results="stack")}, 8),
+        ({"workers": 2, "processes": Processes(start_method="fork"), "cat_results": "stack"}, 8),
     ],
     ids=["here", "processes", "a stack of processes"],
 )
@@ -85,9 +84,7 @@ def test_a_storage_of_two_dimensions_has_a_row_for_each_environment_as_in_torchr
     assert (len(mine), mine.write_count) == (800, 800 // rows)
     stored = mine[:]
     assert stored.batch_size == (rows, 800 // rows)
-    if "processes" in place:
-        frames["processes"] = replace(place["processes"], cat_results="envs")
-    with rollfleet.Collector("CartPole-v1", **frames) as collector:
+    with rollfleet.Collector("CartPole-v1", **frames | {"cat_results": "envs"}) as collector:
         expected: Any = torch.cat(list(collector), dim=1)
     assert torch.equal(stored["observation"], expected["observation"])
     assert torch.equal(stored[TRAJECTORY], expected[TRAJECTORY])

@@ -215,7 +215,8 @@ class BatchIterator(IterableDataset[Any]):
     def start(self, *, frames_per_sample: int | None = None) -> None:
         """Fill the replay buffer in the background. `frames` counts the frames in it. Do not iterate meanwhile.
 
-        Each later call raises the error that ends the background fill, until `shutdown`.
+        Each later call raises the error that ends the background fill, until `shutdown`. TensorDict has one interaction
+        type for a process: without `workers`, a policy that takes a TensorDict sets it for the learner's modules, too.
 
         Args:
             frames_per_sample: From the first `sample` of the buffer on, collect this many frames for each of them, and

@@ -33,8 +33,6 @@ class Processes:
 
         stragglers_threshold: The fraction of workers that closes a round of mode sync; the others stop at their next
             step, and padding fills their rows.
-        cat_results: How workers' fragments are joined in mode sync: along "envs", along "time", or as a "stack"
-            `[workers, num_envs, T]`.
         max_batches_ahead: Batches that a worker of mode async may collect before the learner takes the first.
         max_lag: Versions that a batch of mode async may be behind the newest; the iterator drops older ones. None:
             `2 * workers + 2`.
@@ -56,7 +54,6 @@ class Processes:
     max_restarts_per_worker: int | None = None
     suspect_after_s: int = 10
     stragglers_threshold: float = 1.0
-    cat_results: str = "envs"
     max_batches_ahead: int = 1
     max_lag: int | None = None
     env_processes: int = 0

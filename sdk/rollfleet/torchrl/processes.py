@@ -77,6 +77,7 @@ class WorkersCollector(FleetCollector):
             seed=torch.initial_seed() % (1 << 53),
             workers=count,
             mode="sync" if self.sync else "async",
+            cat_results="stack" if self.sync else "envs",
             processes=self._processes(given, shape),
             cluster=self._cluster(given),
             **native(given),
@@ -117,7 +118,7 @@ class WorkersCollector(FleetCollector):
 
     def _processes(self, given: Mapping[str, Any], shape: BatchShape) -> Processes:
         hook = given.get("post_collect_hook")
-        mode: dict[str, Any] = {"cat_results": "stack"} if self.sync else {"max_lag": _NO_LAG}
+        mode: dict[str, Any] = {} if self.sync else {"max_lag": _NO_LAG}
         if shape.preempts:
             mode["stragglers_threshold"] = max(self.preemptive_threshold, 1e-9)  # 0: the first worker ends the round
         return Processes(

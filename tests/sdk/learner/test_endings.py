@@ -12,7 +12,6 @@ from tests.waiting import wait_until
 
 from rollfleet import Collector
 from rollfleet.errors import JobInvalid, WorkerFailed
-from rollfleet.learner.public_calls import PublicCalls
 from rollfleet.testing import CountingEnv
 from rollfleet_api.messages import WorkerState
 
@@ -83,11 +82,3 @@ def test_workers_have_timeout_s_to_end_in_order(
     next(collector)
     collector.shutdown(timeout_s)
     assert (tmp_path / "closed").exists() is closed
-
-
-def test_a_raised_error_is_recognised_by_identity_and_not_by_its_message() -> None:
-    calls, first, other = PublicCalls("default/test"), WorkerFailed(1, "first"), WorkerFailed(1, "first")
-    with pytest.raises(WorkerFailed), calls.acting():
-        raise first
-    assert calls.has_raised(first)
-    assert not calls.has_raised(other)
