@@ -161,7 +161,7 @@ class _Children:
             raise _Ended
         if fatal := [beat for beat in self._watch.workers.values() if beat.fatal]:  # its process ends now, too
             await asyncio.wait(workers, timeout=STOP_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
-            raise _Ended("WorkerHopeless", f"worker {fatal[0].worker} failed: {last_line(fatal[0].error)}")
+            raise _Ended("WorkerFailed", f"worker {fatal[0].worker} failed: {last_line(fatal[0].error)}")
         raise _Ended("LearnerFailed", end)
 
     async def _keep_evaluating(self, index: int) -> None:

@@ -1,6 +1,7 @@
 """`rollfleet play`: episodes of a trained policy, their returns, and a GIF of the first one."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,10 @@ def play(
         Path | None,
         typer.Option(help="The job's YAML file. Default: the job of the checkpoint.", exists=True, dir_okay=False),
     ] = None,
-    make_env: Annotated[str | None, typer.Option("--env", help="The `module:callable` of its environment.")] = None,
+    make_env: Annotated[
+        str | None,
+        typer.Option("--env", help="The `module:callable` of its environment, such as one that had `env_kwargs`."),
+    ] = None,
     make_policy: Annotated[str | None, typer.Option("--policy", help="The `module:callable` of its policy.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 3,
     gif: Annotated[Path | None, typer.Option(help="Write the first episode to this GIF.", dir_okay=False)] = None,
@@ -33,6 +37,8 @@ def play(
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
 
+    if job and (make_env or make_policy):
+        raise JobInvalid("--env and --policy change the job of the checkpoint; write them into the file of --job")
     path, saved = read(policy)
     known = read_job(job) if job else CollectorJob.model_validate(_named(saved["job"], make_env, make_policy))
     sys.path.insert(0, str(job.resolve().parent if job else Path.cwd()))  # the job's own modules
@@ -68,6 +74,11 @@ def play(
 
 def _named(job: dict[str, Any], env: str | None, policy: str | None) -> dict[str, Any]:
     """Return a job with another environment or policy: that of a `Collector` may name neither."""
+    from rollfleet.errors import JobInvalid
+
+    for option, value in (("--env", env), ("--policy", policy)):
+        if value is not None and not re.fullmatch(r"[\w.]+:[\w.]+", value):
+            raise JobInvalid(f"{option}: expected `module:callable`, e.g. my_envs:make, not {value!r}")
     spec = dict(job["spec"])
     if env is not None:
         spec["env"] = {key: value for key, value in spec["env"].items() if key != "id"} | {"entrypoint": env}

@@ -96,6 +96,8 @@ class BackgroundFill:
         try:
             while not self._stopping.is_set():
                 if self._ratio is not None and not self._ratio.allows():
+                    if self._fill() is None:
+                        return
                     self._stopping.wait(POLL_S)
                     continue
                 with self._turn:

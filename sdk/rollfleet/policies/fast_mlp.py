@@ -61,7 +61,8 @@ class FastMlp:
 
     def reseed(self, seed: int) -> None:
         """Start a stream of noise. Its numbers depend on the step, not on the fragment in which the step is."""
-        self._noise = self._draws(torch.Generator().manual_seed(seed))
+        self._generator = torch.Generator().manual_seed(seed)
+        self._noise: Iterator[Array] = iter(())
 
     def begin(self) -> bool:
         """Start a fragment with copies of the current weights. False: call the policy itself this time."""
@@ -86,7 +87,7 @@ class FastMlp:
             np.add(value, bias, out=value)
             if activation is not None:
                 activation(value, out=value)
-        action, sample = self._head.choose(value, next(self._noise) if self._noisy else None)
+        action, sample = self._head.choose(value, self._draw() if self._noisy else None)
         self._steps.append((inputs, value, sample))
         return action
 
@@ -100,10 +101,12 @@ class FastMlp:
             inputs, outputs, samples = (torch.from_numpy(np.stack(each)) for each in zip(*self._steps, strict=True))
             return [self._head.log_prob(outputs, samples).numpy(), self._policy.critic(inputs).numpy()]
 
-    def _draws(self, generator: Generator) -> Iterator[Array]:
-        while True:
-            noise = torch.empty(BLOCK, self._num_envs, self._layers[-1][0].shape[1], device="cpu")
-            yield from self._head.draw(noise, generator).numpy()
+    def _draw(self) -> Array:
+        for noise in self._noise:
+            return noise
+        drawn = torch.empty(BLOCK, self._num_envs, self._layers[-1][0].shape[1], device="cpu")
+        self._noise = iter(self._head.draw(drawn, self._generator).numpy())
+        return next(self._noise)
 
 
 class _Categorical:
@@ -174,14 +177,18 @@ def _is_usual(policy: ActorCritic) -> bool:
     for module in policy.modules():
         if "forward" in vars(module) or any(vars(module)[name] for name in _HOOKS):
             return False
-    return _alternates(list(policy.actor))
+    return _alternates(list(policy.actor)) and _alternates(list(policy.critic))
 
 
 def _alternates(layers: list[nn.Module]) -> bool:
-    """Whether there are only Linear layers with bias, with at most one activation after each."""
+    """Whether there are only Linear layers with bias, with at most one activation between two of them."""
     kinds = [type(layer) for layer in layers]
     after_linear = all(
         kind is nn.Linear or (kind in _ACTIVATIONS and before is nn.Linear)
         for before, kind in zip([None, *kinds], kinds, strict=False)
     )
-    return after_linear and all(layer.bias is not None for layer in layers if isinstance(layer, nn.Linear))
+    return (
+        after_linear
+        and kinds[-1:] == [nn.Linear]
+        and all(layer.bias is not None for layer in layers if isinstance(layer, nn.Linear))
+    )

@@ -210,9 +210,18 @@ class Rollout:
 
     def close(self) -> None:
         """Close the environments and end their processes, even in mid-step. May be called again."""
-        # After an exception in `collect`, an orderly close would wait for answers that may never come.
-        dirty = self._in_collect and isinstance(self._env.unwrapped, AsyncVectorEnv)
-        self._env.close(**({"terminate": True} if dirty else {}))
+        env = self._env.unwrapped
+        if self._in_collect and isinstance(env, AsyncVectorEnv) and not env.closed:
+            # `collect` failed. Gymnasium's own close would wait for answers that may never come, or raise one of them.
+            for process in env.processes:
+                process.terminate()
+            for process, pipe in zip(env.processes, env.parent_pipes, strict=True):
+                process.join()
+                if pipe is not None:
+                    pipe.close()
+            env.closed = True
+        else:
+            self._env.close()
 
     def _check_resets(self, source: str) -> None:
         if self._mode is AutoresetMode.DISABLED:

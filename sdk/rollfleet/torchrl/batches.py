@@ -31,12 +31,16 @@ class BatchShape:
         return self.workers is not None and self.cat == "stack"
 
     def of(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return a batch `[envs, T]`, or `[workers, envs, T]`, in this shape. Its memory is the same if it can be."""
+        """Return a batch in this shape. Its memory is the same if it can be.
+
+        Args:
+            batch: `[envs, T]`, also of several workers that a job has joined, or `[workers, envs, T]`.
+        """
         first = batch.batch_dims - 2
         if len(self.sizes) == 0:
-            batch = batch.squeeze(first)
+            batch = batch.squeeze(first) if batch.shape[first] == 1 else batch.flatten(first, first + 1)
         elif len(self.sizes) > 1:
-            batch = batch.unflatten(first, self.sizes)
+            batch = batch.unflatten(first, (batch.shape[first] // self.sizes[1:].numel(), *self.sizes[1:]))
         if self.workers is not None and not isinstance(self.cat, str):
             if self.preempts:
                 batch = torch.cat([_valid(part) for part in batch.unbind(0)], self.cat)

@@ -20,6 +20,7 @@ from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import DEVICES, PreparedEnv, device_of, each_of, listed
 from rollfleet.torchrl.policies import Acting, with_spec, without_weights
 from rollfleet.torchrl.signatures import PLACE, elsewhere
+from rollfleet_api.collection import CatResults
 
 _CALL_S = 300.0  # for a worker's answer, which may finish a batch first
 _NO_LAG = 1 << 52  # TorchRL's collectors drop no batch, however old its policy is
@@ -112,9 +113,8 @@ class WorkersCollector(FleetCollector):
         self.num_workers, self.sync = spec.workers, str(spec.mode).lower() == "sync"
         self.requested_frames_per_batch = spec.steps_per_batch * sizes.numel() * (spec.workers if self.sync else 1)
         self._frames = collector.stats().frames  # of earlier learners, too
-        joined: dict[str, int | str] = {"stack": "stack", "envs": 0, "time": -1}
-        cat = joined[str(spec.collect.cat_results).lower()]
-        return collector, BatchShape(sizes, self.num_workers if self.sync else None, cat)
+        stacks = self.sync and spec.collect.cat_results is CatResults.STACK  # else batches come joined
+        return collector, BatchShape(sizes, self.num_workers if stacks else None)
 
     def _processes(self, given: Mapping[str, Any], shape: BatchShape) -> Processes:
         hook = given.get("post_collect_hook")
@@ -175,7 +175,9 @@ class WorkersCollector(FleetCollector):
         try:
             return self._at(self._native.workers[0], f"env.{attr}")
         except CallFailed as error:
-            raise AttributeError(str(error)) from error
+            if "AttributeError" in str(error):
+                raise AttributeError(str(error)) from error
+            raise
 
     def get_distant_attr(self, attr: str) -> Any:
         """Return `env.<name>`, `policy.<name>`, `replay_buffer.<name>` or `worker_idx`, for each worker."""

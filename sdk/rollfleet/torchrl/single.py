@@ -45,6 +45,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         return super().__new__(cls) if other is None else other
 
     def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
+        keywords = native(given)  # it may refuse: before there is an environment
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
         make, kwargs = listed(given["create_env_fn"])[0], given["create_env_kwargs"] or {}
@@ -71,7 +72,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=self.n_env,
             weights_interval=0,
-            **native(given),
+            **keywords,
         )
         return collector, BatchShape(self.env.batch_size)
 

@@ -172,3 +172,15 @@ def test_objects_of_a_python_collector_are_named_to_play_its_checkpoint(
         played(path)
     played(path, make_env="own_steps:env", make_policy="own_steps:policy", episodes=1)
     assert "episode 1: return 3.0, 3 frames" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"make_env": "steps_env"}, "--env: expected `module:callable`, e.g. my_envs:make, not 'steps_env'"),
+        ({"make_policy": "a:b", "job": Path(__file__)}, "--env and --policy change the job of the checkpoint"),
+    ],
+)
+def test_wrong_names_to_play_are_named(trained: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RollfleetError, match=message):
+        played(trained, **options)

@@ -180,6 +180,8 @@ def lost(batches: list[Any]) -> int:
     return sum(int((frames["observation"].max() + 1) // 8) - len(frames) // 8 for frames in rows)
 
 
+# Ctrl-C that Python raises in a callback of the garbage collector is reported, and goes no further.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_ctrl_c_at_any_moment_drops_and_counts_batches_of_workers_and_repeats_none(apart: "Collect", mode: str) -> None:
     collector = apart(CountingEnv, always_0, mode=mode, **ONE_ENV | {"frames_per_batch": 16 if mode == "sync" else 8})
@@ -199,7 +201,6 @@ def test_ctrl_c_at_any_moment_drops_and_counts_batches_of_workers_and_repeats_no
     assert (stats.frames, stats.batches) == (sum(batch.numel() for batch in batches), len(batches))
 
 
-# Ctrl-C that Python raises in a callback of the garbage collector is reported, and goes no further.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_in_this_process_frames_that_ctrl_c_cuts_are_of_trajectories_that_end_there(
     here: Callable[..., Collector],

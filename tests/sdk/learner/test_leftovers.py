@@ -8,7 +8,6 @@ import sys
 import threading
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ from tests.job_server import Server, StartWorker
 from tests.waiting import wait_until
 
 import rollfleet
-from rollfleet import Collector
+from rollfleet import Collector, ReplayBuffer
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
 
@@ -122,29 +121,23 @@ def test_nothing_outlives_a_program_whose_collector_was(
     assert ("KeyboardInterrupt" in errors) == (end == "interrupted"), errors
 
 
-class Frames:
-    written = 0
-
-    def extend(self, frames: Any) -> None:
-        self.written += len(frames)
-
-
-@pytest.mark.parametrize("use", ["iterated", "started"])
+@pytest.mark.parametrize("use", ["iterated", "started", "limited"])
 def test_a_dropped_collector_over_nats_closes_its_connection_and_ends_its_threads(
     server: Server, start_worker: StartWorker, use: str
 ) -> None:
     job = server.provision(policy={"random": {}})
     start_worker(job, 0).wait_for(WorkerState.WAITING_FOR_LEARNER)  # its job exists
     before = held_for(server)
-    buffer = Frames()
+    buffer = ReplayBuffer(1000)
     url = server.url(Role.LEARNER)
     collector: Collector | None = rollfleet.connect(server.subjects.key, address=url, replay_buffer=buffer)
     assert collector is not None
-    if use == "started":
-        collector.start()
-        wait_until(lambda: buffer.written > 0)
-    else:
+    if use == "iterated":
         next(collector)
+    else:
+        collector.start(frames_per_sample=1 if use == "limited" else None)
+        wait_until(lambda: len(buffer) > 0)
+        buffer.sample(1)  # from now on, the limited fill waits
     assert any(isinstance(each, int) for each in held_for(server) - before)
     collector = None
     wait_until(lambda: held_for(server) <= before)

@@ -94,10 +94,10 @@ def test_connect_names_the_keyword_before_it_connects(
     assert_works_or_names(keyword, value, lambda: rollfleet.connect(**arguments))
 
 
-OF_EVERY_PLACE = [name for name in inspect.signature(Collector.over).parameters if name not in ("transport", "job")]
+OF_EVERY_PLACE = [name for name in inspect.signature(Collector.over).parameters if name in DEFAULTS]
 
 
-@pytest.mark.parametrize("keyword", [name for name in OF_EVERY_PLACE if name != "policy"])
+@pytest.mark.parametrize("keyword", OF_EVERY_PLACE)
 @EXAMPLES
 @given(value=ODD)
 def test_the_same_wrong_value_is_the_same_error_in_every_place(keyword: str, value: Any) -> None:

@@ -151,7 +151,18 @@ def without_bias(policy: ActorCritic) -> None:
     policy.actor[0] = nn.Linear(3, 16, bias=False)
 
 
-@pytest.mark.parametrize("change", [hooked, replaced, doubled, with_dropout, without_bias])
+def with_bounded_output(policy: ActorCritic) -> None:
+    policy.actor.append(nn.Tanh())
+
+
+def with_normalised_critic(policy: ActorCritic) -> None:
+    policy.critic.insert(1, nn.BatchNorm1d(16))
+
+
+CHANGES = [hooked, replaced, doubled, with_dropout, without_bias, with_bounded_output, with_normalised_critic]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_policy_that_becomes_unusual_is_called_directly(change: Callable[[ActorCritic], None]) -> None:
     policy, quick = pair(Discrete(4))
     assert quick.begin()

@@ -183,6 +183,23 @@ def test_after_ctrl_c_in_mid_step_frames_are_those_of_new_episodes(
     check(fragments)
 
 
+class Killed(Counting):
+    """Its process is killed in the first step."""
+
+    def step(self, action: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_answered() -> None:
+    env = AsyncVectorEnv([Killed, Counting])
+    rollout = rollout_of(env, NumberedActions())
+    with pytest.raises((EOFError, ConnectionError)):
+        rollout.collect(version=0)
+    assert env.parent_pipes[1].poll(30)
+    rollout.close()
+    assert not any(process.is_alive() for process in env.processes)
+
+
 def test_after_ctrl_c_gymnasiums_own_processes_are_refused(gates: tuple[Path, Path]) -> None:
     env = AsyncVectorEnv([lambda: Counting(gates=gates), Counting])
     rollout = rollout_of(env, NumberedActions())

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Workplace
 
@@ -12,8 +14,12 @@ from torch import nn
 from torchrl.envs import GymEnv, SerialEnv, StepCounter, TransformedEnv
 
 
-def make_env():
-    return SerialEnv(2, lambda: TransformedEnv(GymEnv("Pendulum-v1"), StepCounter()))
+def make_one():
+    return TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+
+
+def make_two():
+    return SerialEnv(2, make_one)
 
 
 def make_policy(*_):
@@ -24,11 +30,11 @@ LEARNER = """
 import os
 import torch
 from rollfleet.torchrl import MultiSyncDataCollector
-from task import make_env, make_policy
+from task import {make}, make_policy
 
 policy = make_policy()
 collector = MultiSyncDataCollector(
-    [make_env] * 2, policy, frames_per_batch=100, total_frames=-1, job=os.environ["ROLLFLEET_JOB"],
+    [{make}] * 2, policy, frames_per_batch=100, total_frames=-1, job=os.environ["ROLLFLEET_JOB"],
     update_at_each_batch=True,
 )
 for batch in collector:
@@ -40,18 +46,25 @@ collector.shutdown()
 """
 
 
-def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(workplace: "Workplace") -> None:
+@pytest.mark.parametrize(
+    ("envs", "joined", "shape"),
+    [(2, "Stack", [2, 2, 25]), (2, "Envs", [4, 25]), (2, "Time", [2, 50]), (1, "Envs", [100])],
+)
+def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
+    workplace: "Workplace", envs: int, joined: str, shape: list[int]
+) -> None:
+    make = "make_one" if envs == 1 else "make_two"
     workplace.write("task.py", TASK)
-    workplace.write("learner.py", LEARNER)
+    workplace.write("learner.py", LEARNER.replace("{make}", make))
     workplace.write_job(
         mode="Sync",
         workers=2,
-        env={"entrypoint": "task:make_env", "numEnvs": 2},
+        env={"entrypoint": f"task:{make}", "numEnvs": envs},
         policy={"entrypoint": "task:make_policy"},
-        collect={"framesPerBatch": 100, "totalFrames": 400, "catResults": "Stack"},
+        collect={"framesPerBatch": 100, "totalFrames": 400, "catResults": joined},
     )
     program = workplace.run("--learner", "learner.py")
     assert program.wait() == 0, program.output
     lines = [line for line in program.output.splitlines() if line.startswith("torch")]
-    assert lines == ["torch.Size([2, 2, 25]) True"] * 4, program.output
+    assert lines == [f"torch.Size({shape}) True"] * 4, program.output
     workplace.assert_nothing_is_left()
