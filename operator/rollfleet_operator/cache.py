@@ -31,21 +31,27 @@ class Cache:
 
     def __init__(self) -> None:
         self._objects: defaultdict[JobKey, dict[Ref, _Known]] = defaultdict(dict)  # a job, and what belongs to it
+        self._keys: dict[str, JobKey] = {}  # the job under which each object is, by UID
         # The version at which an object was seen to be deleted, by its UID. One that has only lost the label of its
         # watch looks deleted, too, and has this version.
         self._gone: dict[str, int] = {}
 
     def put(self, manifest: Manifest) -> JobKey | None:
         """Store an object, unless this state or a newer one is known, or it was deleted; return its job, if stored."""
-        key = job_key(manifest)
+        key, which = job_key(manifest), ref(manifest)
+        before = self._keys.get(manifest["metadata"]["uid"])
+        if before is not None and before != key and (known := self._objects[before].get(which)):
+            if known.version >= _version(manifest):
+                return None
+            self._drop(before, which)  # its label names another job now
         return key if key is not None and self._take(key, manifest) else None
 
     def remove(self, manifest: Manifest) -> JobKey | None:
         """Remove an object; return its job, if any."""
-        key = job_key(manifest)
+        uid = manifest["metadata"]["uid"]
+        key = self._keys.get(uid) or job_key(manifest)
         if key is None:
             return None
-        uid = manifest["metadata"]["uid"]
         self._gone[uid] = _version(manifest)
         while len(self._gone) > _GONE:
             del self._gone[next(iter(self._gone))]
@@ -104,11 +110,14 @@ class Cache:
         manifest["metadata"].pop("managedFields", None)
         if which.kind == KIND:
             manifest["spec"] = bounded(manifest.get("spec"))  # many jobs of megabytes would not fit into memory
+        if known is not None:
+            self._drop(key, which)
+        self._keys[uid] = key
         self._objects[key][which] = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
         return True
 
     def _drop(self, key: JobKey, which: Ref) -> None:
-        del self._objects[key][which]
+        self._keys.pop(self._objects[key].pop(which).uid, None)
         if not self._objects[key]:
             del self._objects[key]
 

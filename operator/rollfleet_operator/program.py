@@ -187,7 +187,11 @@ class Operator:
                 if time.monotonic() - checked_s >= self.settings.verify_s:
                     reconciler.forget_unwatched()
                     checked_s = time.monotonic()
-                for key in filter(self._is_listed, {*self.cache.jobs(), *await reconciler.on_nats()}):
+                jobs = set(self.cache.jobs())
+                for key in filter(self._is_listed, jobs):
+                    self.queue.add(key)
+                # The data of other jobs is removed. If there is no job at all, this is another cluster rather.
+                for key in filter(self._is_listed, await reconciler.on_nats() - jobs if jobs else ()):
                     self.queue.add(key)
             except OperatorError as error:
                 log.warning("looking at all jobs failed: %s", error)

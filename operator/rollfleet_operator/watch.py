@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from http import HTTPStatus
@@ -64,34 +65,37 @@ class Watch:
                 listed |= {manifest["metadata"]["uid"] for manifest in page.items}
                 changed |= {key for manifest in page.items if (key := self._cache.put(manifest)) is not None}
                 version = page.resource_version
+            changed |= self._cache.keep_only(self._kind, listed, version, self.namespace)
+            self._version, self.listed, self.refused = version, True, False
         except ApiError as error:
             self.refused = error.status == HTTPStatus.FORBIDDEN
             raise
-        changed |= self._cache.keep_only(self._kind, listed, version, self.namespace)
-        self._version, self.listed, self.refused = version, True, False
-        for key in changed:
-            self._changed(self._kind, key)
+        finally:
+            for key in changed:
+                self._changed(self._kind, key)
 
     async def follow(self) -> None:
         """Take in all changes, for ever."""
         retry_s, where = FIRST_RETRY_S, f"{self._kind} in {self.namespace or 'all namespaces'}"
         while True:
+            began_s = time.monotonic()
             try:
                 if not self._version:
                     await self.list()
                 await self._watch()
-                retry_s, self.refused = FIRST_RETRY_S, False
+                retry_s = FIRST_RETRY_S
             except ApiError as error:
-                if error.status == HTTPStatus.GONE:  # the API server keeps changes for some minutes
+                if error.status in (HTTPStatus.GONE, HTTPStatus.FORBIDDEN):  # changes are kept for some minutes
                     self._version = ""
-                else:
+                if error.status != HTTPStatus.GONE:
                     self.refused = error.status == HTTPStatus.FORBIDDEN
                     log.warning("watching each %s: %s; retry in %.1f s", where, error, retry_s)
             except Exception:
                 log.exception("watching each %s: error in the operator", where)
                 self._version = ""
             await asyncio.sleep(retry_s)
-            retry_s = min(2 * retry_s, LAST_RETRY_S)
+            lasted_s = time.monotonic() - began_s
+            retry_s = FIRST_RETRY_S if lasted_s > 2 * LAST_RETRY_S else min(2 * retry_s, LAST_RETRY_S)
 
     async def _watch(self) -> None:
         changes = self._api.watch(self._kind, self.namespace, self._version, labels=self._labels)

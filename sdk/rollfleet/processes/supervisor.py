@@ -1,8 +1,9 @@
-"""The worker processes of one learner: started, heard, restarted, ended. It needs no threads."""
+"""The worker processes of one learner: started, heard, restarted, ended. Two threads of the learner may listen."""
 
 import os
 import selectors
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Collection
@@ -65,7 +66,7 @@ class Supervisor:
             "weights": self._shared_weights.shared_memory.fileno(),
             "pickled_workload": self._pickled_workload.fileno() if self._pickled_workload else -1,
         }
-        self._selector = selectors.DefaultSelector()
+        self._selector, self._listening = selectors.DefaultSelector(), threading.RLock()
         self._ending: list[ChildProcess] = []
         self._control: Control | None = None
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
@@ -89,8 +90,8 @@ class Supervisor:
         indices = list(range(self._started, self._started + count))
         self._started += count
         for index in indices:
-            self.members.add(index)
             self._start(index, 0, Instructions(control=self._control, weights=self._newest))
+            self.members.add(index)
         return indices
 
     def remove(self, workers: Collection[int]) -> None:
@@ -125,7 +126,7 @@ class Supervisor:
         location = self._shared_weights.put(version, snapshot, self._in_use())
         if workers is None:
             self._newest = location
-        for index, handle in self.handles.items():
+        for index, handle in list(self.handles.items()):
             if workers is None or index in workers:
                 handle.instruct(weights=location)
         return is_lent
@@ -144,12 +145,14 @@ class Supervisor:
         """
         if os.getpid() != self._pid:
             raise JobEnded("these workers belong to the process that this one is a fork of")
-        if self._selector.get_map() is None:  # closed
+        if self._selector.get_map() is None or not self._selector.select(timeout_s):  # closed, or nothing came
             return
-        for key, _ in self._selector.select(timeout_s):
-            if key.fileobj in self._selector.get_map():  # else an earlier callback has unregistered it
+        with self._listening:  # a thread that fills a buffer listens, too, and may have read what came
+            if self._selector.get_map() is None:
+                return
+            for key, _ in self._selector.select(0):
                 key.data()
-        self._ending = [process for process in self._ending if process.wait(0) is None]
+            self._ending = [process for process in self._ending if process.wait(0) is None]
 
     def close(self, *, leave_grace_s: float = LEAVE_GRACE_S) -> None:
         """End all workers and release all memory. Closing twice is harmless, and so is closing in a forked process.
@@ -174,7 +177,7 @@ class Supervisor:
 
     def _in_use(self) -> list[WeightsLocation]:
         """Return the versions that a worker may read, now or after a restart."""
-        instructed = (handle.instructions.weights for handle in self.handles.values())
+        instructed = (handle.instructions.weights for handle in list(self.handles.values()))
         return [location for location in (*instructed, self._newest) if location]
 
     def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:

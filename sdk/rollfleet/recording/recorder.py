@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import torch
+
 from rollfleet.arguments import path_of, whole_number
-from rollfleet.errors import ConnectionFailed, JobEnded, WireError
+from rollfleet.errors import ConnectionFailed, JobEnded, MessageCorrupt, WireError
 from rollfleet.nats.opening import open_link
 from rollfleet.nats.state import read_job
 from rollfleet.recording.observer import Observer
@@ -145,6 +147,9 @@ class Recorder:
             fragment_of(meta, tensors)
         except WireError as error:
             self._observer.count_corrupt(error)
+            return
+        if unheld := [key for key, tensor in tensors.items() if tensor.dtype is torch.complex128]:
+            self._observer.count_corrupt(MessageCorrupt(f"files of safetensors hold no complex128: {unheld[0]}"))
             return
         self._writer.write(assembled.identity, meta, tensors)
         self._batches += 1

@@ -109,6 +109,14 @@ def test_owner_counts_more_than_a_label(cache: Cache) -> None:
     assert cache.put(owned(5, labels={names.JOB: "other"})) == KEY
 
 
+def test_an_object_whose_label_changes_is_kept_once(cache: Cache) -> None:
+    for version in range(5, 9):
+        key = cache.put(owned(version, ownerReferences=[], labels={names.JOB: f"job-{version}"}))
+        assert key == JobKey("lab", f"job-{version}")
+    assert cache.put(owned(6, ownerReferences=[], labels={names.JOB: "job-6"})) is None
+    assert cache.keep_only("Job", set(), "9") == {JobKey("lab", "job-8")}
+
+
 def test_list_removes_missing_objects(cache: Cache) -> None:
     cache.put(owned(5))
     assert cache.keep_only("Job", set(), "6") == {KEY}

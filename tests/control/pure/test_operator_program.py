@@ -12,6 +12,7 @@ from aiohttp import web
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.validation import parse_job
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.kinds import KINDS, WATCHED
@@ -22,7 +23,7 @@ from rollfleet_operator.program import CANARY, Operator
 from rollfleet_operator.reconcile import Reconciler, ReconcileResult
 from rollfleet_operator.settings import Settings
 
-KEY = JobKey("lab", "cartpole")
+KEY, GONE = JobKey("lab", "cartpole"), JobKey("lab", "gone")
 
 
 def stored(version: int, **spec: Any) -> Manifest:
@@ -40,6 +41,7 @@ class Lists:
     """An API server with one job, which stores the statuses that it gets.
 
     Attributes:
+        has_job: Whether it has its job.
         asked: What was listed or watched.
         changes: What each watch of jobs sends.
         statuses: The stored statuses.
@@ -50,6 +52,7 @@ class Lists:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.has_job = True
         self.changes: list[Manifest] = []
         self.statuses: list[Manifest] = []
 
@@ -62,7 +65,7 @@ class Lists:
             for each in self.changes if jobs else []:
                 await response.write(json.dumps({"type": "MODIFIED", "object": each}).encode() + b"\n")
             await asyncio.Event().wait()
-        found = [stored(5)] if jobs else []
+        found = [stored(5)] if jobs and self.has_job else []
         return web.json_response({"metadata": {"resourceVersion": "5"}, "items": found})
 
     async def apply(self, request: web.Request) -> web.Response:
@@ -113,6 +116,24 @@ async def test_change_of_a_job_leads_to_a_reconciliation(lists: Lists, operator:
     lists.changes = [stored(6)]
     assert await take_job(operator) == KEY  # it was listed
     assert await take_job(operator) == KEY
+
+
+@pytest.mark.parametrize("has_job", [True, False])
+async def test_data_on_nats_of_missing_jobs_is_removed_if_there_is_any_job(
+    lists: Lists, monkeypatch: pytest.MonkeyPatch, has_job: bool
+) -> None:
+    lists.has_job, nats, seen = has_job, NatsInMemory(), set()
+    spec = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 8}}
+    nats.published[GONE] = parse_job(stored(1, **spec))
+    monkeypatch.setattr("rollfleet_operator.program.CANARY_INTERVAL_S", 0.02)
+    operator = Operator(Settings(port=0, workers=0, resync_s=0.02), lists.connect, lambda: nats)
+    await operator.start()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(30 if has_job else 0.5):
+            while GONE not in seen:
+                seen.add(await take_job(operator))
+    await operator.stop()
+    assert (GONE in seen) == has_job
 
 
 async def test_leader_that_cannot_renew_its_lease_looks_at_no_job(lists: Lists, operator: Operator) -> None:

@@ -13,6 +13,7 @@ from aiohttp import web
 from rollfleet_operator import names, watch
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
+from rollfleet_operator.errors import ApiError
 from rollfleet_operator.manifest import Manifest
 from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.watch import Watch
@@ -43,12 +44,14 @@ class Pods:
         pages: The pages of its list.
         events: What each watch sends before it ends, in their order; the next one sends nothing, and stays open.
         asked: The versions from which it was watched; `list` for each page that was read.
+        broken_page: The page of its list that fails; None: none.
         deep: The JSON that it sends instead of the text "DEEP".
     """
 
     def __init__(self) -> None:
         self.pages: list[list[Manifest]] = [[]]
         self.version = 5
+        self.broken_page: int | None = None
         self.events: list[list[tuple[str, Manifest]]] = []
         self.asked: list[str] = []
         self.deep = "null"
@@ -60,6 +63,8 @@ class Pods:
         if "watch" not in request.query:
             self.asked.append("list")
             page = int(request.query.get("continue", "0"))
+            if page == self.broken_page:
+                return web.json_response({"code": 400, "message": "broken"}, status=400)
             more = {"continue": str(page + 1)} if page + 1 < len(self.pages) else {}
             metadata = {"resourceVersion": str(self.version), **more}
             return web.json_response({"metadata": metadata, "items": self.pages[page]}, dumps=self.text)
@@ -123,6 +128,16 @@ async def test_all_pages_of_the_list_are_kept_and_missing_pods_removed(server: P
         assert [changed.get_nowait() for _ in range(changed.qsize())] == [KEY, KEY]
 
 
+async def test_a_list_that_fails_in_the_middle_reports_what_it_has_stored(server: Pods) -> None:
+    server.pages = [[pod(0, 1)], []]
+    async with server.watched() as (cache, watch, changed):
+        server.broken_page = 1
+        with pytest.raises(ApiError):
+            await watch.list()
+        assert known(cache) == {"cartpole-0": "1"}
+        assert changed.get_nowait() == KEY
+
+
 async def test_value_that_is_nested_too_deeply_for_a_decoder_hides_no_other_object(server: Pods) -> None:
     deep = pod(0, 1)
     deep["metadata"]["annotations"]["note"] = "DEEP"
@@ -149,9 +164,10 @@ async def test_next_watch_continues_where_the_last_one_ended_without_a_list(serv
     assert server.asked[:3] == ["list", "5", "9"]
 
 
-async def test_forgotten_changes_lead_to_a_new_list_that_finds_deletions(server: Pods) -> None:
+@pytest.mark.parametrize("code", [403, 410])
+async def test_forgotten_or_refused_changes_lead_to_a_new_list_that_finds_deletions(server: Pods, code: int) -> None:
     server.pages = [[pod(0, 1)]]
-    server.events = [[("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})]]
+    server.events = [[("ERROR", {"kind": "Status", "code": code})]]
 
     def deleted(cache: Cache) -> bool:
         server.pages, server.version = [[pod(1, 7)]], 7
