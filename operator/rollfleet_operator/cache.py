@@ -111,7 +111,7 @@ class Cache:
         if which.kind == KIND:
             manifest["spec"] = bounded(manifest.get("spec"))  # many jobs of megabytes would not fit into memory
         if known is not None:
-            self._drop(key, which)
+            self._keys.pop(known.uid, None)
         self._keys[uid] = key
         self._objects[key][which] = _Known(uid, version, parsed_pod(manifest) if which.kind == "Pod" else manifest)
         return True

@@ -14,7 +14,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.permissions import Role
 from rollfleet_api.status import Condition, ConditionStatus, ConditionType
-from rollfleet_api.text import last_line
+from rollfleet_api.text import reason_of
 from rollfleet_api.times import parse_time
 from rollfleet_operator import names
 from rollfleet_operator.nats_port import Heartbeats
@@ -171,7 +171,7 @@ def _permanent(heartbeats: Heartbeats) -> str:
     """Return the error of a worker that would fail again on each restart; empty: no worker has one."""
     for index, worker in sorted(heartbeats.workers.items()):
         if worker.fatal and worker.error:
-            return f"worker {index}: {last_line(worker.error)}"
+            return f"worker {index}: {reason_of(worker.error)}"
     return ""
 
 

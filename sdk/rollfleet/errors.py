@@ -28,7 +28,7 @@ RollfleetError
 
 from pathlib import Path
 
-from rollfleet_api.text import last_line
+from rollfleet_api.text import reason_of
 
 
 class RollfleetError(Exception):
@@ -145,7 +145,7 @@ class CallFailed(RollfleetError):
     """
 
     def __init__(self, worker: int, method: str, error: str) -> None:
-        super().__init__(f"worker {worker}: {method}: {last_line(error) or 'no reason given'}")
+        super().__init__(f"worker {worker}: {method}: {reason_of(error)}")
         self.worker, self.method, self.error = worker, method, error
 
 

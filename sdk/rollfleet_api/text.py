@@ -11,6 +11,16 @@ def last_line(text: str | None) -> str:
     return next((line.strip() for line in reversed((text or "").splitlines()) if line.strip()), "")
 
 
+def reason_of(error: str | None) -> str:
+    """Return the last line of a worker's error, which the worker chooses.
+
+    Example:
+        >>> reason_of("ValueError: broken"), reason_of(" ")
+        ('ValueError: broken', 'no reason given')
+    """
+    return last_line(error) or "no reason given"
+
+
 def one_line(text: str) -> str:
     """Reduce a text to one printable line."""
     return "".join(each for each in " ".join(text.split()) if each.isprintable())

@@ -27,7 +27,7 @@ from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
-from rollfleet_api.text import last_line
+from rollfleet_api.text import reason_of
 
 if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
@@ -161,7 +161,7 @@ class _Children:
             raise _Ended
         if fatal := [beat for beat in self._watch.workers.values() if beat.fatal]:  # its process ends now, too
             await asyncio.wait(workers, timeout=STOP_GRACE_S, return_when=asyncio.FIRST_EXCEPTION)
-            raise _Ended("WorkerFailed", f"worker {fatal[0].worker} failed: {last_line(fatal[0].error)}")
+            raise _Ended("WorkerFailed", f"worker {fatal[0].worker} failed: {reason_of(fatal[0].error)}")
         raise _Ended("LearnerFailed", end)
 
     async def _keep_evaluating(self, index: int) -> None:

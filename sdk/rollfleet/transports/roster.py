@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rollfleet_api.messages import WorkerState, WorkerStatus
-from rollfleet_api.text import last_line
+from rollfleet_api.text import reason_of
 
 
 class Roster:
@@ -99,7 +99,7 @@ class Roster:
         if status.state in (WorkerState.LEFT, WorkerState.COMPLETE) or status.worker >= self._desired:
             return None
         if status.state is WorkerState.FAILED:
-            return f"failed: {last_line(status.error) or 'no reason given'}"
+            return f"failed: {reason_of(status.error)}"
         if self._is_silent(status):
             return f"has sent no heartbeat for {self._missed[status.worker]} s; its last state was {status.state}"
         return describe_long_step(status, self.suspect_after_s)

@@ -14,7 +14,6 @@ from gymnasium.vector.utils import batch_space
 from torch import nn
 
 from rollfleet.envs.torchrl_env import TorchRLEnv
-from rollfleet.errors import RollfleetError
 from rollfleet.exploration import Exploration, exploring
 from rollfleet.policies.actor import Actor, Policy
 from rollfleet.rollout.seeding import Seeds
@@ -73,8 +72,8 @@ class PolicyEvaluation:
             with exploring(how), actor.acting():
                 actor.advance(seen.sample())
                 one, two = ([each.copy() for each in actor.first()[: len(actor.actions.leaves)]] for _ in range(2))
-        except RollfleetError:
-            return  # its first episode raises it
+        except Exception:  # a sampled observation may be none that the policy knows; its episodes raise other errors
+            return
         if not all(map(np.array_equal, one, two)):
             log.warning(
                 "evaluation: the policy took two actions for the same observation, so evaluations have its noise; take "
