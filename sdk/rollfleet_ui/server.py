@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import web
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from rollfleet_ui.source import Guard, ShownJob, Source, Viewer
 
@@ -223,9 +224,7 @@ def _process(text: str) -> str:
 
 
 def _json(found: BaseModel | Sequence[BaseModel]) -> web.Response:
-    if isinstance(found, BaseModel):
-        return _text(found.model_dump_json(by_alias=True))
-    return _text(f"[{','.join(each.model_dump_json(by_alias=True) for each in found)}]")
+    return _text(to_json(found, by_alias=True).decode())
 
 
 def _text(text: str) -> web.Response:

@@ -120,6 +120,14 @@ def test_evaluation_workers_are_shown_with_their_pods(stage: Stage, scene: Calla
     assert (second.restarts, second.has_previous, second.last_error) == (1, True, "boom")
 
 
+def test_rows_of_workers_are_made_once_a_snapshot(stage: Stage, running: Scene) -> None:
+    stage.see(running)
+    rows = stage.job.workers()
+    assert stage.job.workers() is rows
+    stage.see(running)
+    assert stage.job.workers() is not rows
+
+
 def test_a_worker_without_heartbeats_is_silent(stage: Stage, running: Scene) -> None:
     stage.see(running.later(60))
     first, _, learner = stage.job.workers()
