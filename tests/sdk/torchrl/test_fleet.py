@@ -32,14 +32,15 @@ def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
         collect={"framesPerBatch": 100, "totalFrames": 400, "catResults": joined},
     )
     workers = [start_worker(job, index) for index in range(2)]
-    policy, place = linear(), {"job": job.key, "nats": server.url(Role.LEARNER)}
+    policy = linear()
     collector: Any = MultiSyncDataCollector(
         [getattr(programs, make)] * 2,
         policy,
         frames_per_batch=100,
         total_frames=-1,
         update_at_each_batch=True,
-        **place,
+        job=job.key,
+        nats=server.url(Role.LEARNER),
     )
     shapes = []
     with running(collector):
