@@ -141,8 +141,11 @@ class FleetCollector(IterableDataset[Any]):
 
     def next(self) -> Any:
         """Return the next batch; None: there is none."""
+        return next(self._iterated(), None)
+
+    def _iterated(self) -> Iterator[Any]:
         self._iterator = self._iterator or iter(self)
-        return next(self._iterator, None)
+        return self._iterator
 
     def __len__(self) -> int:
         """Return the number of batches until `total_frames`."""
@@ -305,11 +308,10 @@ class FleetCollector(IterableDataset[Any]):
         if self.replay_buffer is None:
             raise RuntimeError("Replay buffer must be defined for execution.")
         if not self.is_running():
-            self._background = iter(self)
             self._fill = BackgroundFill(self._fill_once)
 
     def _fill_once(self) -> None:
-        next(self._background)
+        next(self._iterated())
 
     def is_running(self) -> bool:
         """Return whether `start` fills the replay buffer now."""
