@@ -18,6 +18,9 @@ CONNECTIONS: Final = 32
 WATCH_S: Final = 240
 """The length of a watch: the next one continues where it ends."""
 
+SILENT_S: Final = 90.0
+"""A watch that carries nothing for this long has lost its connection: a bookmark comes each minute."""
+
 LOG_BYTES: Final = 1 << 20
 
 MESSAGE_CHARACTERS: Final = 4096
@@ -112,7 +115,7 @@ class Api:
         """
         query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
         query |= {"resourceVersion": resource_version, "labelSelector": labels}
-        timeout = aiohttp.ClientTimeout(sock_connect=TIMEOUT_S, sock_read=WATCH_S + TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(sock_connect=TIMEOUT_S, sock_read=SILENT_S)
         url, rest = self._url(KINDS[kind].path(namespace)), b""
         try:
             # A session of its own: a watch holds its connection, which requests wait for.

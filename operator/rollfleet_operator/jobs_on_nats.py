@@ -49,12 +49,10 @@ class JobsOnNats:
             return None
         wanted = not ended(job) or rotation_s(job, now_s) is not None  # credentials of a failed job are refused, too
         since_s, memory.heartbeats = memory.heartbeats.since_s, replace(memory.heartbeats, since_s=inf)
+        full: NatsFull | None = None
         try:
             if publishable and wanted and memory.published != job.metadata.generation:
-                memory.published = None
-                self._stored.add(JobKey(job.metadata.namespace, job.metadata.name))
-                await self._nats.provision(job)
-                memory.published = job.metadata.generation
+                full = await self._publish(job, memory)
             memory.heartbeats = replace(await self._nats.heartbeats(job), since_s=min(since_s, now_s))
             every_s = GROW_S if memory.rate.update(memory.heartbeats.learner, now_s) else GROW_STALLED_S
             live = not ended(job) and not job.spec.suspend and memory.published == job.metadata.generation
@@ -65,7 +63,18 @@ class JobsOnNats:
             return error
         except NatsUnavailable as error:
             memory.published = None  # it may come back without its data
+            return full or error
+        return full
+
+    async def _publish(self, job: CollectorJob, memory: OnNats) -> NatsFull | None:
+        """Publish a job; return why it got no space."""
+        memory.published = None
+        self._stored.add(JobKey(job.metadata.namespace, job.metadata.name))
+        try:
+            await self._nats.provision(job, renewed_s=memory.renewed_s)
+        except NatsFull as error:
             return error
+        memory.published = job.metadata.generation
         return None
 
     async def remove(self, key: JobKey) -> None:

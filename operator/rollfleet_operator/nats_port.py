@@ -79,8 +79,11 @@ class NatsPort(Protocol):
             JWT and seed; None: this NATS needs no credentials.
         """
 
-    async def provision(self, job: CollectorJob) -> None:
+    async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
         """Create or update the job's streams, and publish its spec to workers and learner.
+
+        Credentials of before a rotation are refused some minutes after the rotation, and after `renewed_s`, when the
+        newest ones were issued.
 
         Streams of an earlier job of the same name (another `metadata.uid`) are recreated empty. If NATS has lost its
         data, the last known leases, control and learner's status are stored again.

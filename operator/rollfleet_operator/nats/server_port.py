@@ -41,8 +41,6 @@ class NatsOnServer:
         self._system = Connection(settings.server, identity, "system")
         self._registry = AccountRegistry(self._system, self._keys)
         self._connections = JobConnections(settings.server, self._keys)
-        # The issue of the present credentials of a role, and when they were given to its pods.
-        self._given: dict[tuple[Subjects, Role], tuple[int, int]] = {}
         self._checked: set[Subjects] = set()  # jobs whose account is no other installation's
 
     @property
@@ -58,13 +56,11 @@ class NatsOnServer:
 
     async def credentials(self, job: CollectorJob, role: Role) -> bytes | None:
         """Return the credentials file of a role; see `NatsPort`."""
-        validity, now_s, subjects = self._settings.validity, int(time.time()), subjects_of(job)
-        issued_s = issued_at(job, validity, now_s)
-        if self._given.get((subjects, role), (0, 0))[0] != issued_s:
-            self._given[subjects, role] = issued_s, now_s
+        validity = self._settings.validity
+        issued_s = issued_at(job, validity, int(time.time()))
         return role_credentials(job, role, self._keys, issued_s=issued_s, life_s=validity.life_s)
 
-    async def provision(self, job: CollectorJob) -> None:
+    async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
         """Create or update the job's account and streams; see `NatsPort`."""
         subjects = subjects_of(job)
         async with _time_limit(subjects):
@@ -75,7 +71,7 @@ class NatsOnServer:
                 settings.state_bytes,
                 now_s=now_s,
                 installation=settings.installation,
-                renewed_s=max(self._given.get((subjects, role), (0, 0))[1] for role in Role),
+                renewed_s=int(renewed_s),
             )
             held = await self._held(subjects)
             if held and uid_of(held) != uid_of(wanted):
@@ -156,8 +152,6 @@ class NatsOnServer:
         if held:
             await self._registry.forget(account)
         self._checked.discard(subjects)
-        for role in Role:
-            self._given.pop((subjects, role), None)
 
 
 @asynccontextmanager

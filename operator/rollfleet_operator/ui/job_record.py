@@ -36,7 +36,7 @@ class JobRecord:
         self._snapshot: Snapshot | None = None
         self._history = JobHistory()
         self._history.note(self._view.metadata.creation_timestamp.timestamp(), Happened.CREATED, "created")
-        self._workers: list[WorkerRow] = []
+        self._workers: tuple[Snapshot | None, list[WorkerRow]] = (None, [])  # the rows of a snapshot
         self._spec, self._generation = "", -1
         self._stopped, self._away = True, ""
         self._ran, self._ended = dict[str, Pod](), set[str]()  # pods, by UID
@@ -79,11 +79,10 @@ class JobRecord:
         )
 
     def workers(self) -> list[WorkerRow]:
-        """Return the workers and the learner; of an ended job as they were last seen."""
-        if self._snapshot is None:
-            return self._workers
-        gone = self._snapshot.verdict.ended and not self._snapshot.heartbeats.workers
-        return self._workers if gone and self._workers else worker_rows(self._snapshot)
+        """Return the workers and the learner: made once a snapshot, since 65,536 of them take seconds of the loop."""
+        if self._snapshot is not None and self._snapshot is not self._workers[0]:
+            self._workers = self._snapshot, worker_rows(self._snapshot)
+        return self._workers[1]
 
     def history(self) -> History:
         """Return its series."""

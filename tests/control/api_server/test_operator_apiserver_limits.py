@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rollfleet_api.job import KIND
+from rollfleet_operator import names
+
 if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab, RunningOperator
 
@@ -28,8 +31,8 @@ def test_job_above_the_limit_starts_when_it_asks_for_less(
     own_lab.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_running_job_above_the_limit_goes_on_with_what_it_has(
-    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+def test_running_job_above_the_limit_goes_on_with_what_it_has_until_a_rotation_revokes_it(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"], wait_for: Callable[[Callable[[], Any]], Any]
 ) -> None:
     start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
     own_lab.apply(**LITTLE)
@@ -38,3 +41,6 @@ def test_running_job_above_the_limit_goes_on_with_what_it_has(
     own_lab.wait_condition("Degraded", "LimitExceeded")
     assert own_lab.run()["metadata"]["uid"] == uid
     assert own_lab.nats.published[own_lab.key].spec.delivery.max_bytes == "64Mi"
+    own_lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}})
+    wait_for(lambda: names.ROTATE in own_lab.nats.published[own_lab.key].metadata.annotations)
+    assert own_lab.nats.published[own_lab.key].spec.delivery.limit_bytes == 1 << 30

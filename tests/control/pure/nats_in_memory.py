@@ -44,7 +44,7 @@ class NatsInMemory:
         requested = job.metadata.annotations.get(names.ROTATE, "")
         return f"{role} of {job.key} {job.metadata.uid} {self.rotation}{requested}".encode()
 
-    async def provision(self, job: CollectorJob) -> None:
+    async def provision(self, job: CollectorJob, *, renewed_s: float = 0.0) -> None:
         self._check()
         if self.on_provision:
             await self.on_provision(job)

@@ -10,7 +10,7 @@ import kopf
 import pytest
 from aiohttp import web
 
-from rollfleet_operator import names, watch
+from rollfleet_operator import api, names, watch
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
 from rollfleet_operator.errors import ApiError
@@ -45,6 +45,7 @@ class Pods:
         events: What each watch sends before it ends, in their order; the next one sends nothing, and stays open.
         asked: The versions from which it was watched; `list` for each page that was read.
         broken_page: The page of its list that fails; None: none.
+        silent: The number of first watches that send nothing.
         deep: The JSON that it sends instead of the text "DEEP".
     """
 
@@ -55,6 +56,7 @@ class Pods:
         self.events: list[list[tuple[str, Manifest]]] = []
         self.asked: list[str] = []
         self.deep = "null"
+        self.silent = 0
 
     def text(self, value: Any) -> str:
         return json.dumps(value).replace('"DEEP"', self.deep)
@@ -71,7 +73,8 @@ class Pods:
         self.asked.append(request.query["resourceVersion"])
         response = web.StreamResponse()
         await response.prepare(request)
-        if not self.events:
+        self.silent -= 1
+        if not self.events or self.silent >= 0:
             await asyncio.Event().wait()
         text = "".join(self.text({"type": kind, "object": each}) + "\n" for kind, each in self.events.pop(0))
         for half in (text[: len(text) // 2], text[len(text) // 2 :]):  # an event may come in pieces
@@ -90,8 +93,8 @@ class Pods:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         cache, changed = Cache(), asyncio.Queue[JobKey]()
         try:
-            async with Api(lambda: kopf.ConnectionInfo(server=url)) as api:
-                yield cache, Watch(api, cache, "Pod", None, lambda _, key: changed.put_nowait(key)), changed
+            async with Api(lambda: kopf.ConnectionInfo(server=url)) as client:
+                yield cache, Watch(client, cache, "Pod", None, lambda _, key: changed.put_nowait(key)), changed
         finally:
             await runner.cleanup()
 
@@ -162,6 +165,13 @@ async def test_next_watch_continues_where_the_last_one_ended_without_a_list(serv
     ]
     await followed(server, lambda cache: len(cache.pods(KEY)) == 2)
     assert server.asked[:3] == ["list", "5", "9"]
+
+
+async def test_watch_without_a_sign_of_life_begins_again(server: Pods, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "SILENT_S", 0.05)
+    server.silent, server.events = 1, [[("ADDED", pod(0, 6))]]
+    await followed(server, lambda cache: bool(cache.pods(KEY)))
+    assert server.asked[:3] == ["list", "5", "5"]
 
 
 @pytest.mark.parametrize("code", [403, 410])
