@@ -132,6 +132,7 @@ def test_an_inconsistent_fragment_is_corrupt(hostile: Fragment) -> None:
         to_batch(hostile)
 
 
+STACK = Group(path=("agents",), sizes=(1,), dim=2)
 AGENTS, TEXT, NUMBERS, SIZES = ("agents", "0", "x"), ("#json", "text"), ("#numbers", "shape"), ("#sizes", "shape")
 TREE = replace(
     fragment(1, 2),
@@ -143,7 +144,7 @@ TREE = replace(
         SIZES: torch.tensor([[1, 2], [3, 1]]),
     },
     final={},
-    structure=(Group(path=("agents",), sizes=(1,), dim=2),),
+    structure=(STACK,),
 )
 
 
@@ -159,7 +160,7 @@ def test_a_tree_has_agents_text_and_tensors_of_changing_shape() -> None:
     [
         ({}, {"structure": None}),
         ({}, {"structure": (Group(path=("agents",), sizes=(2,), dim=2),)}),
-        ({}, {"structure": (Group(path=("agents", "0"), sizes=(1 << 40,)), *TREE.structure)}),
+        ({}, {"structure": (Group(path=("agents", "0"), sizes=(1 << 40,)), STACK)}),
         ({}, {"final": {NUMBERS: torch.zeros(1)}}),
         ({TEXT: torch.tensor([*b'[["one"]]'], dtype=torch.uint8)}, {}),
         ({TEXT: torch.tensor([*b'[["one"'], dtype=torch.uint8)}, {}),
