@@ -201,7 +201,7 @@ class Manifest:
         version: Number of the version, from 1.
         parameters: The tensors in the bytes, in this order, each at a multiple of 16 bytes.
         total_bytes: Size of all chunks.
-        chunk_bytes: Size of each chunk but the last.
+        chunks: Number of chunks.
         checksum: xxh3 (64 bit) of all bytes, in hexadecimal.
     """
 
@@ -209,13 +209,8 @@ class Manifest:
     version: Annotated[int, Field(ge=1, le=2**63 - 1)]
     parameters: tuple[Parameter, ...]
     total_bytes: Count
-    chunk_bytes: Annotated[int, Field(ge=1, le=1 << 26)]
+    chunks: Annotated[int, Field(ge=0, le=1 << 26)]
     checksum: str
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return -(-self.total_bytes // self.chunk_bytes)
 
 
 @with_config(_STRICT)
