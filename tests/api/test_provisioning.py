@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from tests.api.job_data import job_data
 
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, provisioning
 from rollfleet_api.validation import parse_job
 
@@ -18,13 +19,7 @@ ACCEPTED = b"{}"
 
 
 def job(**delivery: object) -> CollectorJob:
-    spec = {
-        "env": {"id": "CartPole-v1"},
-        "policy": {"mlp": {}},
-        "collect": {"framesPerBatch": 64},
-        "delivery": delivery,
-    }
-    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
+    return parse_job(job_data({"name": "test"}, delivery=delivery))
 
 
 def refusal(code: int) -> bytes:
