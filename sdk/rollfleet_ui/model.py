@@ -89,15 +89,17 @@ class JobPage(View):
 
 
 class WorkerRow(View):
-    """A worker, or the learner.
+    """A worker, an evaluation worker, or the learner.
 
     Attributes:
-        index: The worker's index. None: the learner.
+        process: `worker 3`, `evaluation worker 0` or `learner`: the name of its log.
+        index: The worker's index. None: another process.
         has_previous: Whether there is a log of the incarnation before.
         since: When it was last seen to begin or to change its state.
     """
 
-    index: int | None
+    process: str
+    index: int | None = None
     state: str
     incarnation: int = 0
     version: int | None = None

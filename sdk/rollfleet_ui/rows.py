@@ -47,6 +47,7 @@ def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
     `published` is the newest version of the weights. None: unknown.
     """
     return WorkerRow(
+        process=f"worker {beat.worker}",
         index=beat.worker,
         state=beat.state,
         incarnation=beat.incarnation,
@@ -62,9 +63,9 @@ def worker_row(beat: WorkerStatus, published: int | None) -> WorkerRow:
 def learner_row(beat: LearnerStatus | None, state: str, frames_per_second: float) -> WorkerRow:
     """Return what the learner's heartbeat says; None: none has come."""
     if beat is None:
-        return WorkerRow(index=None, state=state)
+        return WorkerRow(process="learner", state=state)
     return WorkerRow(
-        index=None,
+        process="learner",
         state=state,
         incarnation=beat.session,
         version=beat.version or None,

@@ -43,13 +43,13 @@ class SavedRun(View):
         _replace(folder / FILE, self.model_dump_json(by_alias=True))
 
 
-def write_log(folder: Path, worker: int | None, text: str, *, previous: bool = False) -> None:
-    """Write the end of a log into the folder of a run; `worker` None: the learner's.
+def write_log(folder: Path, process: str, text: str, *, previous: bool = False) -> None:
+    """Write the end of a log into the folder of a run. `process` is as in `WorkerRow`.
 
     Raises:
         OSError: It cannot be written.
     """
-    _replace(_log_of(folder, worker, previous), text)
+    _replace(_log_of(folder, process, previous), text)
 
 
 class SavedRuns:
@@ -77,12 +77,12 @@ class SavedRuns:
             found[key] = _Run(path, key, row, is_cut=is_cut)
         return found
 
-    async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
+    async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log; see `Source`."""
         run = self.jobs()[key]
         assert isinstance(run, _Run)
-        file = _log_of(run.folder, worker, previous)
-        if file.resolve() != _log_of(run.folder.resolve(), worker, previous) or not file.is_file():
+        file = _log_of(run.folder, process, previous)
+        if file.resolve() != _log_of(run.folder.resolve(), process, previous) or not file.is_file():
             raise LookupError("this log was not saved")
         return "\n".join(file.read_text(errors="replace").splitlines()[-tail:])
 
@@ -158,9 +158,8 @@ def _runs_in(folder: str, depth: int) -> Iterator[str]:
                     yield from _runs_in(entry.path, depth - 1)
 
 
-def _log_of(folder: Path, worker: int | None, previous: bool) -> Path:
-    name = "learner" if worker is None else f"worker-{worker}"
-    return folder / "logs" / f"{name}{'.previous' if previous else ''}.log"
+def _log_of(folder: Path, process: str, previous: bool) -> Path:
+    return folder / "logs" / f"{process.replace(' ', '-')}{'.previous' if previous else ''}.log"
 
 
 def _replace(file: Path, text: str) -> None:

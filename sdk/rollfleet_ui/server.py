@@ -171,14 +171,14 @@ class _Page:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         key, _ = await self._found(request)
-        worker = _worker(request.query.get("worker", ""))
+        process = _process(request.query.get("worker", ""))
         previous = request.query.get("previous", "false")
         if previous not in ("true", "false"):
             raise web.HTTPBadRequest(text="`previous` is `true` or `false`")
         tail = request.query.get("tail", str(DEFAULT_TAIL))
         if not (tail.isascii() and tail.isdecimal() and len(tail) < 9 and 1 <= int(tail) <= MAX_TAIL):
             raise web.HTTPBadRequest(text=f"`tail` is a number of lines, 1 to {MAX_TAIL}")
-        text = await self._source.logs(key, worker, previous=previous == "true", tail=int(tail), viewer=_viewer.get())
+        text = await self._source.logs(key, process, previous=previous == "true", tail=int(tail), viewer=_viewer.get())
         return _text(json.dumps({"text": _NOT_TEXT.sub("", text[-MAX_LOG_CHARACTERS:])}))
 
     async def _found(self, request: web.Request) -> tuple[str, ShownJob]:
@@ -214,13 +214,13 @@ def _namespace_of(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _worker(text: str) -> int | None:
-    """Return the index of a worker. None: the learner."""
-    if text == "learner":
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 6):
-        raise web.HTTPBadRequest(text="`worker` is the index of a worker, or `learner`")
-    return int(text)
+def _process(text: str) -> str:
+    """Return the process that a request names."""
+    if re.fullmatch(r"learner|evaluation worker [0-9]{1,6}", text):
+        return text
+    if not re.fullmatch(r"[0-9]{1,6}", text):
+        raise web.HTTPBadRequest(text="`worker` is the index of a worker, `evaluation worker 0`, or `learner`")
+    return f"worker {int(text)}"
 
 
 def _json(found: BaseModel | Sequence[BaseModel]) -> web.Response:

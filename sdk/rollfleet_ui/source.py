@@ -67,12 +67,12 @@ class Source(Protocol):
     def jobs(self) -> Mapping[str, ShownJob]:
         """Return all jobs by key: `namespace/name`."""
 
-    async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
+    async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a log.
 
         Args:
             key: The job, one of `jobs`.
-            worker: The worker's index. None: the learner.
+            process: Whose, as `WorkerRow.process` names it.
             previous: Of the incarnation before, rather than the present one.
             tail: The most lines.
             viewer: Who asks.

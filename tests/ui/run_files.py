@@ -32,7 +32,10 @@ def write_run(
     page = JobPage(
         row=row, diagnosis=Diagnosis(state=row.state), bottleneck="The learner is the bottleneck.", spec="workers: 2"
     )
-    workers = [WorkerRow(index=index, state="Collecting", since=time.time()) for index in (0, 1, None)]
+    workers = [
+        WorkerRow(process=f"worker {index}", index=index, state="Collecting", since=time.time()) for index in (0, 1)
+    ]
+    workers.append(WorkerRow(process="learner", state="Connected"))
     run = SavedRun(page=page, workers=workers, history=history.series.points(), timeline=history.moments)
     run.write(runs / name / number)
     return runs / name / number

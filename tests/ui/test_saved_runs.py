@@ -12,14 +12,14 @@ from rollfleet_ui.saved_runs import CUT, CUT_S, FILE, SavedRuns, write_log
 from rollfleet_ui.token_guard import Everything
 
 
-async def log_of(runs: SavedRuns, key: str, worker: int | None, tail: int = 100, previous: bool = False) -> str:
-    return await runs.logs(key, worker, previous=previous, tail=tail, viewer=Everything())
+async def log_of(runs: SavedRuns, key: str, process: str, tail: int = 100, previous: bool = False) -> str:
+    return await runs.logs(key, process, previous=previous, tail=tail, viewer=Everything())
 
 
 async def test_a_run_opens_as_it_was_left(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "cartpole", "20261122-180000", frames=640)
-    write_log(folder, 1, "one\ntwo\nthree\udcff")
-    write_log(folder, None, "learner", previous=True)
+    write_log(folder, "worker 1", "one\ntwo\nthree\udcff")
+    write_log(folder, "learner", "learner", previous=True)
     runs = SavedRuns(tmp_path)
     ((key, job),) = runs.jobs().items()
     assert (key, job.row.key, job.row.name) == ("default/cartpole@20261122-180000", key, key.partition("/")[2])
@@ -28,26 +28,26 @@ async def test_a_run_opens_as_it_was_left(tmp_path: Path) -> None:
     assert [each.index for each in job.workers()] == [0, 1, None]
     assert job.history().series["frames"] == [640]
     assert [each.text for each in job.timeline()] == ["created"]
-    assert await log_of(runs, key, 1, tail=2) == "two\nthree?"
-    assert await log_of(runs, key, None, previous=True) == "learner"
+    assert await log_of(runs, key, "worker 1", tail=2) == "two\nthree?"
+    assert await log_of(runs, key, "learner", previous=True) == "learner"
     with pytest.raises(LookupError):
-        await log_of(runs, key, 0)
+        await log_of(runs, key, "worker 0")
 
 
 async def test_a_log_outside_the_runs_folder_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a key")
     folder = write_run(tmp_path / "runs", "cartpole")
-    write_log(folder, 0, "")
+    write_log(folder, "worker 0", "")
     (folder / "logs/worker-1.log").symlink_to(tmp_path / "secret")
     runs = SavedRuns(tmp_path / "runs")
     with pytest.raises(LookupError):
-        await log_of(runs, "default/cartpole@1", 1)
+        await log_of(runs, "default/cartpole@1", "worker 1")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs/learner.log").write_text("a key")
     other = write_run(tmp_path / "runs", "other")
     (other / "logs").symlink_to(tmp_path / "logs")
     with pytest.raises(LookupError):
-        await log_of(runs, "default/other@1", None)
+        await log_of(runs, "default/other@1", "learner")
 
 
 def test_only_its_owner_reads_the_folder_of_a_run(tmp_path: Path) -> None:

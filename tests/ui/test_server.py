@@ -58,9 +58,9 @@ class Browser:
 async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     """A page of a run in the namespace `lab` and of one in `other`."""
     folder = write_run(tmp_path, "cartpole", namespace="lab", frames=64)
-    write_log(folder, 1, "x" * (2 * MAX_LOG_CHARACTERS))
+    write_log(folder, "worker 1", "x" * (2 * MAX_LOG_CHARACTERS))
     lines = "".join(f"line {number}\n" for number in range(20_000))
-    write_log(folder, 0, lines + "\x1b[31mred\x1b[0m\x07 <img onerror=alert(1)>")
+    write_log(folder, "worker 0", lines + "\x1b[31mred\x1b[0m\x07 <img onerror=alert(1)>")
     write_run(tmp_path, "secret", namespace="other")
     async with served(page(SavedRuns(tmp_path), Readers()), port=0) as port, aiohttp.ClientSession() as session:
         yield Browser(port, session)
@@ -147,7 +147,16 @@ async def test_a_log_is_text_in_bounds(browser: Browser) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["", "worker=-1", "worker=x", "worker=²", "worker=0&tail=0", "worker=0&tail=10001", "worker=0&previous=yes"],
+    [
+        "",
+        "worker=-1",
+        "worker=x",
+        "worker=²",
+        "worker=evaluation+worker+../0",
+        "worker=0&tail=0",
+        "worker=0&tail=10001",
+        "worker=0&previous=yes",
+    ],
 )
 async def test_a_wrong_question_about_a_log_is_explained(browser: Browser, query: str) -> None:
     status, text, _ = await browser.get(f"/api/v1/jobs/{LAB}/logs?{query}")

@@ -6,7 +6,6 @@ from typing import Final
 
 import kopf
 
-from rollfleet_api.permissions import Role
 from rollfleet_api.pods import Pod
 from rollfleet_operator.api import Api
 from rollfleet_operator.cache import Cache
@@ -23,18 +22,18 @@ class PodLogs:
     def __init__(self, cache: Cache, connect: Callable[[], kopf.ConnectionInfo]) -> None:
         self._cache, self._connect, self._limit = cache, connect, asyncio.Semaphore(AT_ONCE)
 
-    async def read(self, key: JobKey, worker: int | None, *, previous: bool, tail: int, token: str) -> str:
-        """Return the last `tail` lines of a worker's log (None: the learner's); `previous`: of the pod before.
+    async def read(self, key: JobKey, process: str, *, previous: bool, tail: int, token: str) -> str:
+        """Return the last `tail` lines of the log of a process, such as `worker 3`; `previous`: of the pod before.
 
         Raises:
             PermissionError: The viewer may not read logs of the namespace.
             LookupError: The pod or its log is missing.
             OSError: The API server does not answer.
         """
-        who = "the learner" if worker is None else f"worker {worker}"
-        pods = sorted(self._pods(key, worker), key=lambda pod: (pod.created_s, pod.name))
+        found = [pod for pod in self._cache.pods(key) if pod.process == process]
+        pods = sorted(found, key=lambda pod: (pod.created_s, pod.name))
         if len(pods) < 1 + previous:
-            raise LookupError(f"{who} has no {'earlier ' if previous else ''}pod with a log")
+            raise LookupError(f"{process} has no {'earlier ' if previous else ''}pod with a log")
         pod = pods[-2 if previous else -1]
         try:
             async with self._limit, Api(lambda: _as(token, self._connect())) as api:
@@ -43,12 +42,8 @@ class PodLogs:
             if error.status in (401, 403):
                 raise PermissionError(f"you may not read the log of Pod {key.namespace}/{pod.name}: {error}") from error
             if error.status in (400, 404):  # 400: its container has not started
-                raise LookupError(f"there is no log of {who}: {error}") from error
+                raise LookupError(f"there is no log of {process}: {error}") from error
             raise OSError(str(error)) from error
-
-    def _pods(self, key: JobKey, worker: int | None) -> list[Pod]:
-        role = Role.LEARNER if worker is None else Role.WORKER
-        return [pod for pod in self._cache.pods(key) if pod.role is role and worker in (None, pod.index)]
 
     def _container(self, key: JobKey, pod: Pod) -> str:
         """Return the role's own container, the first of the template; a template may have more."""

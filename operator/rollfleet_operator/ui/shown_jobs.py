@@ -52,9 +52,9 @@ class ShownJobs:
         """Return all jobs; see `rollfleet_ui.source.Source`."""
         return self._records
 
-    async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
+    async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a pod's log, read with the viewer's rights."""
         namespace, _, name = key.partition("/")
         return await self._logs.read(
-            JobKey(namespace, name), worker, previous=previous, tail=tail, token=viewer.token or ""
+            JobKey(namespace, name), process, previous=previous, tail=tail, token=viewer.token or ""
         )

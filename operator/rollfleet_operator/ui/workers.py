@@ -17,7 +17,7 @@ from rollfleet_ui.rows import learner_row, worker_row
 
 
 def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
-    """Return a row for each worker by index, then the learner's."""
+    """Return a row for each worker by index, then those of evaluation workers, then the learner's."""
     beats, learner = snapshot.heartbeats.workers, snapshot.heartbeats.learner
     pods: defaultdict[int, list[Pod]] = defaultdict(list)
     for pod in _oldest_first(snapshot, Role.WORKER):
@@ -25,7 +25,11 @@ def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
     known = {*range(snapshot.job.spec.workers)} if snapshot.wanted else {*pods, *beats}
     published = learner.version if learner else None
     rows = [_worker(snapshot, index, pods[index], beats.get(index), published) for index in sorted(known | {*pods})]
-    return [*rows, _learner(snapshot, _oldest_first(snapshot, Role.LEARNER))]
+    evaluating: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in _oldest_first(snapshot, Role.EVALUATION):
+        evaluating[pod.process].append(pod)
+    evaluations = [_evaluation(snapshot, pods) for _, pods in sorted(evaluating.items())]
+    return [*rows, *evaluations, _learner(snapshot, _oldest_first(snapshot, Role.LEARNER))]
 
 
 def object_rows(snapshot: Snapshot) -> list[ObjectRow]:
@@ -47,7 +51,7 @@ def _worker(
 ) -> WorkerRow:
     pod = pods[-1] if pods else None
     current = beat is not None and (pod is None or beat.time_s >= pod.created_s)
-    row = worker_row(beat, published) if beat else WorkerRow(index=index, state="")
+    row = worker_row(beat, published) if beat else WorkerRow(process=f"worker {index}", index=index, state="")
     state, silent = _pod_state(pod), beat is not None and abs(snapshot.now_s - beat.time_s) >= FRESH_S
     if not state or state == "Ended":  # the pod runs, or the worker knows why it ended
         state = "Silent" if silent and not state else str(beat.state) if beat and current else state or "Starting"
@@ -69,6 +73,12 @@ def _learner(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:
         state = state or ("Connected" if fresh else "Silent" if beat else "Missing")
     row = learner_row(beat, state, snapshot.frames_per_second)
     return row.model_copy(update={"last_error": _error(pods), **_of_pods(snapshot, pods)})
+
+
+def _evaluation(snapshot: Snapshot, pods: Sequence[Pod]) -> WorkerRow:
+    state = _pod_state(pods[-1]) or "Running"
+    row = WorkerRow(process=pods[-1].process, state=state, last_error=_error(pods))
+    return row.model_copy(update=_of_pods(snapshot, pods))
 
 
 def _pod_state(pod: Pod | None) -> str:

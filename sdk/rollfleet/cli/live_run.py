@@ -156,8 +156,13 @@ class LiveRun:
         )
 
     def workers(self) -> list[WorkerRow]:
-        """Return the workers, and the learner."""
-        return [*map(self._worker, range(self._job.spec.workers)), self._learner_row()]
+        """Return the workers, the evaluation workers, and the learner."""
+        evaluating = sorted(name for name in self._processes if name.startswith("evaluation"))
+        return [
+            *map(self._worker, range(self._job.spec.workers)),
+            *map(self._evaluation, evaluating),
+            self._learner_row(),
+        ]
 
     def history(self) -> History:
         """Return the series."""
@@ -167,20 +172,15 @@ class LiveRun:
         """Return what happened."""
         return list(self._history.moments)
 
-    async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
+    async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         """Return the last lines of a process; see `Source`."""
-        process = self._process(worker)
-        child = (process.previous if previous else process.child) if process else None
+        found = self._processes.get(process)
+        child = (found.previous if previous else found.child) if found else None
         if child is None:
-            who = LEARNER if worker is None else f"worker {worker}"
-            raise LookupError(f"there is no {'earlier ' if previous else ''}output of {who}")
+            raise LookupError(f"there is no {'earlier ' if previous else ''}output of {process}")
         return child.last_output(tail)
 
     # --- how it follows the run ---
-
-    def _process(self, worker: int | None) -> _Process | None:
-        """Return the process of a worker; None: the learner's."""
-        return self._processes.get(LEARNER if worker is None else f"worker {worker}")
 
     @property
     def _learner(self) -> LearnerStatus | None:
@@ -195,7 +195,7 @@ class LiveRun:
         """The newest heartbeats of worker processes that run."""
 
         def is_current(beat: WorkerStatus) -> bool:
-            process = self._process(beat.worker)
+            process = self._processes.get(f"worker {beat.worker}")
             return process is None or (not process.ended and beat.time_s >= process.since_s)
 
         return {index: beat for index, beat in self._beats.items() if is_current(beat)}
@@ -255,8 +255,9 @@ class LiveRun:
         return {index: text for index, text in found.items() if index in heard}
 
     def _worker(self, index: int) -> WorkerRow:
-        learner, process, beat = self._learner, self._process(index), self._beats.get(index)
-        row = WorkerRow(index=index, state="Pending")
+        name, learner, beat = f"worker {index}", self._learner, self._beats.get(index)
+        process = self._processes.get(name)
+        row = WorkerRow(process=name, index=index, state="Pending")
         if beat:
             row = worker_row(beat, learner.version if learner else None)
         found: dict[str, object] = {"node": platform.node(), "gpus": self._job.spec.resources.gpu.count}
@@ -269,17 +270,17 @@ class LiveRun:
         elif process and index not in self._current:
             incarnation = beat.incarnation + 1 if beat else 0
             found |= {"state": WorkerState.STARTING, "incarnation": incarnation, "frames_per_second": 0.0}
-        if process:
-            found |= {
-                "restarts": process.starts - 1,
-                "last_error": row.last_error or one_line(process.ended or ""),
-                "has_previous": process.previous is not None,
-                "since": process.since_s,
-            }
-        return row.model_copy(update=found)
+        return row.model_copy(update=found | (_of_process(process, row.last_error) if process else {}))
+
+    def _evaluation(self, name: str) -> WorkerRow:
+        process = self._processes[name]
+        over = self._ended is not None or process.ended is not None
+        state = "Running" if not over else "Restarting" if process.ended and not self._ended else "Ended"
+        row = WorkerRow(process=name, state=state, node=platform.node())
+        return row.model_copy(update=_of_process(process))
 
     def _learner_row(self) -> WorkerRow:
-        process = self._process(None)
+        process = self._processes.get(LEARNER)
         state = "Ended" if self._ended else "Running" if process else "Pending"
         row = learner_row(self._learner, state, self._watch.frames_per_second() if self._watch else 0.0)
         return row.model_copy(update={"node": platform.node(), "since": process.since_s if process else None})
@@ -295,13 +296,21 @@ class LiveRun:
         run = SavedRun(page=self.page(), workers=self.workers(), history=self.history(), timeline=self.timeline())
         try:
             run.write(self.folder)
-            for worker in (*range(self._job.spec.workers), None):
-                if process := self._process(worker):
-                    write_log(self.folder, worker, process.child.last_output(LAST_LINES))
-                    if process.previous:
-                        write_log(self.folder, worker, process.previous.last_output(LAST_LINES), previous=True)
+            for name, process in self._processes.items():
+                write_log(self.folder, name, process.child.last_output(LAST_LINES))
+                if process.previous:
+                    write_log(self.folder, name, process.previous.last_output(LAST_LINES), previous=True)
         except OSError as error:
             self._warn(f"the run is not saved: {error.filename or self.folder}: {error.strerror}")
+
+
+def _of_process(process: _Process, error: str = "") -> dict[str, object]:
+    return {
+        "restarts": process.starts - 1,
+        "last_error": error or one_line(process.ended or ""),
+        "has_previous": process.previous is not None,
+        "since": process.since_s,
+    }
 
 
 def _free(folder: Path) -> Path:

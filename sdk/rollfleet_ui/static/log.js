@@ -5,10 +5,11 @@ import { Choice } from "./controls.js";
 import { since } from "./format.js";
 import { Component, html } from "./html.js";
 import { jobLink } from "./route.js";
+import { titleOf } from "./state.js";
 
 const TAILS = [200, 1000, 10_000];
 
-/** Props: `job`, its key; `worker`, its row; `name`, its index or `learner`; `ended`, whether its log grows no more. */
+/** Props: `job`, its key; `worker`, its row; `name`, its index, `evaluation worker 0` or `learner`; `ended`, whether its log grows no more. */
 export class Log extends Component {
   state = { previous: false, tail: TAILS[0], text: null, error: null };
 
@@ -27,7 +28,7 @@ export class Log extends Component {
     this.resource?.close();
     this.setState({ text: null, error: null, ...changes });
     const { previous, tail } = { ...this.state, ...changes };
-    const path = `${jobPath(this.props.job)}/logs?worker=${this.props.name}&previous=${previous}&tail=${tail}`;
+    const path = `${jobPath(this.props.job)}/logs?worker=${encodeURIComponent(this.props.name)}&previous=${previous}&tail=${tail}`;
     this.resource = new Resource(path, (value, error) => this.setState(error ? { error } : { text: value.text, error: null }));
     this.resource.read();
   }
@@ -42,8 +43,8 @@ export class Log extends Component {
     if (state.text !== this.state.text && (wasAtEnd || state.text == null)) this.lines.scrollTop = this.lines.scrollHeight;
   }
 
-  render({ job, worker, name, ended }, { previous, tail, text, error }) {
-    const title = worker.index == null ? "Learner" : `Worker ${name}`;
+  render({ job, worker, ended }, { previous, tail, text, error }) {
+    const title = titleOf(worker);
     return html`<aside class="log" aria-label="Log of ${title}">
       <div class="bar">
         <h2 tabindex="-1" ref=${(heading) => (this.heading = heading)}>${title}</h2>

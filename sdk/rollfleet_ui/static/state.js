@@ -37,6 +37,9 @@ const WORKERS = {
 /** Return the kind of a worker's state, or of its pod's. */
 export const kindOfWorker = (row) => Object.keys(WORKERS).find((kind) => WORKERS[kind].test(row.state)) ?? "pending";
 
+/** Return the name of a worker, an evaluation worker or the learner, as a title. */
+export const titleOf = (row) => row.process[0].toUpperCase() + row.process.slice(1);
+
 /** Return rows with trouble first, in an order that stays: by kind, then by `among`. */
 export function troubleFirst(rows, kind, among) {
   const rank = new Map(rows.map((row) => [row, ORDER.indexOf(kind(row))]));

@@ -1,14 +1,14 @@
-/** The workers of a job and its learner, and the log of one of them. */
+/** The workers of a job, its evaluation workers and its learner, and the log of one of them. */
 
 import { Filter, Track, wordsOfFilter } from "./controls.js";
 import { count, number, since } from "./format.js";
 import { Component, html } from "./html.js";
 import { Log } from "./log.js";
 import { jobLink } from "./route.js";
-import { kindOfWorker, Shape, troubleFirst } from "./state.js";
+import { kindOfWorker, Shape, titleOf, troubleFirst } from "./state.js";
 import { Table } from "./table.js";
 
-const nameOf = (row) => (row.index == null ? "learner" : String(row.index));
+const nameOf = (row) => row.process.replace(/^worker /, "");
 const isProblem = (row) => ["failed", "trouble"].includes(kindOfWorker(row));
 const byIndex = (one, other) => (one.index ?? -1) - (other.index ?? -1);
 
@@ -45,7 +45,7 @@ function columns(job, fastest) {
   const text = (name, title, value) => ({ name, title, value, cell: (row) => html`<span title=${value(row)}>${value(row)}</span>` });
   const state = (row) => html`<${Shape} kind=${kindOfWorker(row)} /> ${row.state}`;
   const name = (row) => html`<a href=${jobLink(job, "workers", nameOf(row))}
-    aria-label=${row.index == null ? "Learner, log" : `Worker ${row.index}, log`}><b>${nameOf(row)}</b></a>`;
+    aria-label="${titleOf(row)}, log"><b>${nameOf(row)}</b></a>`;
   const rate = (row) => html`<span class="progress">${count(row.framesPerSecond)}
     ${row.index != null && fastest > 0 && html`<${Track} part=${row.framesPerSecond / fastest} />`}</span>`;
   return [

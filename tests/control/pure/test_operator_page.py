@@ -111,6 +111,15 @@ def test_workers_are_shown_with_their_pods_and_heartbeats(stage: Stage, scene: C
     assert (learner.index, learner.state, learner.version, learner.frames) == (None, "Connected", 5, 640)
 
 
+def test_evaluation_workers_are_shown_with_their_pods(stage: Stage, scene: Callable[..., Scene]) -> None:
+    begun = scene(workers=1, evaluation={"every": 1, "workers": 2}).crashed(1, log="boom\n", role=Role.EVALUATION)
+    stage.see(begun.pod(1, role=Role.EVALUATION, phase="Running").pod(0, role=Role.EVALUATION, phase="Pending"))
+    _, first, second, _ = stage.job.workers()
+    assert (first.process, first.index, first.state) == ("evaluation worker 0", None, "Pending")
+    assert (second.process, second.index, second.state) == ("evaluation worker 1", None, "Running")
+    assert (second.restarts, second.has_previous, second.last_error) == (1, True, "boom")
+
+
 def test_rows_of_workers_are_made_once_a_snapshot(stage: Stage, running: Scene) -> None:
     stage.see(running)
     rows = stage.job.workers()

@@ -1,5 +1,6 @@
 """`rollfleet run` of a job with evaluation: the returns of every other place, and faults that hold nothing up."""
 
+import asyncio
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import torch
 from rollfleet import ActorCritic, Collector
 from rollfleet_ui.model import Happened
 from rollfleet_ui.saved_runs import SavedRuns
+from rollfleet_ui.token_guard import Everything
 
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Program, Workplace
@@ -103,7 +105,12 @@ def test_an_evaluation_worker_that_gives_up_does_not_end_the_run(workplace: "Wor
     program.wait_for(r"evaluation worker 0 ended: .*no such level")
     assert program.wait() == 0, program.output
     assert "test: 640 frames (" in program.output
-    (run,) = SavedRuns(workplace.folder / "runs").jobs().values()
+    runs = SavedRuns(workplace.folder / "runs")
+    ((key, run),) = runs.jobs().items()
+    (row,) = [each for each in run.workers() if each.process == "evaluation worker 0"]
+    assert "no such level" in row.last_error
+    told = asyncio.run(runs.logs(key, row.process, previous=False, tail=200, viewer=Everything()))
+    assert "no such level" in told
     texts = [each.text for each in run.timeline() if each.kind == Happened.WORKER_ENDED]
     assert len(texts) == 1
     assert re.search(r"evaluation worker 0 ended: .*no such level", texts[0])

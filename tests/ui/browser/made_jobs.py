@@ -27,12 +27,12 @@ EDIT = "--- before\n+++ after\n@@ -1,2 +1,2 @@\n-workers: 2\n+workers: 4\n mode:
 
 @dataclass(kw_only=True)
 class MadeJob:
-    """What the page shows of a job, and its logs by worker and `previous`."""
+    """What the page shows of a job, and its logs by process and `previous`."""
 
     page: JobPage
     workers: list[WorkerRow]
     history: JobHistory
-    logs: dict[tuple[int | None, bool], str] = field(default_factory=dict)
+    logs: dict[tuple[str, bool], str] = field(default_factory=dict)
 
 
 def made_job(
@@ -96,8 +96,8 @@ def made_job(
         page=page,
         workers=[*(_worker(chance, row, index, rate / workers) for index in range(workers)), _learner(row)],
         history=history,
-        logs={(index, False): f"worker {index} collects\n" for index in range(workers)}
-        | {(None, False): "learner trains\n"},
+        logs={(f"worker {index}", False): f"worker {index} collects\n" for index in range(workers)}
+        | {("learner", False): "learner trains\n"},
     )
 
 
@@ -119,9 +119,9 @@ class MadeJobs:
         self.asked += 1
         return {key: Shown(made) for key, made in self.made.items()}
 
-    async def logs(self, key: str, worker: int | None, *, previous: bool, tail: int, viewer: Viewer) -> str:
+    async def logs(self, key: str, process: str, *, previous: bool, tail: int, viewer: Viewer) -> str:
         try:
-            return "\n".join(self.made[key].logs[worker, previous].splitlines()[-tail:])
+            return "\n".join(self.made[key].logs[process, previous].splitlines()[-tail:])
         except KeyError:
             raise LookupError("there is no such log") from None
 
@@ -189,6 +189,7 @@ def _history(chance: random.Random, began_s: float, points: int, workers: int) -
 def _worker(chance: random.Random, row: JobRow, index: int, rate: float) -> WorkerRow:
     failed = row.is_problem and index == 3
     return WorkerRow(
+        process=f"worker {index}",
         index=index,
         state="Failed"
         if failed
@@ -211,7 +212,7 @@ def _worker(chance: random.Random, row: JobRow, index: int, rate: float) -> Work
 
 def _learner(row: JobRow) -> WorkerRow:
     return WorkerRow(
-        index=None,
+        process="learner",
         state="Complete" if row.ended else "Running",
         incarnation=1,
         version=row.published_version,

@@ -52,7 +52,7 @@ def hostile() -> MadeJob:
         update={"row": row, "diagnosis": found, "bottleneck": MARKUP, "spec": f"env:\n  id: {MARKUP}\n"}
     )
     job.workers = [each.model_copy(update={"last_error": MARKUP, "node": MARKUP}) for each in job.workers]
-    job.logs[3, False] = MARKUP
+    job.logs["worker 3", False] = MARKUP
     job.history.note(2e9, Happened.EDITED, MARKUP, f"+{MARKUP}")
     return job
 

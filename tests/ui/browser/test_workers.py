@@ -14,8 +14,8 @@ MARKUP = '<img src=x onerror="alert(1)">'
 
 def broken() -> MadeJobs:
     job = made_job("broken", reason="WorkerCrashed")
-    job.logs[3, False] = "".join(f"line {number} {MARKUP}\n" for number in range(10_000))
-    job.logs[3, True] = "RuntimeError: the incarnation before\n"
+    job.logs["worker 3", False] = "".join(f"line {number} {MARKUP}\n" for number in range(10_000))
+    job.logs["worker 3", True] = "RuntimeError: the incarnation before\n"
     return MadeJobs(job)
 
 
@@ -42,13 +42,13 @@ async def test_an_open_log_grows(serve: Serve, visits: Visits) -> None:
     page = await visits.open(await serve(jobs), at="/jobs/default/broken/workers/learner")
     lines = page.get_by_role("region", name="Lines of the log")
     await expect(lines).to_have_text("learner trains")
-    jobs.made["default/broken"].logs[None, False] += "and more\n"
+    jobs.made["default/broken"].logs["learner", False] += "and more\n"
     await expect(lines).to_have_text(re.compile("and more"))
 
 
 async def test_a_log_that_is_not_there_is_said(serve: Serve, visits: Visits) -> None:
     jobs = broken()
-    del jobs.made["default/broken"].logs[1, False]
+    del jobs.made["default/broken"].logs["worker 1", False]
     page = await visits.open(await serve(jobs), at="/jobs/default/broken/workers/1")
     await expect(page.get_by_text("there is no such log")).to_be_visible()
 
