@@ -23,7 +23,7 @@ from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
 from rollfleet_api.address import Address
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.messages import WorkerState
+from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
@@ -123,7 +123,11 @@ class WorkerThread:
 
     def wait_for(self, state: WorkerState, timeout_s: float = 60.0) -> None:
         """Wait until its heartbeat has this state."""
-        wait_until(lambda: self.transport.status and self.transport.status.state is state, timeout_s)
+        wait_until(lambda: self.status and self.status.state is state, timeout_s)
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        return self._built.result().status if self._built.done() else None
 
     def leave(self, timeout_s: float = 60.0) -> None:
         """Leave as the program does on SIGTERM. Waits until the worker is built: it has a heartbeat before that."""
@@ -131,9 +135,7 @@ class WorkerThread:
 
     def join(self, timeout_s: float = 60.0) -> None:
         self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), (
-            f"the worker did not leave: {self.transport.status}, {self.transport.control}"
-        )
+        assert not self._thread.is_alive(), f"the worker did not leave: {self.status}, {self.transport.control}"
 
     def _run(self) -> None:
         try:

@@ -16,7 +16,6 @@ from tests.waiting import wait_until
 
 from rollfleet import ActorCritic, Collector, Processes
 from rollfleet.testing import CountingEnv
-from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -125,8 +124,8 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     collector = connect()
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it reports this after a while only
-    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > SHORT_WAIT_S)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > 0)
     assert collector.stats().waited_for_weights_s == 0
 
 

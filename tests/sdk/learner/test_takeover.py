@@ -119,7 +119,7 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     transport: Any = replaced._transport
     weights = Whole().select(always(actor_critic(), 0))
     transport._sender.weights(newest, Whole().layout(weights).snapshot(weights))
-    wait_until(lambda: worker.transport.status and worker.transport.status.version == newest)
+    wait_until(lambda: worker.status and worker.status.version == newest)
     own: float = newest if interval else math.inf  # the successor's first version
     actions: set[tuple[bool, int]] = set()
     while (True, 1) not in actions or successor.batches < 4:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,7 +17,6 @@ from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet.data.batch import Fragment
-from rollfleet.errors import JobEnded
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
@@ -242,16 +242,17 @@ def test_nats_can_be_killed_and_restarted(
         assert worker.transport.incarnation == 0
 
 
-def test_a_batch_that_waits_for_space_fails_with_job_ended_when_the_job_completes(server: Server) -> None:
-    server.provision(**ASYNC | {"policy": {"random": {}}})
-    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    transport.send(fragment(), META).stored.result(10)
-    sending = transport.send(fragment(), META)  # the first one takes its slot
+def test_a_worker_that_waits_for_space_leaves_when_the_job_completes(server: Server, start_worker: StartWorker) -> None:
+    job = server.provision(**ASYNC | {"policy": {"random": {}}})
     learner = server.link(Role.LEARNER)
-    complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
-    learner.call(learner.store(learner.subjects.control, pack(complete)))
-    with pytest.raises(JobEnded):
-        sending.stored.result(10)
+    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
+    learner.call(learner.store(learner.subjects.control, pack(control)))
+    worker = start_worker(job, 0)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # the first batch takes its slot
+    learner.call(learner.store(learner.subjects.control, pack(replace(control, phase=LearnerPhase.COMPLETE))))
+    worker.join()
+    assert worker.status is not None
+    assert worker.status.state is WorkerState.COMPLETE
 
 
 def test_no_two_workers_get_the_same_incarnation(server: Server, start_worker: StartWorker) -> None:

@@ -150,8 +150,8 @@ def test_a_worker_ends_after_its_job_was_deleted(
     admin.call(deprovision(admin))
     waiting.join()
     assert isinstance(waiting.error, JobEnded)
-    assert waiting.transport.status is not None
-    assert waiting.transport.status.state is WorkerState.LEFT
+    assert waiting.status is not None
+    assert waiting.status.state is WorkerState.LEFT
 
 
 def test_a_sending_worker_ends_after_its_job_was_deleted(
