@@ -11,7 +11,7 @@ from rollfleet.arguments import shown, whole_number
 from rollfleet.errors import JobInvalid, Timeout
 
 POLL_S = 0.002  # between two looks at the number of samples
-AT_EXIT_S = 10.0  # for the batch under way: torch aborts a program that exits during its work
+AT_EXIT_S = 60.0  # for the batch under way: torch aborts a program that exits during its work (busy machines: > 10 s)
 
 
 class SampleRatio:
