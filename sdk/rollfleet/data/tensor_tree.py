@@ -68,11 +68,6 @@ class Structure:
     ragged: tuple[Key, ...] = ()
     values: tuple[Key, ...] = ()
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether flat tensors hold all frames of the TensorDict."""
-        return not (self.stacks or self.ragged or self.values)
-
 
 def flatten(batch: "TensorDict") -> tuple[dict[Key, Tensor], Structure]:
     """Return the tensors of a TensorDict `[envs, T]` by key, and its structure. Dense tensors are not copied.

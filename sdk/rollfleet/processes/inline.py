@@ -1,5 +1,6 @@
 """A worker in the learner's own process and thread: it collects inside `receive`."""
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -61,6 +62,7 @@ class InlineTransport:
         self._spent: list[Snapshot] = []
         self._sent: Snapshot | None = None
         self._sequence = -1
+        self._collecting = threading.Lock()  # a background fill collects on its own thread
         self._done_round = -1
         self._open = True
 
@@ -77,8 +79,11 @@ class InlineTransport:
     def control(self, control: Control) -> None:
         """See `Transport`. The worker waits meanwhile, and applies weights as any worker that waits."""
         self._worker_transport.control = control
-        if control.phase is not LearnerPhase.COMPLETE:
-            self._worker.apply_waiting()
+        if control.phase is not LearnerPhase.COMPLETE and self._collecting.acquire(blocking=False):
+            try:
+                self._worker.apply_waiting()
+            finally:
+                self._collecting.release()
 
     def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
         """See `Transport`."""
@@ -105,13 +110,14 @@ class InlineTransport:
             return None
         if self._sync and control.round <= self._done_round:
             return None
-        self._worker.apply_weights(control)
-        self._evaluate(control.version_for(0))
-        self._sequence += 1
-        fragment, meta = self._worker.collect(control)
-        self._worker.report_waiting()
-        self._done_round = control.round
-        return self._arrival(fragment, meta)
+        with self._collecting:
+            self._worker.apply_weights(control)
+            self._evaluate(control.version_for(0))
+            self._sequence += 1
+            fragment, meta = self._worker.collect(control)
+            self._worker.report_waiting()
+            self._done_round = control.round
+            return self._arrival(fragment, meta)
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`. The batch is the learner's from the start."""
