@@ -13,17 +13,15 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tests.sdk.rollouts import collected, rollout_of, towards_fall
 from torch import Tensor
 
-from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.space_tree import SpaceTree
 from rollfleet.envs.spaces import observation_keys
 from rollfleet.envs.subprocesses import ProcessVectorEnv
-from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
 
 FRAMES, LANES = 3_000, 2
 Key = tuple[str, ...]
@@ -65,16 +63,12 @@ def wanderer_acts(observation: Any) -> dict[str, Any]:
     return {"action": {"turn": (x[:, 0] > 0).long(), "push": (x > 0).float() - observation["place"]["near"]}}
 
 
-def pole_acts(observation: Tensor) -> Tensor:
-    return (observation[:, 2] > 0).long()
-
-
 def pendulum_acts(observation: Tensor) -> Tensor:
     return torch.where(observation[:, 2:] > 0, 1.5, -0.5)  # exact in any batch size
 
 
 ENVIRONMENTS: dict[str, tuple[Maker, Callable[[Any], Any], int]] = {
-    "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), pole_acts, 90),
+    "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), towards_fall, 90),
     "pendulum": (partial(gymnasium.make, "Pendulum-v1", max_episode_steps=47), pendulum_acts, 60),
     "dict": (Wanderer, wanderer_acts, 90),
 }
@@ -131,19 +125,13 @@ def test_a_rollout_records_the_numbers_of_a_plain_loop(environment: str, mode: s
     seeds, steps = Seeds.derive(3, 1, 0, LANES), 500
     env = MODES[mode]([make] * LANES)
     observed = observation_keys(SpaceTree(env.single_observation_space))
-    rollout = Rollout(env, acts, steps=steps, seeds=seeds, trajectories=TrajectoryIds(0, 0))
     keys: list[Key] = [*observed, *(("next", *key) for key in observed)]
     keys += [("next", "reward"), ("next", "terminated"), ("next", "truncated")]
-    got: dict[Key, list[Tensor]] = {key: [] for key in keys}
-    for _ in range(FRAMES // steps):
-        batch = to_batch(rollout.collect(version=0))
-        for key in keys:
-            got[key].append(batch[key].clone())
-    rollout.close()
+    got = collected(rollout_of(env, acts, steps=steps, seed=3, worker=1), FRAMES // steps)
     ended = 0
     for env_index, seed in enumerate(seeds.envs):
         for key, expected in zip(keys, columns(environment, seed), strict=True):
-            value = torch.cat([part[env_index] for part in got[key]])
+            value = got[key][env_index]
             assert value.dtype == expected.dtype, key
             assert torch.equal(value.reshape(expected.shape), expected), key
         ended += int((columns(environment, seed)[-1] | columns(environment, seed)[-2]).sum())

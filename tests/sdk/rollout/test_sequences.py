@@ -11,14 +11,14 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from tensordict import TensorDict
+from tests.sdk.rollouts import along_time, always_0, collected, rollout_of, towards_fall
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv, make_env
-from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec, Vectorization
+from rollfleet.testing import CountingEnv
+from rollfleet_api.job import EnvSpec, Vectorization
 
 LIMIT = 35  # so that episodes end both ways: they fall after 25 to 60 frames
 
@@ -41,11 +41,6 @@ class PlainFrames:
         self.following.append(after.copy())
         self.terminated.append(end[0])
         self.truncated.append(end[1])
-
-
-def towards_fall(observation: Tensor) -> Tensor:
-    """A deterministic policy whose result for one environment is exact in any batch size."""
-    return (observation[:, 2] > 0).long()
 
 
 def plain_loop(seed: int, frames: int) -> PlainFrames:
@@ -102,17 +97,12 @@ def assert_ids_follow_episodes(batch: TensorDict) -> None:
     assert len(ids.unique()) == episodes
 
 
-def along_time(batches: list[TensorDict]) -> TensorDict:
-    joined: TensorDict = torch.cat(batches, dim=1)
-    return joined
-
-
 def tensor(rows: list[NDArray[np.float32]], frames: int) -> Tensor:
     return torch.from_numpy(np.stack(rows[:frames]))
 
 
-def collected(env: VectorEnv, seeds: Seeds, *, steps: int, fragments: int) -> tuple[TensorDict, list[float], list[int]]:
-    rollout = Rollout(env, towards_fall, steps=steps, seeds=seeds, trajectories=TrajectoryIds(3, 1))
+def played(env: VectorEnv, *, steps: int, fragments: int, **seeded: int) -> tuple[TensorDict, list[float], list[int]]:
+    rollout = rollout_of(env, towards_fall, steps=steps, **seeded)
     batches, returns, lengths = [], [], []
     for version in range(fragments):
         fragment = rollout.collect(version=version)
@@ -153,7 +143,8 @@ MODES: dict[str, Callable[[int], VectorEnv]] = {
 def test_every_environment_equals_a_plain_loop_over_hundreds_of_episodes(mode: str) -> None:
     num_envs, steps, fragments = (2, 250, 8) if "async" in mode else (5, 37, 60)
     seeds = Seeds.derive(7, 3, 1, num_envs)
-    batch, returns, lengths = collected(MODES[mode](num_envs), seeds, steps=steps, fragments=fragments)
+    of = {"seed": 7, "worker": 3, "incarnation": 1}
+    batch, returns, lengths = played(MODES[mode](num_envs), steps=steps, fragments=fragments, **of)
     plain = [plain_loop(seed, steps * fragments) for seed in seeds.envs]
     assert_same_frames(batch, plain)
     assert_ids_follow_episodes(batch)
@@ -172,63 +163,28 @@ def test_every_environment_equals_a_plain_loop_over_hundreds_of_episodes(mode: s
 def test_gymnasiums_native_vector_environment_equals_its_plain_loop() -> None:
     num_envs, steps, fragments = 6, 50, 40
     seeds = Seeds.derive(1, 0, 0, num_envs)
-    batch, _, _ = collected(built(Vectorization.NATIVE)(num_envs), seeds, steps=steps, fragments=fragments)
+    batch, _, _ = played(built(Vectorization.NATIVE)(num_envs), steps=steps, fragments=fragments, seed=1)
     assert_same_frames(batch, plain_native_loop(seeds.envs[0], num_envs, steps * fragments))
     assert_ids_follow_episodes(batch)
     assert batch["next", "done"].sum() > 300
 
 
-class Countdown(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Episodes of `length` frames; observes the frames so far in all episodes, and in this one."""
-
-    def __init__(self, length: int) -> None:
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-        self.action_space = gymnasium.spaces.Discrete(2)
-        self._length, self._total, self._here = length, 0, 0
-
-    def _seen(self) -> NDArray[np.float32]:
-        return np.array([self._total, self._here], dtype=np.float32)
-
-    def reset(
-        self, *, seed: int | None = None, options: object = None
-    ) -> tuple[NDArray[np.float32], dict[str, object]]:
-        super().reset(seed=seed)
-        self._here = 0
-        return self._seen(), {}
-
-    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, object]]:
-        self._total += 1
-        self._here += 1
-        return self._seen(), float(self._total), self._here == self._length, False, {}
-
-
 def countdowns(*lengths: int) -> VectorEnv:
-    makers = [partial(Countdown, length) for length in lengths]
+    makers = [partial(CountingEnv, episode_frames=length) for length in lengths]
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
-
-
 def test_an_environment_far_ahead_is_cut_with_its_true_next_observation_and_a_new_id() -> None:
-    steps = 10
-    rollout = Rollout(
-        countdowns(1, 1000), always_0, steps=steps, seeds=Seeds.derive(0, 0, 0, 2), trajectories=TrajectoryIds(0, 0)
-    )
-    batches = [to_batch(rollout.collect(version=version)).clone() for version in range(8)]
-    batch = along_time(batches)
-    slow, fast = batch[0], batch[1]
+    slow, fast = collected(rollout_of(countdowns(1, 1000), always_0, steps=10), 8)
     # Half of the slow environment's steps are resets, because its episodes have one frame: it loses nothing.
-    assert slow["next", "reward"].squeeze(-1).tolist() == list(range(1, 81))
+    assert slow["next", "observation"].squeeze(-1).tolist() == list(range(1, 81))
     assert slow["next", "terminated"].all()
-    reward = fast["next", "reward"].squeeze(-1)
-    jumps = reward[1:] != reward[:-1] + 1
+    after = fast["next", "observation"].squeeze(-1)
+    jumps = after[1:] != after[:-1] + 1
     assert jumps.any()
     assert (fast["next", "truncated"].squeeze(-1)[:-1] == jumps).all()
     assert not fast["next", "terminated"].any()
-    assert (fast["next", "observation"][:, 0] == reward).all()
-    assert (fast["observation"][:, 0] == reward - 1).all()
+    assert (fast["observation"].squeeze(-1) == after - 1).all()
     ids = fast["collector", "traj_ids"]
     assert ((ids[1:] != ids[:-1]) == jumps).all()
 
@@ -239,9 +195,7 @@ def test_a_frame_that_waited_for_slower_environments_keeps_the_version_that_acte
     def policy(observation: Tensor) -> dict[str, Tensor]:
         return {"action": always_0(observation), "acted": torch.full((len(observation),), acted[-1])}
 
-    rollout = Rollout(
-        countdowns(1, 3), policy, steps=10, seeds=Seeds.derive(0, 0, 0, 2), trajectories=TrajectoryIds(0, 0)
-    )
+    rollout = rollout_of(countdowns(1, 3), policy, steps=10)
     waited = False
     for version in range(6):
         acted.append(version)
@@ -260,24 +214,15 @@ class Generous(gymnasium.vector.VectorWrapper):
 
 
 def test_the_reward_of_a_reset_step_counts_for_no_episode() -> None:
-    seeds, ids = Seeds.derive(0, 0, 0, 2), TrajectoryIds(0, 0)
-    fragment = Rollout(Generous(countdowns(3, 4)), always_0, steps=20, seeds=seeds, trajectories=ids).collect(version=0)
+    fragment = rollout_of(Generous(countdowns(3, 4)), always_0, steps=20).collect(version=0)
     assert set(fragment.episode_lengths.tolist()) == {3, 4}
     assert fragment.episode_returns.tolist() == fragment.episode_lengths.tolist()
 
 
 def test_max_frames_per_traj_truncates_like_gymnasiums_time_limit() -> None:
-    seeds = Seeds.derive(7, 3, 1, 4)
-    env = make_env(EnvSpec(id="CartPole-v1", num_envs=4))
-    rollout = Rollout(
-        env,
-        towards_fall,
-        steps=50,
-        seeds=seeds,
-        trajectories=TrajectoryIds(0, 0),
-        collect=CollectSpec(frames_per_batch=1, max_frames_per_traj=LIMIT),
-    )
-    batch = along_time([to_batch(rollout.collect(version=0)).clone() for _ in range(10)])
+    env = EnvSpec(id="CartPole-v1", num_envs=4)
+    rollout = rollout_of(env, towards_fall, steps=50, seed=7, max_frames_per_traj=LIMIT)
+    batch, seeds = collected(rollout, 10), Seeds.derive(7, 0, 0, 4)
     assert_same_frames(batch, [plain_loop(seed, 500) for seed in seeds.envs])
     assert_ids_follow_episodes(batch)
     assert batch["next", "truncated"].any()
