@@ -152,7 +152,7 @@ class LearnerSender:
         data = memoryview(snapshot.data.numpy().data)
         limit = self._link.max_payload_bytes
         manifest = manifest_of(self._session, version, snapshot.parameters, data, max_chunk_bytes=limit)
-        window = asyncio.Semaphore(max(1, WINDOW_BYTES // manifest.chunk_bytes))
+        window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
         for index, chunk in enumerate(cut(manifest, data)):
             await window.acquire()
             stored = sending.create_task(self._store(subjects.chunk(version, index), Pieces(*chunk)))

@@ -204,13 +204,7 @@ class NatsTransport:
         await insist(self._consumer.take_over)  # first: a replaced learner stops before its state is read
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
         await beats.subscribe()
-        resumed: list[Resumed] = []
-
-        async def read() -> None:
-            resumed.append(await self._read_resumed())
-
-        await insist(read)  # a cut connection loses requests
-        return resumed[0]
+        return await insist(self._read_resumed)  # a cut connection loses requests
 
     async def _read_resumed(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats

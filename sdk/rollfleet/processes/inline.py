@@ -11,18 +11,17 @@ from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
 from rollfleet.transports.evaluation_log import EvaluationLog
-from rollfleet.transports.learner_side import Arrival, Resumed
+from rollfleet.transports.learner_side import Arrival, Resumed, Transport
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot, State
 from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, LearnerStatus, WorkerStatus
-from rollfleet_api.ranks import ALONE
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerStatus
 
 
-class InlineTransport:
+class InlineTransport(Transport):
     """See `Transport`. `receive` raises errors of environments and policies unchanged.
 
     Args:
@@ -32,11 +31,6 @@ class InlineTransport:
         acts_with_the_learners_policy: Whether the worker's policy is the object that the learner trains. It then needs
             no weights.
     """
-
-    rank = ALONE
-    peers: None = None
-    elastic: None = None
-    job: None = None
 
     def __init__(
         self,
@@ -121,13 +115,6 @@ class InlineTransport:
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
         return {0: self._worker_transport.status} if self._worker_transport.status else {}
-
-    def report(self, status: LearnerStatus) -> None:
-        """See `Transport`. Only this process reads it, so it goes nowhere."""
-
-    def corrupt(self) -> int:
-        """See `Transport`."""
-        return 0
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """See `Transport`."""

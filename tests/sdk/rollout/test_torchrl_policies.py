@@ -134,10 +134,11 @@ POLICIES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 NEED_TRANSFORMS = ("drifting", "lstm", "gru")
+OF_OWN_STATE = ("gaussian", "greedy", "drifting", "lstm", "of-tensors", "of-agents")
+"""Policies whose state, or call, differs from those of the others."""
 
 
-@pytest.mark.parametrize("kind", POLICIES)
-def test_a_policy_acts_as_in_torchrls_collector(collect: "Collect", kind: str) -> None:
+def check(collect: "Collect", kind: str) -> None:
     make, make_policy = POLICIES[kind]
     policy = make_policy()
     expected = list(torchrls(make, policy, auto_register_policy_transforms=kind in NEED_TRANSFORMS))
@@ -148,6 +149,18 @@ def test_a_policy_acts_as_in_torchrls_collector(collect: "Collect", kind: str) -
     ) as collector:
         for batch, theirs in zip(collector, expected, strict=True):
             assert_equal(batch[:envs], rows_of(theirs))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_policy_acts_as_in_torchrls_collector(here: "Collect", kind: str) -> None:
+    check(here, kind)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OF_OWN_STATE else pytest.param(kind, marks=pytest.mark.slow) for kind in POLICIES]
+)
+def test_a_policy_of_other_workers_acts_as_in_torchrls_collector(apart: "Collect", kind: str) -> None:
+    check(apart, kind)
 
 
 def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") -> None:
