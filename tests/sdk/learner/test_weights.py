@@ -76,7 +76,7 @@ def test_a_version_names_one_set_of_weights_while_another_thread_trains(collect:
     policy, buffer = Constant(0), ReplayBuffer(100_000)
     collector = collect("CartPole-v1", policy, replay_buffer=buffer, **OPTIONS)
     collector.start()
-    sent = []
+    sent: list[int] = []
     while buffer.write_count < 40 * 16:
         set_to(policy, len(sent) % 7)
         sent.append(collector.update_policy_weights_())
