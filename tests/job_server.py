@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
@@ -149,6 +149,13 @@ class WorkerThread:
             self.error = error
 
 
+def join_all(workers: Sequence[WorkerThread]) -> None:
+    """Wait for the end of workers, and check that no error ended them."""
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
+
+
 def actor_critic() -> ActorCritic:
     """Return a policy for the environment of `Server.provision`."""
     env = gymnasium.make("CartPole-v1")
@@ -180,3 +187,4 @@ def deafen(link: Link) -> None:
 AllocatesAtMost = Callable[[int], AbstractContextManager[None]]
 Connect = Callable[..., Collector]
 StartWorker = Callable[[CollectorJob, int], WorkerThread]
+StartWorkers = Callable[..., list[WorkerThread]]

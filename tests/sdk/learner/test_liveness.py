@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from tests.job_server import Connect, Server, StartWorker
+from tests.job_server import Connect, Server, StartWorker, StartWorkers
 from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.waiting import wait_until
 
@@ -45,10 +45,9 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
-    gate: threading.Event, server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    gate: threading.Event, connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = server.provision(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
-    start_worker(job, 0)
+    start_workers(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
     collector = connect()
     next(collector)
     assert "environment step" not in caplog.text
@@ -89,10 +88,9 @@ def test_over_processes_a_hanging_step_is_reported_too(
 
 
 def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
-    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = server.provision(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
     collector = connect()
     while next(collector).shape[0] != 2:
         pass

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, actor_critic, always
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, always, join_all
 from tests.waiting import wait_until
 from torch import nn
 
@@ -24,10 +24,9 @@ SYNC: dict[str, Any] = {
 
 @pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
 def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
-    broken: str, server: Server, connect: Connect, start_worker: StartWorker
+    broken: str, server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**SYNC)
     collector = connect(actor_critic())
     list(islice(collector, 3))
     collector.detach()
@@ -38,15 +37,13 @@ def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
         assert collector.version == 3
         assert len(list(islice(collector, 3))) == 3
         assert collector.version == 6
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_a_learner_that_returns_with_older_weights_is_noticed(
-    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start_worker(server.provision(**SYNC | {"workers": 1}), 0)
+    start_workers(**SYNC | {"workers": 1})
     policy = actor_critic()
     first = connect(policy)
     next(first)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
@@ -197,24 +197,21 @@ def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, serv
     collector.detach()
 
 
-def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect, start_worker: StartWorker) -> None:
+def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect, start_workers: StartWorkers) -> None:
     server.kill()
     config = server.folder / "nats.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
     server.start_again()
-    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 1024}})
-    for index in range(2):
-        start_worker(job, index)
+    start_workers(**SYNC | {"collect": {"framesPerBatch": 1024}})
     with connect(actor_critic()) as collector:
         assert [batch.shape for batch in islice(collector, 3)] == [(8, 128)] * 3
         assert collector.stats().bytes / 6 > 4 * 4096
 
 
 def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
     collector = connect(actor_critic())
     next(collector)
     for worker in workers:
@@ -223,17 +220,14 @@ def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
     assert held <= 2 * 3
     assert values(collector, 10)
     collector.shutdown()
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_nats_can_be_killed_and_restarted(
-    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
+    spec: dict[str, Any], server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**spec)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**spec)
     with connect(actor_critic()) as collector:
         seen = [batch["collector", "traj_ids"] for batch in islice(collector, 5)]
         for _ in range(2):
@@ -243,9 +237,8 @@ def test_nats_can_be_killed_and_restarted(
         assert collector.frames == sum(ids.numel() for ids in seen)
         assert collector.stats().missed == 0
         assert collector.version == 25
+    join_all(workers)
     for worker in workers:
-        worker.join()
-        assert worker.error is None
         assert worker.transport.incarnation == 0
 
 
