@@ -1,9 +1,9 @@
 """On a real API server: evaluation workers come and go with `spec.evaluation`, and the workers stay."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.kubernetes import wait_for
 
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
 
 
@@ -20,7 +19,7 @@ def evaluation_runs(lab: "Lab") -> list[Any]:
     return [run for run in lab.all("Job") if run["metadata"]["labels"][names.ROLE] == Role.EVALUATION]
 
 
-def test_edits_of_evaluation_reach_its_workers_alone(lab: "Lab", wait_for: WaitFor) -> None:
+def test_edits_of_evaluation_reach_its_workers_alone(lab: "Lab") -> None:
     lab.apply()
     workers = lab.run()["metadata"]
     lab.apply(evaluation=EVALUATION)

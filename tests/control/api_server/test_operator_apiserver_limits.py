@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_operator import names
@@ -32,7 +33,7 @@ def test_job_above_the_limit_starts_when_it_asks_for_less(
 
 
 def test_running_job_above_the_limit_goes_on_with_what_it_has_until_a_rotation_revokes_it(
-    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"], wait_for: Callable[[Callable[[], Any]], Any]
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
 ) -> None:
     start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
     own_lab.apply(**LITTLE)
