@@ -217,3 +217,36 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     start()
     lab.apply(workers=4)
     wait_for(lambda: workers() == [4])
+
+
+MUCH: dict[str, Any] = {"delivery": {"maxBytes": "900Gi"}}
+LITTLE: dict[str, Any] = {"delivery": {"maxBytes": "64Mi"}}
+
+
+def test_job_above_the_limit_starts_when_it_asks_for_less(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+) -> None:
+    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
+    own_lab.apply(**MUCH)
+    refused = own_lab.wait_condition("Degraded", "LimitExceeded")
+    assert "asks for 921600 MiB (`delivery.maxBytes`), and a job may have 1024 MiB" in refused["message"]
+    assert own_lab.runs() == []
+    assert own_lab.key not in own_lab.nats.published
+    own_lab.apply(**LITTLE)
+    own_lab.run()
+    own_lab.wait_condition("Degraded", "AsExpected", "False")
+
+
+def test_running_job_above_the_limit_goes_on_with_what_it_has_until_a_rotation_revokes_it(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+) -> None:
+    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
+    own_lab.apply(**LITTLE)
+    uid = own_lab.run()["metadata"]["uid"]
+    own_lab.apply(**MUCH)
+    own_lab.wait_condition("Degraded", "LimitExceeded")
+    assert own_lab.run()["metadata"]["uid"] == uid
+    assert own_lab.nats.published[own_lab.key].spec.delivery.max_bytes == "64Mi"
+    own_lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}})
+    wait_for(lambda: names.ROTATE in own_lab.nats.published[own_lab.key].metadata.annotations)
+    assert own_lab.nats.published[own_lab.key].spec.delivery.limit_bytes == 1 << 30

@@ -7,11 +7,14 @@ from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import LearnerPhase
+from rollfleet_api.permissions import Role
+from rollfleet_operator import names
 
 if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
+EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "worker", "state": {"running": {}}}]}
 
 
@@ -86,16 +89,6 @@ def test_edit_wins_over_a_decision_of_the_autoscaler(lab: "Lab") -> None:
     assert job["spec"]["workers"] == 1
 
 
-def test_ready_when_all_workers_run_and_report(lab: "Lab") -> None:
-    lab.apply()
-    for index in (0, 1):
-        lab.pod(index, **RUNNING)
-    lab.workers_say(0, 1)
-    lab.wait_condition("Ready", "AllWorkersReady")
-    wait_for(lambda: lab.status()["workers"] == {"desired": 2, "ready": 2})
-    assert lab.status()["phase"] == "Running"
-
-
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
 def test_job_is_deleted_after_its_time_whichever_way_it_ended(lab: "Lab", end: str) -> None:
     lab.apply(ttlSecondsAfterFinished=1)
@@ -133,8 +126,18 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: "Lab") -> Non
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
 
 
-def test_deleted_job_is_removed_from_nats(lab: "Lab") -> None:
+def evaluation_runs(lab: "Lab") -> list[Any]:
+    return [run for run in lab.all("Job") if run["metadata"]["labels"][names.ROLE] == Role.EVALUATION]
+
+
+def test_edits_of_evaluation_reach_its_workers_alone(lab: "Lab") -> None:
     lab.apply()
-    wait_for(lambda: lab.key in lab.nats.published)
-    lab.delete(KIND, "cartpole")
-    wait_for(lambda: lab.key not in lab.nats.published)
+    workers = lab.run()["metadata"]
+    lab.apply(evaluation=EVALUATION)
+    first = lab.run("evaluation")["metadata"]["uid"]
+    lab.apply(evaluation=EVALUATION | {"episodes": 3})
+    wait_for(lambda: [run for run in evaluation_runs(lab) if run["metadata"]["uid"] != first])
+    wait_for(lambda: len(evaluation_runs(lab)) == 1)
+    lab.apply()
+    wait_for(lambda: not evaluation_runs(lab))
+    assert lab.run()["metadata"]["uid"] == workers["uid"]
