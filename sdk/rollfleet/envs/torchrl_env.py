@@ -11,7 +11,7 @@ import torch
 
 from rollfleet.data.tensor_tree import Key, key_of
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet_api.job import Backend, EnvSpec, Vectorization
+from rollfleet_api.job import EnvSpec, Vectorization
 
 KEEPS_SEEDS = "rollfleet_keeps_seeds"
 """An attribute of an `EnvBase` that is true if neither it nor torch's generator is seeded: both go on as they are."""
@@ -94,19 +94,6 @@ def _close(env: Any) -> None:
     """Close an environment. A `SerialEnv` that never ran is closed, and closing it again is an error."""
     if not env.is_closed:
         env.close()
-
-
-def check_backend(first: object, spec: EnvSpec, source: str) -> None:
-    """Check that a factory returned an environment of TorchRL if the job names that backend.
-
-    Raises:
-        EnvironmentInvalid: It returned something else.
-    """
-    if spec.backend is Backend.TORCHRL and not is_torchrl(first):
-        raise EnvironmentInvalid(
-            f"{source} returned a {type(first).__name__}, but the job says backend: TorchRL; return an EnvBase, or "
-            "remove `backend`"
-        )
 
 
 def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any:

@@ -180,19 +180,19 @@ def test_sampled_actions_do_not_depend_on_the_length_of_fragments(spec: EnvSpec,
     def frames(steps: int) -> TensorDict:
         policy, parts = mlp(spec), []
         rollout = rollout_of(spec, policy)
-        for start in range(0, 300, steps):
-            hook = policy.register_forward_hook(lambda *_: None) if between == "a hook" and start == 100 else None
-            random_actions = between == "random actions" and 100 <= start < 200
+        for start in range(0, 120, steps):
+            hook = policy.register_forward_hook(lambda *_: None) if between == "a hook" and start == 40 else None
+            random_actions = between == "random actions" and 40 <= start < 80
             parts.append(to_batch(rollout.collect(version=0, steps=steps, random_actions=random_actions)).clone())
-            if hook is not None and steps == 100:
+            if hook is not None and steps == 40:
                 hook.remove()
-            elif start + steps == 200:
+            elif start + steps == 80:
                 policy._forward_hooks.clear()
         rollout.close()
         return torch.cat(parts, dim=1)
 
-    whole = frames(100)
-    for steps in (10, 25, 50):
+    whole = frames(40)
+    for steps in (5, 20):
         cut = frames(steps)
         for key in ("action", "observation", ("next", "reward"), ("collector", "traj_ids")):
             assert torch.equal(cut[key], whole[key]), key
