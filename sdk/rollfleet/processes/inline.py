@@ -1,5 +1,6 @@
 """A worker in the learner's own process and thread: it collects inside `receive`."""
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -53,6 +54,7 @@ class InlineTransport(Transport):
         self._evaluated = 0
         self._weights: torch.Tensor | None = None
         self._sequence = -1
+        self._collecting = threading.Lock()  # a background fill collects on its own thread
         self._done_round = -1
         self._open = True
 
@@ -69,8 +71,11 @@ class InlineTransport(Transport):
     def control(self, control: Control) -> None:
         """See `Transport`. The worker waits meanwhile, and applies weights as any worker that waits."""
         self._worker_transport.control = control
-        if control.phase is not LearnerPhase.COMPLETE:
-            self._worker.apply_waiting()
+        if control.phase is not LearnerPhase.COMPLETE and self._collecting.acquire(blocking=False):
+            try:
+                self._worker.apply_waiting()
+            finally:
+                self._collecting.release()
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
@@ -91,13 +96,18 @@ class InlineTransport(Transport):
             return None
         if self._sync and control.round <= self._done_round:
             return None
-        self._worker.apply_weights(control)
-        self._evaluate(control.version_for(0))
-        self._sequence += 1
-        fragment, meta = self._worker.collect(control)
-        self._worker.report_waiting()
-        self._done_round = control.round
-        return self._arrival(fragment, meta)
+        with self._collecting:
+            self._worker.apply_weights(control)
+            self._evaluate(control.version_for(0))
+            self._sequence += 1
+            try:
+                fragment, meta = self._worker.collect(control)
+            except BaseException:
+                self._worker.start_over()  # a hook may have raised: no learner gets the frames that were collected
+                raise
+            self._worker.report_waiting()
+            self._done_round = control.round
+            return self._arrival(fragment, meta)
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`. The batch is the learner's from the start."""

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictParams
 from torch import Tensor, nn
 
+from rollfleet import ReplayBuffer
 from rollfleet.errors import JobInvalid, NoWeights, WeightMismatch
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Trained, Whole
@@ -69,6 +70,24 @@ def test_each_version_names_the_same_weights_in_every_place(collect: "Collect", 
         set_to(policy, number)
     sent = range(0, 7, interval) if interval else [0]
     assert acted == {version: {float(number)} for version, number in enumerate(sent, 1)}
+
+
+def test_a_version_names_one_set_of_weights_while_another_thread_trains(collect: "Collect") -> None:
+    policy, buffer = Constant(0), ReplayBuffer(100_000)
+    collector = collect("CartPole-v1", policy, replay_buffer=buffer, **OPTIONS)
+    collector.start()
+    sent: list[int] = []
+    while buffer.write_count < 40 * 16:
+        set_to(policy, len(sent) % 7)
+        sent.append(collector.update_policy_weights_())
+    collector.async_shutdown()
+    assert sent == sorted(set(sent))
+    frames = TensorDict(buffer.state_dict()["frames"], batch_size=[len(buffer)])
+    acted: dict[int, set[float]] = {}
+    for version, shown in zip(frames[VERSION].tolist(), frames["shown"].tolist(), strict=True):
+        acted.setdefault(version, set()).add(shown)
+    assert all(len(weights) == 1 for weights in acted.values())
+    assert len(acted) > 1
 
 
 def test_of_several_updates_between_two_batches_the_newest_counts(collect: "Collect") -> None:
@@ -223,6 +242,11 @@ def test_unknown_models_and_contradictory_arguments_are_refused(
 
 
 # --- how -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_scheme_decides_which_weights_act_in_every_place(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", Constant(1.001953125), weight_scheme=Whole("bfloat16"), **OPTIONS)
+    assert shown_by_worker(next(collector)) == everyone(collect, 1.0)
 
 
 @pytest.mark.parametrize(("precision", "found"), [("float32", 1.001953125), ("bfloat16", 1.0)])

@@ -36,6 +36,32 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL and the simulato
 TORQUE, SIDES = Bounded(-2.0, 2.0, (1,)), OneHot(2)
 
 
+class Shown(nn.Module):
+    """Puts its weight into the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, observation: Any) -> Any:
+        action = torch.nn.functional.one_hot(torch.zeros(observation.shape[:-1], dtype=torch.int64), 2)
+        return action, self.weight.detach().expand(observation.shape[:-1]).clone()
+
+
+def test_each_frame_of_a_whole_trajectory_has_the_version_that_acted(collect: "Collect") -> None:
+    policy = TensorDictModule(Shown(), in_keys=["observation"], out_keys=["action", "shown"])
+    collector = collect(cartpole, policy, num_envs=3, frames_per_batch=12 * collect.workers, trajs_per_batch=1)
+    several = False
+    for number in range(1, 9):
+        with torch.no_grad():
+            next(policy.parameters()).fill_(number)
+        batch = next(collector)
+        batch = batch[batch["collector", "mask"]]
+        assert (batch["collector", "policy_version"] == batch["shown"]).all()
+        several |= len(batch["shown"].unique()) > 1
+    assert several
+
+
 def pendulum() -> Any:
     return GymEnv("Pendulum-v1")
 
