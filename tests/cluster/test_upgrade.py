@@ -1,0 +1,56 @@
+"""`helm upgrade` under a job that runs: another chart, another operator, another image for workers to come."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cluster.lab import run
+
+if TYPE_CHECKING:
+    from tests.cluster.lab import Lab, Release
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+
+def test_an_upgrade_restarts_neither_workers_nor_learner_nor_nats(
+    release: "Release", lab: "Lab", counting: dict[str, Any], repository: Path, tmp_path: Path
+) -> None:
+    lab.apply(counting)
+    lab.wait_for_workers("counting", 2)
+    frames = lab.wait_for_frames("counting", more_than=0)["frames"]
+    operator, jobs = installed(release, "operator"), pods(lab)
+    nats = installed(release, "nats")
+
+    chart = shutil.copytree(repository / "charts/rollfleet", tmp_path / "rollfleet")
+    version = re.sub(r"(?m)^version: .*$", "version: 99.0.0", (chart / "Chart.yaml").read_text())
+    (chart / "Chart.yaml").write_text(version)
+    try:
+        run(
+            "helm",
+            "upgrade",
+            "rollfleet",
+            str(chart),
+            f"--namespace={release.namespace}",
+            "--reset-then-reuse-values",
+            "--set=worker.image.tag=of-the-next-version",
+            "--wait",
+            "--timeout=180s",
+        )
+        lab.wait_for_frames("counting", more_than=frames + 50 * 512)
+        assert not installed(release, "operator") & operator, "it is another one"
+        assert installed(release, "nats") == nats
+        assert pods(lab) == jobs
+    finally:
+        release.install()
+
+
+def installed(release: "Release", component: str) -> set[str]:
+    """The pods of a part of the installation, each by what no other ever has."""
+    selector = f"--selector=app.kubernetes.io/component={component}"
+    return set(release.kubectl("get", "pods", selector, "--output=jsonpath={.items[*].metadata.uid}").split())
+
+
+def pods(lab: "Lab") -> set[str]:
+    return {pod["metadata"]["uid"] for role in ("worker", "learner") for pod in lab.pods(role)}
