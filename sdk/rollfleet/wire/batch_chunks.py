@@ -157,6 +157,7 @@ class Assembler:
         allocate: Returns the memory of one message, as `empty_buffer` does.
 
     Attributes:
+        max_message_bytes: The same; it may change.
         max_pending: The same; it may change.
         pending_bytes: Memory of incomplete messages.
 
@@ -173,7 +174,7 @@ class Assembler:
     """
 
     def __init__(self, *, max_message_bytes: int, max_pending: int = 64, allocate: Allocate = empty_buffer) -> None:
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self.max_pending = max_pending
         self._allocate = allocate
         self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
@@ -198,8 +199,8 @@ class Assembler:
             MessageTooLarge: The message is over `max_message_bytes`. Nothing was allocated.
         """
         header = peek(chunk)
-        if header.total_bytes > self._max_message_bytes:
-            raise MessageTooLarge(header.total_bytes, self._max_message_bytes)
+        if header.total_bytes > self.max_message_bytes:
+            raise MessageTooLarge(header.total_bytes, self.max_message_bytes)
         pending = self._pending.get(header.identity)
         if pending is None:
             pending = self._begin(header)
@@ -231,7 +232,7 @@ class Assembler:
         self._give_up_before(header.identity, earlier_incarnations=False)
         needed = header.total_bytes + header.count
         while self._pending and (
-            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self._max_message_bytes
+            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
         ):
             self._drop(next(iter(self._pending)))
         pending = self._pending[header.identity] = Reassembly(self._allocate(header.total_bytes), header.piece_bytes)
