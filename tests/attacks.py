@@ -46,8 +46,8 @@ def _long_id(client: Client, number: int) -> dict[str, str]:
 ATTACKS = [
     (message_ids, 10_000),
     (message_ids_of_batches, 4_000),
-    (workers_that_do_not_exist, 40_000),
-    (long_subjects, 20_000),
+    (workers_that_do_not_exist, 10_000),
+    (long_subjects, 5_000),
     (large_messages, 400),
 ]
 """Each attack, and how many times it is made."""

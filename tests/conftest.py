@@ -37,8 +37,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SHARED = ("tests/cluster/", "tests/control/api_server/", "tests/sdk/cluster/")
-"""Folders whose tests share a server that takes long to start; the longest first."""
+SHARED = ("tests/cluster/", "tests/control/api_server/", "tests/sdk/cluster/", "tests/ui/browser/")
+"""Folders whose tests share a server, or a browser, that takes long to start; the longest first."""
+
+STARTS_PROCESSES = {"apart", "collect", "nats_server", "processes", "server", "shared_server", "workplace"}
+"""Fixtures of tests that take longer than others."""
 
 
 NEEDS_A_CLUSTER = {"api_server", "helm"}
@@ -46,15 +49,16 @@ NEEDS_A_CLUSTER = {"api_server", "helm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a cluster. Begin with what takes longest: `SHARED`, then the modules that have a slow test."""
+    """Mark what needs a cluster. Begin with what takes longest: no process waits for another one's long module then."""
     for item in items:
         if not NEEDS_A_CLUSTER.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
     slow = {each.path for each in items if each.get_closest_marker("slow")}
+    long = {each.path for each in items if not STARTS_PROCESSES.isdisjoint(getattr(each, "fixturenames", ()))}
 
-    def order(item: pytest.Item) -> tuple[int, bool]:
+    def order(item: pytest.Item) -> tuple[int, bool, bool]:
         shared = next((at for at, folder in enumerate(SHARED) if item.nodeid.startswith(folder)), len(SHARED))
-        return shared, item.path not in slow
+        return shared, item.path not in slow, item.path not in long
 
     items.sort(key=order)
 

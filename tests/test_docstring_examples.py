@@ -55,9 +55,12 @@ def names_with_examples(node: Documented, name: str = "") -> Iterator[str]:
 
 @pytest.mark.filterwarnings("ignore:Creating .* is deprecated:DeprecationWarning")  # as TorchRL is imported
 @pytest.mark.parametrize("docstring", docstrings_with_examples())
-def test_the_examples_of_a_docstring_run(docstring: str) -> None:
+def test_the_examples_of_a_docstring_run(docstring: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module_name, _, name = docstring.partition(":")
     module = importlib.import_module(module_name)
+    if module_name.startswith("rollfleet.torchrl."):  # a new interpreter takes five seconds to import TorchRL
+        forked = functools.partial(rollfleet.Processes, start_method="fork")
+        monkeypatch.setattr("rollfleet.torchrl.processes.Processes", forked)
     documented = functools.reduce(inspect.getattr_static, name.split("."), module) if name else module
     (examples,) = doctest.DocTestFinder(recurse=False).find(documented, docstring, module=False, globs=vars(module))
     assert examples.examples

@@ -21,6 +21,8 @@ def main() -> int:
     """Run until a signal comes; return the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # it logs every event of every object
+    # asyncio does not notice that nats-py has put its stream over TLS, and warns when the server closes it.
+    logging.getLogger("asyncio").addFilter(lambda record: "eof_received()" not in record.getMessage())
     try:
         settings = Settings.read(os.environ)
         nats = NatsSettings.read(os.environ)

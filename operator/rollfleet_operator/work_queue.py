@@ -1,8 +1,7 @@
 """A queue of keys to reconcile: each key once, however often it is added, and in one task at a time.
 
 Edits by users overtake all other keys: with hundreds of running jobs some of those always wait. But every second key is
-one of those, so that no user's edits hold up all other jobs. While an edit is in process, other keys are begun one at a
-time: it waits for many answers of servers, and after each one for the loop, which all others use.
+one of those, so that no user's edits hold up all other jobs.
 """
 
 import asyncio
@@ -32,7 +31,6 @@ class WorkQueue(Generic[K]):
         self._edited: dict[K, None] = {}
         self._edited_next = True
         self._taken: set[K] = set()
-        self._taken_edits: set[K] = set()
         self._added_again: dict[K, bool] = {}  # with whether it was edited
         self._failures: dict[K, int] = {}
         self._timers: dict[K, asyncio.TimerHandle] = {}
@@ -66,15 +64,14 @@ class WorkQueue(Generic[K]):
 
     async def take(self) -> K:
         """Wait for a key and return it. The caller must then call `done` or `failed`."""
-        while not (keys := self._next()):
+        while not len(self):
             self._some.clear()
             await self._some.wait()
+        keys = self._edited if self._edited and (self._edited_next or not self._waiting) else self._waiting
         self._edited_next = keys is self._waiting
         key = next(iter(keys))
         del keys[key]
         self._taken.add(key)
-        if keys is self._edited:
-            self._taken_edits.add(key)
         self._cancel_timer(key)
         return key
 
@@ -96,15 +93,8 @@ class WorkQueue(Generic[K]):
         for key in list(self._timers):
             self._cancel_timer(key)
 
-    def _next(self) -> dict[K, None]:
-        """Return the keys of which the first one is next; empty: none may be taken now."""
-        others = self._waiting if not self._taken_edits or self._taken == self._taken_edits else {}
-        return self._edited if self._edited and (self._edited_next or not others) else others
-
     def _release(self, key: K, next_s: float | None) -> None:
         self._taken.discard(key)
-        self._taken_edits.discard(key)
-        self._some.set()
         if key in self._added_again:
             self.add(key, edited=self._added_again.pop(key))
         elif next_s is not None:

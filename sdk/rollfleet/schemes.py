@@ -28,11 +28,8 @@ class Layout(Protocol):
     def total_bytes(self) -> int:
         """The size of a version."""
 
-    def snapshot(self, models: Mapping[str, State]) -> Snapshot:
-        """Copy the models' current tensors into bytes."""
-
-    def release(self, snapshot: Snapshot) -> None:
-        """Take back a snapshot whose bytes were sent."""
+    def snapshot(self, models: Mapping[str, State], into: Tensor | None = None) -> Snapshot:
+        """Copy the models' current tensors into bytes: those of `into`, uint8 `[total_bytes]`; None: new ones."""
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
         """Copy bytes, uint8 `[total_bytes]`, into the models, in place."""

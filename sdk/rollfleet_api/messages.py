@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -23,6 +23,12 @@ Index = Annotated[int, Field(ge=0, le=2**16 - 1)]
 _STRICT = ConfigDict(strict=True, extra="ignore", ser_json_inf_nan="constants")
 
 M = TypeVar("M")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _message(kind: type[M]) -> type[M]:
+    """Make a message of a class: a dataclass whose fields pydantic checks."""
+    return with_config(_STRICT)(dataclass(frozen=True, slots=True, kw_only=True)(kind))
 
 
 class MessageInvalid(ValueError):
@@ -50,8 +56,7 @@ class WorkerState(StrEnum):
     FAILED = "Failed"
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Call:
     """A call of a method on workers.
 
@@ -68,8 +73,7 @@ class Call:
     arguments: str
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Answer:
     """A worker's answer to a call.
 
@@ -84,8 +88,7 @@ class Answer:
     error: Text | None = None
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Control:
     """The learner's instructions to its workers. The newest is valid; a worker that joins late reads it first.
 
@@ -143,8 +146,7 @@ class Control:
         return self.progress > other.progress
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Lease:
     """A worker's lease: the incarnation that holds it. Leases of earlier incarnations are void.
 
@@ -161,8 +163,7 @@ class Lease:
     process: Annotated[int, Field(ge=0, le=2**16 - 1)] = 0
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class BatchMeta:
     """The description of a batch, besides its tensors and its identity.
 
@@ -179,8 +180,7 @@ class BatchMeta:
     frames: Count
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Parameter:
     """One tensor of a model in a version's bytes."""
 
@@ -190,8 +190,7 @@ class Parameter:
     shape: tuple[Count, ...]
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Manifest:
     """A complete version of the weights. It is published after the bytes, so that no reader sees an incomplete version.
 
@@ -201,7 +200,7 @@ class Manifest:
         version: Number of the version, from 1.
         parameters: The tensors in the bytes, in this order, each at a multiple of 16 bytes.
         total_bytes: Size of all chunks.
-        chunk_bytes: Size of each chunk but the last.
+        chunks: Number of chunks.
         checksum: xxh3 (64 bit) of all bytes, in hexadecimal.
     """
 
@@ -209,17 +208,11 @@ class Manifest:
     version: Annotated[int, Field(ge=1, le=2**63 - 1)]
     parameters: tuple[Parameter, ...]
     total_bytes: Count
-    chunk_bytes: Annotated[int, Field(ge=1, le=1 << 26)]
+    chunks: Annotated[int, Field(ge=0, le=1 << 26)]
     checksum: str
 
-    @property
-    def chunks(self) -> int:
-        """Number of chunks."""
-        return -(-self.total_bytes // self.chunk_bytes)
 
-
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class WorkerStatus:
     """A worker's heartbeat, once a second and whenever its state or version changes. The sender sets the time.
 
@@ -261,8 +254,7 @@ class WorkerStatus:
     time_s: float = 0.0
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class Evaluation:
     """The result of whole episodes on one version of the weights.
 
@@ -286,8 +278,7 @@ class Evaluation:
     time_s: float
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class LearnerStatus:
     """The learner's heartbeat, once a second.
 
@@ -319,8 +310,7 @@ class LearnerStatus:
     time_s: float = 0.0
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_message
 class RankStatus:
     """The heartbeat of a learner's rank to rank 0: once a second, and with each batch.
 

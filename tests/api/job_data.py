@@ -1,11 +1,16 @@
 """Jobs as plain data, and the rules that they may break."""
 
+from typing import Any
+
 from rollfleet_api.job import API_VERSION, KIND
 
+SMALLEST: dict[str, Any] = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
 
-def job_data(**spec: object) -> dict[str, object]:
-    smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "cartpole"}, "spec": smallest | spec}
+
+def job_data(metadata: Any = None, **spec: object) -> dict[str, Any]:
+    """A job as YAML has it, with these fields of its metadata and its spec beside or instead of the smallest."""
+    named = {"name": "cartpole"} | (metadata or {})
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": named, "spec": SMALLEST | spec}
 
 
 ENV = {"id": "CartPole-v1"}

@@ -49,79 +49,14 @@ def test_every_field_is_described() -> None:
             assert part.get("description"), path
 
 
-def test_free_form_parts_keep_what_users_write() -> None:
-    kept = {path for path, part in parts(SPEC) if part.get("x-kubernetes-preserve-unknown-fields")}
-    assert kept == {
-        ".env.kwargs",
-        ".env.wrappers.items.kwargs",
-        ".policy.kwargs",
-        ".template",
-        ".learner.template",
-    }
-
-
-def test_defaults_of_a_part_are_filled_in_below_it() -> None:
-    weights = SPEC["properties"]["weights"]
-    assert weights["default"] == {}
-    assert weights["properties"]["interval"]["default"] == 1
-    assert "default" not in weights["properties"]["maxLag"]
-    assert "default" not in SPEC["properties"]["policy"]["properties"]["mlp"]
-
-
 def test_status_has_no_defaults() -> None:
     assert [path for path, part in parts(SCHEMA["properties"]["status"]) if "default" in part] == []
-
-
-def test_limits_and_choices_are_the_models() -> None:
-    properties = SPEC["properties"]
-    assert (properties["workers"]["minimum"], properties["workers"]["format"]) == (1, "int64")
-    assert properties["mode"]["enum"] == ["Sync", "Async"]
-    threshold = properties["stragglers"]["properties"]["threshold"]
-    assert (threshold["minimum"], threshold["exclusiveMinimum"], threshold["maximum"]) == (0, True, 1)
-
-
-def test_jobs_scale_have_a_status_and_show_in_kubectl() -> None:
-    assert VERSION["subresources"] == {
-        "status": {},
-        "scale": {
-            "specReplicasPath": ".spec.workers",
-            "statusReplicasPath": ".status.workers.ready",
-            "labelSelectorPath": ".status.selector",
-        },
-    }
-    names: Any = crd.crd()["spec"]
-    assert (names["names"]["shortNames"], names["names"]["categories"]) == (["cj", "cjob"], ["all"])
-    columns = [column["name"] for column in VERSION["additionalPrinterColumns"]]
-    assert columns == ["Mode", "Workers", "Ready", "GPUs", "Frames", "FPS", "Return", "Version", "Phase", "Age"]
 
 
 def test_columns_and_scale_point_to_fields_that_exist() -> None:
     known = {path for path, _ in parts(SCHEMA)} | {".metadata.creationTimestamp"}
     assert {column["jsonPath"] for column in VERSION["additionalPrinterColumns"]} <= known
     assert set(VERSION["subresources"]["scale"].values()) <= known
-
-
-def test_rules_between_fields_are_in_the_definition() -> None:
-    rules = {
-        rule["rule"]
-        for path in ((), ("env",), ("policy",), ("delivery",))
-        for rule in at(*path)["x-kubernetes-validations"]
-    }
-    assert rules >= {
-        "self.collect.framesPerBatch % self.env.numEnvs == 0",
-        "has(self.id) || has(self.entrypoint)",
-        "!(has(self.id) && has(self.entrypoint))",
-        "[has(self.entrypoint), has(self.mlp), has(self.random)].filter(given, given).size() == 1",
-        "!has(self.kwargs) || has(self.entrypoint)",
-    }
-    assert "size(self.metadata.name) <= 40" in {rule["rule"] for rule in SCHEMA["x-kubernetes-validations"]}
-
-
-def at(*path: str) -> Any:
-    part = SPEC
-    for name in path:
-        part = part["properties"][name]
-    return part
 
 
 def test_rules_keep_the_limits_of_the_api_server() -> None:

@@ -22,23 +22,8 @@ from rollfleet_api.job import (
     Vectorization,
     WrapperSpec,
 )
-from rollfleet_api.metadata import MAX_LABEL_LENGTH, MAX_NAME_LENGTH
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
-
-
-def test_smallest_job_has_the_documented_defaults() -> None:
-    spec = parse_job(job_data()).spec
-    assert (spec.workers, spec.mode, spec.suspend, spec.ttl_seconds_after_finished) == (1, Mode.ASYNC, False, None)
-    assert (spec.env.num_envs, spec.env.vectorization, spec.env.wrappers) == (1, Vectorization.SYNC, [])
-    assert spec.policy.mlp == MlpSpec(hidden=[64, 64])
-    assert spec.policy.device == "cpu"
-    assert (spec.collect.total_frames, spec.collect.seed, spec.collect.exploration) == (0, 0, Exploration.RANDOM)
-    assert (spec.weights.interval, spec.weights.precision) == (1, "float32")
-    assert (spec.delivery.storage, spec.delivery.when_full, spec.delivery.max_batches_ahead) == ("File", "Block", 1)
-    assert (spec.resources.gpu.count, spec.resources.gpu.resource) == (0, "nvidia.com/gpu")
-    assert (spec.failure.max_restarts_per_worker, spec.failure.pending_deadline_seconds) == (10, 600)
-    assert spec.stragglers.threshold == 1.0
 
 
 def test_python_names_and_yaml_names_build_the_same_job() -> None:
@@ -107,12 +92,6 @@ def test_any_text_is_a_quantity_or_a_value_error(text: str) -> None:
     except ValueError:
         return
     assert size >= 0
-
-
-def test_longest_name_still_fits_a_workers_host_name() -> None:
-    host = f"{'a' * MAX_NAME_LENGTH}-workers-{'0' * 8}-{MAX_WORKERS - 1}"
-    assert len(host) == MAX_LABEL_LENGTH
-    assert MAX_NAME_LENGTH == 40
 
 
 def test_jobs_cannot_be_changed() -> None:

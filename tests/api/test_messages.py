@@ -63,7 +63,7 @@ MANIFEST = Manifest(
     version=1,
     parameters=(Parameter(model="policy", name="weight", dtype="float32", shape=(2, 3)),),
     total_bytes=32,
-    chunk_bytes=16,
+    chunks=2,
     checksum="00",
 )
 LEARNER = LearnerStatus(session=1, version=1, applied_version=1, frames=1, batches=1, mean_return=1.0)
@@ -144,8 +144,8 @@ def test_missing_or_mistyped_field_is_named(kind: type, field: str) -> None:
         (LEASE, "pid", 10**400),
         (LEASE, "host", 1),
         (MANIFEST, "version", 0),
-        (MANIFEST, "chunk_bytes", 0),
-        (MANIFEST, "chunk_bytes", (1 << 26) + 1),
+        (MANIFEST, "chunks", -1),
+        (MANIFEST, "chunks", (1 << 26) + 1),
         (MANIFEST, "total_bytes", -1),
         (EXAMPLES[Control], "phase", "run"),
         (EXAMPLES[Control], "random_actions", 1),
@@ -197,8 +197,3 @@ def test_errors_of_workers_hold_nothing_that_a_terminal_obeys() -> None:
     arrived = unpack(WorkerStatus, pack(status))
     assert arrived.answer is not None
     assert arrived.error == arrived.answer.error == "a]0;title2J\tb\n"
-
-
-@pytest.mark.parametrize(("total_bytes", "chunks"), [(0, 0), (1, 1), (16, 1), (17, 2), (32, 2)])
-def test_manifest_counts_its_chunks(total_bytes: int, chunks: int) -> None:
-    assert Manifest(**asdict(MANIFEST) | {"total_bytes": total_bytes}).chunks == chunks

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from tests.job_server import Server
 
 OURS = Subjects(namespace="default", job="test")
-OTHERS = [
-    Subjects(namespace="default", job="other"),
-    Subjects(namespace="other", job="test"),
-    Subjects(namespace="default", job="test-2"),
-]
 NOBODYS = "nobodys.subject"
 CONSUMER = f"{OURS.batches_stream}.{ALONE.consumer}"
 
@@ -71,16 +66,12 @@ async def guest(server: "Server", role: Role | None) -> AsyncIterator[Guest]:
         await client.close()
 
 
-def administration(subjects: Subjects) -> list[str]:
-    """Requests to JetStream that only the operator may make."""
-    streams = (subjects.state_stream, subjects.batches_stream)
+def administration(*allowed: str) -> list[str]:
+    """Requests to JetStream that only the operator may make: roles may ask whether the job exists."""
+    streams = (OURS.state_stream, OURS.batches_stream)
     verbs = ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO", "MSG.GET", "MSG.DELETE")
-    return [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
-
-
-def own_administration(*allowed: str) -> list[str]:
-    """The same for the own job, of which each role may ask whether it exists."""
-    return [each for each in administration(OURS) if each not in (OURS.state_info, *allowed)]
+    requests = [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
+    return [each for each in requests if each not in (OURS.state_info, *allowed)]
 
 
 def consuming(subjects: Subjects) -> list[str]:
@@ -92,28 +83,6 @@ def consuming(subjects: Subjects) -> list[str]:
     return [*requests, names, *(f"$JS.ACK.{consumer}.1.1.1.1.0" for consumer in consumers)]
 
 
-def everything_of(subjects: Subjects) -> list[str]:
-    """Subjects of another job, of every kind."""
-    return [
-        subjects.spec,
-        subjects.control,
-        subjects.manifest,
-        subjects.weights_of(None).chunk(1, 0),
-        subjects.learner,
-        subjects.rank(1),
-        subjects.lease(0),
-        subjects.worker(0),
-        subjects.taken(0),
-        subjects.batch_chunk(0, 0),
-        *(f"{inbox_prefix(subjects, role)}.x" for role in Role),
-    ]
-
-
-OF_OTHER_JOBS = [subject for other in OTHERS for subject in everything_of(other)]
-REQUESTS_OF_OTHER_JOBS = [
-    *(subject for other in OTHERS for subject in (*administration(other), *consuming(other))),
-    *(f"$JS.API.DIRECT.GET.{other.state_stream}.{other.spec}" for other in OTHERS),
-]
 OF_THE_WHOLE_SERVER = [
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
@@ -145,7 +114,7 @@ async def test_worker_may_send_batches_take_its_lease_and_read_weights(server: "
 async def test_worker_may_not_publish_on_subjects_of_learner_or_operator(server: "Server") -> None:
     server.provision()
     forbidden = [OURS.control, OURS.manifest, OURS.weights_of(None).chunk(1, 0), OURS.learner, OURS.spec, OURS.taken(0)]
-    forbidden += [OURS.rank(1), *own_administration(OURS.state_get), *consuming(OURS), *OF_THE_WHOLE_SERVER]
+    forbidden += [OURS.rank(1), *administration(OURS.state_get), *consuming(OURS), *OF_THE_WHOLE_SERVER]
     forbidden += [f"$JS.API.DIRECT.GET.{OURS.state_stream}.{each}" for each in (OURS.lease(0), OURS.worker(0))]
     forbidden += [f"{inbox_prefix(OURS, Role.LEARNER)}.x", f"$JS.API.CONSUMER.CREATE.{OURS.state_stream}.mine"]
     async with guest(server, Role.WORKER) as worker:
@@ -196,33 +165,11 @@ async def test_learner_may_steer_the_job_and_take_its_batches(server: "Server") 
 async def test_learner_may_not_pose_as_a_worker_or_an_operator(server: "Server") -> None:
     server.provision()
     forbidden = [OURS.batch_chunk(0, 0), OURS.lease(0), OURS.worker(0), OURS.spec]
-    forbidden += [*own_administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
+    forbidden += [*administration(), *OF_THE_WHOLE_SERVER, f"{inbox_prefix(OURS, Role.WORKER)}.x"]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}.mine" for verb in ("CREATE", "DURABLE.CREATE")]
     forbidden += [f"$JS.API.CONSUMER.{verb}.{OURS.state_stream}" for verb in ("CREATE", "NAMES", "LIST")]
     async with guest(server, Role.LEARNER) as learner:
         assert await learner.refused_to_publish(forbidden) == set(forbidden)
-
-
-@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-async def test_role_of_one_job_reaches_nothing_of_another(server: "Server", role: Role) -> None:
-    forbidden = [*OF_OTHER_JOBS, *REQUESTS_OF_OTHER_JOBS]
-    async with guest(server, role) as us:
-        assert await us.refused_to_publish(forbidden) == set(forbidden)
-        other_role = Role.LEARNER if role is Role.WORKER else Role.WORKER
-        listening = [*OF_OTHER_JOBS, *(f"{other.prefix}.>" for other in OTHERS)]
-        listening += [f"{inbox_prefix(OURS, other_role)}.>", ">", "rollfleet.>", "_INBOX.>", "$JS.>", "$SYS.>"]
-        assert await us.refused_to_subscribe(listening) == set(listening)
-
-
-async def test_refused_change_has_no_effect(server: "Server") -> None:
-    server.provision()
-    async with guest(server, None) as admin, guest(server, Role.LEARNER) as learner:
-        await learner.client.jetstream().publish(OURS.control, b"the learner's")
-        async with guest(server, Role.WORKER) as worker:
-            await worker.refused_to_publish([OURS.control, *own_administration(OURS.state_get)])
-            assert await worker.last(OURS.control) == b"the learner's"
-        names = {stream.config.name for stream in await admin.client.jsm().streams_info()}
-        assert names == {OURS.state_stream, OURS.batches_stream}
 
 
 async def test_no_client_connects_without_a_password(server: "Server") -> None:

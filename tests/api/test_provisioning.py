@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from tests.api.job_data import job_data
 
 from rollfleet_api.jetstream import EXPECTED_SEQUENCE, JetStreamCode
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, deprovisioning, provisioning, subjects_of
+from rollfleet_api.job import CollectorJob
+from rollfleet_api.streams import API, Plan, Reply, Request, RequestRefused, provisioning
 from rollfleet_api.validation import parse_job
 
 KEPT = {"rollfleet.default.test.control": b"control"}
@@ -18,13 +19,7 @@ ACCEPTED = b"{}"
 
 
 def job(**delivery: object) -> CollectorJob:
-    spec = {
-        "env": {"id": "CartPole-v1"},
-        "policy": {"mlp": {}},
-        "collect": {"framesPerBatch": 64},
-        "delivery": delivery,
-    }
-    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "test"}, "spec": spec})
+    return parse_job(job_data({"name": "test"}, delivery=delivery))
 
 
 def refusal(code: int) -> bytes:
@@ -61,18 +56,6 @@ def test_new_streams_are_created_and_the_state_is_restored_before_the_job_is_pub
     assert sent[2].headers == {EXPECTED_SEQUENCE: "0"}
 
 
-def test_an_unchanged_job_is_not_published_again() -> None:
-    stored = json.dumps(job().dump()).encode()
-    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: stored})
-    assert [subject(each) for each in sent] == [f"STREAM.UPDATE.{STATE}", READ_SPEC, f"STREAM.UPDATE.{BATCHES}"]
-
-
-def test_a_changed_job_is_published() -> None:
-    sent = carry_out(provisioning(job(), KEPT), {READ_SPEC: b"{}"})
-    assert sent[-1].data == json.dumps(job().dump()).encode()
-    assert not KEPT.keys() & {each.subject for each in sent}
-
-
 def test_workers_do_not_see_the_learners_variables() -> None:
     secret = {"spec": {"containers": [{"name": "learner", "env": [{"name": "TOKEN", "value": "secret"}]}]}}
     applied = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps(secret)}
@@ -106,9 +89,3 @@ def test_a_refused_stream_is_an_error_with_advice(code: int, delivery: dict[str,
     with pytest.raises(RequestRefused, match=rf"STREAM.UPDATE.{BATCHES}: no; .*{advice}.*\(error {code}\)") as error:
         carry_out(provisioning(job(**delivery), {}), {f"STREAM.UPDATE.{BATCHES}": refusal(code)})
     assert error.value.error_code == code
-
-
-def test_missing_streams_are_no_error_when_they_are_deleted() -> None:
-    replies = {f"STREAM.DELETE.{STATE}": refusal(JetStreamCode.STREAM_NOT_FOUND)}
-    sent = carry_out(deprovisioning(subjects_of(job())), replies)
-    assert [subject(each) for each in sent] == [f"STREAM.DELETE.{STATE}", f"STREAM.DELETE.{BATCHES}"]

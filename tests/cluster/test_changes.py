@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 NAME = "counting"
-MADE = "jobs,secrets,serviceaccounts,networkpolicies,pods"
 
 
 class Running:
@@ -38,16 +37,6 @@ class Running:
         """The pods of a role that are not on their way out, each by what no other ever has."""
         found = self.lab.pods(role)
         return {pod["metadata"]["uid"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
-
-    def objects(self) -> dict[str, tuple[Any, ...]]:
-        """The objects of the job: the identity of each, and how often it was changed besides its status."""
-        text = self.lab.kubectl("get", MADE, "--output=json")
-        found: dict[str, tuple[Any, ...]] = {}
-        for each in json.loads(text)["items"]:
-            metadata, kind = each["metadata"], each["kind"]
-            changes = metadata["generation"] if kind in ("Job", "Pod") else metadata["resourceVersion"]
-            found[f"{kind}/{metadata['name']}"] = (metadata["uid"], changes)
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +63,6 @@ def test_two_workers_become_four_and_one_while_the_same_learner_iterates(running
     assert set(sizes) <= {4, 8, 12, 16}
     in_order = iter(sizes)
     assert all(size in in_order for size in (8, 16, 4, 8)), sizes
-
-
-def test_an_unchanged_job_applied_again_touches_nothing(running: Running) -> None:
-    lab, before = running.lab, running.objects()
-    generation = lab.get("collectorjob", NAME)["metadata"]["generation"]
-    lab.apply(running.manifest)
-    # A label is no part of the spec, and has the operator look again.
-    lab.kubectl("label", "collectorjob", NAME, "seen=again")
-    running.collects()
-    assert running.objects() == before
-    assert lab.get("collectorjob", NAME)["metadata"]["generation"] == generation
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_with_the_next_version(running: Running) -> None:

@@ -38,7 +38,8 @@ with instrumented():
 
     from rollfleet.data.batch import join, to_batch
     from rollfleet.errors import WireError
-    from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, Identity, cut
+    from rollfleet.wire.batch_chunks import Assembler, Identity, cut
+    from rollfleet.wire.chunks import PREFIX_BYTES
     from rollfleet.wire.codec import Key, decode, encode
     from rollfleet.wire.fragment_message import unpack_fragment
     from rollfleet.wire.weight_chunks import WeightAssembler, manifest_of
@@ -86,7 +87,7 @@ def one(data: bytes) -> None:
                     assembler.add(_sealed_chunk(rest[start : start + 256]))
                 assert assembler.pending_bytes <= 2 * LIMIT_BYTES
         elif which == b"3":
-            WeightAssembler(100).add(rest)
+            WeightAssembler(100).add(_sealed_chunk(rest))
         elif which == b"j":
             with suppress(ValidationError):
                 CollectorJob.model_validate_json(rest)

@@ -7,7 +7,7 @@ import pytest
 from torchrl import collectors
 from torchrl.collectors import distributed
 
-from rollfleet.torchrl.arguments import HERE, NATIVE, WITHOUT_EFFECT
+from rollfleet.torchrl.arguments import KNOWN
 
 THEIRS: list[Any] = [
     collectors.Collector,
@@ -28,4 +28,4 @@ def keywords_of(theirs: Any) -> set[str]:
 def test_every_keyword_of_torchrl_is_in_the_table(theirs: Any) -> None:
     found = keywords_of(theirs)
     assert len(found) > 15
-    assert found - HERE - set(NATIVE) - set(WITHOUT_EFFECT) == set()
+    assert found <= KNOWN

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import nats
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from pydantic import JsonValue
 
 from rollfleet_operator.errors import NatsUnavailable
-from rollfleet_operator.nats.client import Client
 from rollfleet_operator.nats.tokens import SEED_BYTES, Signer
 from rollfleet_operator.nats.users import administrator
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rollfleet.data.tensor_memory import copy_all, indexable
-from rollfleet.data.tensor_tree import Structure, rebuild
+from rollfleet.data.tensor_tree import UNEVEN, Structure, rebuild
 from rollfleet.errors import JobInvalid, MessageCorrupt
 from rollfleet_api.collection import CatResults
 
@@ -107,17 +107,19 @@ def expanded(fragment: Fragment, *, empty_like: Callable[[Tensor], Tensor] = tor
             them.
     """
     _check_size(fragment)
-    if fragment.structure is not None:
-        return _expanded_tree(fragment, empty_like)
-    _check_layout(fragment)
-    steps = fragment.steps
-    done = steps[TERMINATED] | steps[TRUNCATED]
-    mask = steps.get(MASK)
-    ends = _row_ends(done.squeeze(-1), mask)
+    steps, mask = fragment.steps, fragment.steps.get(MASK)
+    if fragment.structure is None:
+        _check_layout(fragment)
+        done = steps[TERMINATED] | steps[TRUNCATED]
+        ends = _row_ends(done.squeeze(-1), mask)
+    else:
+        ends, mask = _trajectory_ends(steps[TRAJECTORY]), None
     flat: dict[Key, Tensor] = dict(steps)
-    count = int(torch.count_nonzero(ends))
+    count = int(torch.count_nonzero(ends)) if fragment.final else 0
     for key, final in fragment.final.items():
         flat[("next", *key)] = _next(key, steps[key], final, ends, count, mask, empty_like)
+    if fragment.structure is not None:
+        return flat
     flat[("next", "done")] = done
     for name in ("done", "terminated", "truncated"):
         flat[(name,)] = torch.zeros_like(done)
@@ -143,15 +145,6 @@ def compact(fragment: Fragment) -> Fragment:
                 final[key[1:]] = last
                 del steps[key]
     return replace(fragment, steps=steps, final=final)
-
-
-def _expanded_tree(fragment: Fragment, empty_like: Callable[[Tensor], Tensor]) -> dict[Key, Tensor]:
-    flat = dict(fragment.steps)
-    ends = _trajectory_ends(flat[TRAJECTORY])
-    count = int(torch.count_nonzero(ends)) if fragment.final else 0
-    for key, final in fragment.final.items():
-        flat[("next", *key)] = _next(key, flat[key], final, ends, count, None, empty_like)
-    return flat
 
 
 def _trajectory_ends(trajectories: Tensor) -> Tensor:
@@ -214,8 +207,9 @@ def _check_size(fragment: Fragment) -> None:
     if trajectories.ndim != 2 or trajectories.numel() == 0:
         raise MessageCorrupt(f"{TRAJECTORY} has shape {tuple(trajectories.shape)}; expected [envs, T], both at least 1")
     envs, time = trajectories.shape
+    uneven = () if fragment.structure is None else UNEVEN
     for key, value in steps.items():
-        if not key or value.shape[:2] != (envs, time):
+        if not key or (value.shape[:2] != (envs, time) and (key[0] not in uneven or key in fragment.final)):
             raise MessageCorrupt(f"{key} has shape {tuple(value.shape)}; expected [{envs}, {time}, ...]")
 
 

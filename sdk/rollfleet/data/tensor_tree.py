@@ -1,12 +1,13 @@
 """A TensorDict `[envs, T]` of any form as flat tensors `[envs, T, ...]`, and back.
 
-Flat tensors lack four things, which a `Structure` has: the batch dimensions of groups, groups that are lazy stacks
-(agents of different kinds), tensors whose shape changes from frame to frame, and values that are not tensors. The last
-two are padded to one shape, beside the size of each frame. A value that is not a tensor travels as JSON, never as code.
+Flat tensors lack the batch dimensions of groups, and lazy stacks of agents of different kinds: the `Structure` has
+these. Two kinds of entries have no shape `[envs, T, ...]`, and stand under keys that begin with one of `UNEVEN`: a
+tensor whose shape changes from frame to frame is one row of numbers beside the sizes of each frame, and values that are
+not tensors are JSON, never code.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from tensordict import TensorDict
 
 Key: TypeAlias = tuple[str, ...]
-SIZES = "#sizes"
-"""The first part of the keys under which the sizes of padded tensors are, int64 `[envs, T, dimensions]`."""
 
-_STRICT = ConfigDict(strict=True, extra="forbid")
-_Sizes: TypeAlias = tuple[Annotated[int, Field(ge=0, le=1 << 40)], ...]
+_NUMBERS, _SIZES, _JSON = "#numbers", "#sizes", "#json"
+UNEVEN = (_NUMBERS, _SIZES, _JSON)
+"""First parts of keys: the numbers `[n]` of all frames, their sizes int64 `[envs * T, dimensions]`; JSON, uint8 `[n]`.
+"""
 
 
 def key_of(name: object) -> Key:
@@ -32,46 +33,21 @@ def key_of(name: object) -> Key:
     return name if isinstance(name, tuple) else (str(name),)
 
 
-@with_config(_STRICT)
+@with_config(ConfigDict(strict=True, extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A sub-TensorDict with batch dimensions of its own, such as a group of agents: `[envs, T, *sizes]`."""
+    """A sub-TensorDict with batch dimensions of its own, such as a group of agents: `[envs, T, *sizes]`.
 
-    path: Key
-    sizes: _Sizes
-
-
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """A sub-TensorDict that is a lazy stack along `dim`, with `count` entries under the names "0", "1", ...."""
-
-    path: Key
-    dim: int
-    count: int
-
-
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """The form of a TensorDict `[envs, T]`, apart from the names, dtypes and shapes of its tensors.
-
-    Attributes:
-        groups: Sub-TensorDicts with batch dimensions of their own, and those without a tensor.
-        stacks: Sub-TensorDicts that are lazy stacks.
-        ragged: Tensors whose shape differs between frames.
-        values: Entries that are not tensors.
+    `dim`: it is a lazy stack along this dimension, of entries under the names "0", "1", ...; None: it is none.
     """
 
-    groups: tuple[Group, ...] = ()
-    stacks: tuple[Stack, ...] = ()
-    ragged: tuple[Key, ...] = ()
-    values: tuple[Key, ...] = ()
+    path: Key
+    sizes: tuple[Annotated[int, Field(ge=0, le=1 << 40)], ...]
+    dim: Annotated[int, Field(ge=2, le=32)] | None = None
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether flat tensors hold all frames of the TensorDict."""
-        return not (self.stacks or self.ragged or self.values)
+
+Structure: TypeAlias = tuple[Group, ...]
+"""The form of a TensorDict `[envs, T]`: its sub-TensorDicts that are groups or lazy stacks, or have no tensor."""
 
 
 def flatten(batch: "TensorDict") -> tuple[dict[Key, Tensor], Structure]:
@@ -84,80 +60,57 @@ def flatten(batch: "TensorDict") -> tuple[dict[Key, Tensor], Structure]:
         >>> from tensordict import TensorDict
         >>> agents = TensorDict({"reward": torch.ones(2, 5, 3, 1)}, batch_size=[2, 5, 3])
         >>> flat, structure = flatten(TensorDict({"agents": agents}, batch_size=[2, 5]))
-        >>> {key: list(value.shape) for key, value in flat.items()}, structure.groups
-        ({('agents', 'reward'): [2, 5, 3, 1]}, (Group(path=('agents',), sizes=(3,)),))
+        >>> {key: list(value.shape) for key, value in flat.items()}, structure
+        ({('agents', 'reward'): [2, 5, 3, 1]}, (Group(path=('agents',), sizes=(3,), dim=None),))
         >>> rebuild(flat, structure)["agents"].batch_size
         torch.Size([2, 5, 3])
     """
-    parts = _Parts()
-    parts.add(batch, ())
-    structure = Structure(
-        groups=tuple(parts.groups), stacks=tuple(parts.stacks), ragged=tuple(parts.ragged), values=tuple(parts.values)
-    )
-    return parts.tensors, structure
+    tensors: dict[Key, Tensor] = {}
+    groups: list[Group] = []
+    _flatten(batch, (), tensors, groups)
+    return tensors, tuple(groups)
 
 
-class _Parts:
-    def __init__(self) -> None:
-        self.tensors: dict[Key, Tensor] = {}
-        self.groups: list[Group] = []
-        self.stacks: list[Stack] = []
-        self.ragged: list[Key] = []
-        self.values: list[Key] = []
+def _flatten(node: Any, path: Key, tensors: dict[Key, Tensor], groups: list[Group]) -> None:
+    """Add a TensorDict `[envs, T, ...]`."""
+    from tensordict import LazyStackedTensorDict, is_non_tensor, is_tensor_collection
 
-    def add(self, node: Any, path: Key) -> None:
-        """Add a TensorDict `[envs, T, ...]`."""
-        from tensordict import LazyStackedTensorDict, is_tensor_collection
-
-        if isinstance(node, LazyStackedTensorDict) and node.stack_dim >= 2:
-            self.stacks.append(Stack(path=path, dim=node.stack_dim, count=len(node.tensordicts)))
-            for index, entry in enumerate(node.tensordicts):
-                self.add(entry, (*path, str(index)))
-            return
-        plain = False
-        for name in sorted(node.keys()) if isinstance(node, LazyStackedTensorDict) else node.keys():
-            key = (*path, name)
-            try:
-                value = node.get(name)
-            except RuntimeError:  # tensors of different shapes cannot be stacked
-                value = None
-            if value is None:
-                self._pad(key, [[frame.get(name) for frame in row.unbind(0)] for row in node.unbind(0)])
-                self.ragged.append(key)
-            elif isinstance(value, Tensor):
-                self.tensors[key] = value
-                plain = True
-            elif _is_value(value):
-                self._encode(key, value)
-            elif is_tensor_collection(value):
-                self.add(value, key)
-        if path and (node.batch_dims != 2 or not plain):
-            self.groups.append(Group(path=path, sizes=tuple(node.batch_size[2:])))
-
-    def _encode(self, key: Key, value: Any) -> None:
-        def text(frame: Any) -> Tensor:
-            return torch.frombuffer(bytearray(json.dumps(frame).encode()), dtype=torch.uint8)
-
+    sizes, lazy = tuple(node.batch_size[2:]), isinstance(node, LazyStackedTensorDict)
+    if lazy and node.stack_dim >= 2:
+        groups.append(Group(path=path, sizes=sizes, dim=node.stack_dim))
+        for index, entry in enumerate(node.tensordicts):
+            _flatten(entry, (*path, str(index)), tensors, groups)
+        return
+    plain = False
+    for name in sorted(node.keys()) if lazy else node.keys():
+        key = (*path, name)
         try:
-            self._pad(key, [[text(frame) for frame in row] for row in value.tolist()])
-        except (TypeError, ValueError) as error:
-            raise EnvironmentInvalid(
-                f"{key} is neither a tensor nor can it be written as JSON: {error}; return text, numbers, or lists "
-                "and dicts of these"
-            ) from error
-        self.values.append(key)
+            value = node.get(name)
+        except RuntimeError:  # tensors of different shapes cannot be stacked
+            frames = [frame.get(name) for row in node.unbind(0) for frame in row.unbind(0)]
+            tensors[_NUMBERS, *key] = torch.cat([frame.reshape(-1) for frame in frames])
+            shapes = [frame.shape for frame in frames]
+            tensors[_SIZES, *key] = torch.tensor(shapes, dtype=torch.int64, device="cpu")
+            continue
+        if isinstance(value, Tensor):
+            tensors[key] = value
+            plain = True
+        elif is_non_tensor(value):
+            tensors[_JSON, *key] = _encoded(key, value.tolist())
+        elif is_tensor_collection(value):
+            _flatten(value, key, tensors, groups)
+    if path and (sizes or not plain):
+        groups.append(Group(path=path, sizes=sizes))
 
-    def _pad(self, key: Key, frames: list[list[Tensor]]) -> None:
-        shapes = [[frame.shape for frame in row] for row in frames]
-        longest = [max(sizes) for sizes in zip(*(shape for row in shapes for shape in row), strict=True)]
-        padded = frames[0][0].new_zeros((len(frames), len(frames[0]), *longest))
-        for row, into in zip(frames, padded, strict=True):
-            for frame, cell in zip(row, into, strict=True):
-                cell[tuple(slice(size) for size in frame.shape)] = frame
-        self.tensors[key] = padded
-        self.tensors[SIZES, *key] = torch.tensor(shapes, dtype=torch.int64, device="cpu").reshape(
-            len(frames), len(frames[0]), len(longest)
-        )
+
+def _encoded(key: Key, values: Any) -> Tensor:
+    try:
+        return torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
+    except (TypeError, ValueError) as error:
+        raise EnvironmentInvalid(
+            f"{key} is neither a tensor nor can it be written as JSON: {error}; return text, numbers, or lists "
+            "and dicts of these"
+        ) from error
 
 
 def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
@@ -166,24 +119,26 @@ def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
     Raises:
         MessageCorrupt: Tensors and structure do not fit. All is checked before use: a hostile peer may have sent it.
     """
-    from tensordict import TensorDict
-
-    padded = {*structure.ragged, *structure.values}
-    batch_size = next(iter(flat.values())).shape[:2]
+    even = {key: value for key, value in flat.items() if key[0] not in UNEVEN}
     root: dict[str, Any] = {}
     try:
-        for key, value in flat.items():
-            if key not in padded and key[0] != SIZES:
-                _node(root, key[:-1])[key[-1]] = value
-        for path in [group.path for group in structure.groups] + [stack.path for stack in structure.stacks]:
-            _node(root, path)
-        groups = {group.path: group.sizes for group in structure.groups}
-        stacks: dict[Key, Stack] = {stack.path: stack for stack in structure.stacks}
-        batch = _built(root, (), batch_size, groups, stacks)
-        for key in structure.values:
-            _owner(batch, key).set(key[-1], _values(_frames(flat, key), batch_size, groups.get(key[:-1], ())))
-        if structure.ragged:
-            batch = _with_ragged(batch, {key: _frames(flat, key) for key in structure.ragged})
+        for key, value in even.items():
+            _node(root, key[:-1])[key[-1]] = value
+        for group in structure:
+            _node(root, group.path)
+        batch_size = next(iter(even.values())).shape[:2]
+        batch = _built(root, (), batch_size, {group.path: group for group in structure})
+        ragged: dict[Key, list[Tensor]] = {}
+        for (form, *name), value in flat.items():
+            if form == _JSON:
+                owner = _owner(batch, name)
+                owner.set(name[-1], _values(json.loads(value.numpy().tobytes()), owner.batch_size))
+            elif form == _NUMBERS:
+                sizes = flat[_SIZES, *name]
+                parts = zip(value.split(sizes.prod(1).tolist()), sizes.tolist(), strict=True)
+                ragged[tuple(name)] = [numbers.view(shape) for numbers, shape in parts]
+        if ragged:
+            batch = _with_ragged(batch, ragged)
         batch.names = [None, "time"]
     except (AttributeError, IndexError, KeyError, RecursionError, RuntimeError, TypeError, ValueError) as error:
         raise MessageCorrupt(f"tensors and their structure do not fit: {error}") from error
@@ -199,65 +154,49 @@ def _node(root: dict[str, Any], path: Key) -> dict[str, Any]:
     return root
 
 
-def _built(node: dict[str, Any], path: Key, batch: Any, groups: Mapping[Key, Any], stacks: Mapping[Key, Stack]) -> Any:
+def _built(node: dict[str, Any], path: Key, batch: tuple[int, ...], groups: Mapping[Key, Group]) -> Any:
     from tensordict import LazyStackedTensorDict, TensorDict
 
-    own = (*batch[:2], *groups[path]) if path in groups else batch
+    group = groups.get(path)
+    dim = None if group is None else group.dim
+    if group is not None and dim is None:
+        batch = (*batch[:2], *group.sizes)
     inner = {
-        name: _built(value, (*path, name), own, groups, stacks) if isinstance(value, dict) else value
+        name: _built(value, (*path, name), batch, groups) if isinstance(value, dict) else value
         for name, value in node.items()
     }
-    if (stack := stacks.get(path)) is None:
-        return TensorDict(inner, batch_size=own)
-    return LazyStackedTensorDict(*(inner[str(index)] for index in range(stack.count)), stack_dim=stack.dim)
+    if group is None or dim is None:
+        return TensorDict(inner, batch_size=batch)
+    return LazyStackedTensorDict(*(inner[str(index)] for index in range(group.sizes[dim - 2])), stack_dim=dim)
 
 
-def _owner(batch: Any, key: Key) -> Any:
+def _owner(batch: Any, key: Sequence[str]) -> Any:
     """Return the TensorDict that holds an entry; in lazy stacks by its position."""
     for name in key[:-1]:
         batch = batch.tensordicts[int(name)] if hasattr(batch, "tensordicts") else batch.get(name)
     return batch
 
 
-def _frames(flat: Mapping[Key, Tensor], key: Key) -> list[list[Tensor]]:
-    """Return the tensors of each frame without their padding."""
-    padded, sizes = flat[key], flat[SIZES, *key]
-    if sizes.shape != (*padded.shape[:2], padded.ndim - 2) or sizes.dtype != torch.int64 or bool((sizes < 0).any()):
-        raise ValueError(f"the sizes of {key} are {sizes.dtype} {list(sizes.shape)}")
-    return [
-        [cell[tuple(slice(size) for size in shape)] for cell, shape in zip(row, of_row, strict=True)]
-        for row, of_row in zip(padded, sizes.tolist(), strict=True)
-    ]
-
-
-def _values(frames: list[list[Tensor]], batch: Any, sizes: tuple[int, ...]) -> Any:
+def _values(value: Any, sizes: Sequence[int]) -> Any:
+    """Return nested lists of these sizes as an entry of a TensorDict."""
     from tensordict import NonTensorData, TensorDict
 
-    def stacked(value: Any, dims: int) -> Any:
-        if not dims:
-            return NonTensorData(value)
-        return TensorDict.maybe_dense_stack([stacked(each, dims - 1) for each in value], 0)
-
-    decoded = [[json.loads(bytes(frame.tolist())) for frame in row] for row in frames]
-    return stacked(decoded, len(batch[:2]) + len(sizes))
+    if not sizes:
+        return NonTensorData(value)
+    if len(value) != sizes[0]:
+        raise ValueError(f"{len(value)} values for {sizes[0]}")
+    return TensorDict.maybe_dense_stack([_values(each, sizes[1:]) for each in value], 0)
 
 
-def _with_ragged(batch: Any, ragged: Mapping[Key, list[list[Tensor]]]) -> Any:
+def _with_ragged(batch: Any, ragged: Mapping[Key, list[Tensor]]) -> Any:
     """Return the TensorDict with these tensors: a lazy stack, as of frames that were stacked one by one."""
     from tensordict import TensorDict
 
     rows = []
     for env, row in enumerate(batch.unbind(0)):
-        frames = []
-        for t, frame in enumerate(row.unbind(0)):
+        frames = list(row.unbind(0))
+        for t, frame in enumerate(frames):
             for key, values in ragged.items():
-                _owner(frame, key).set(key[-1], values[env][t])
-            frames.append(frame)
+                _owner(frame, key).set(key[-1], values[env * len(frames) + t])
         rows.append(TensorDict.maybe_dense_stack(frames, 0))
     return TensorDict.maybe_dense_stack(rows, 0)
-
-
-def _is_value(value: object) -> bool:
-    from tensordict import NonTensorData, NonTensorStack
-
-    return isinstance(value, NonTensorData | NonTensorStack)

@@ -9,10 +9,10 @@ import gymnasium
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.envs.tensor_env import TensorEnv
-from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, check_backend, is_torchrl
+from rollfleet.envs.torchrl_env import TorchRLEnv, build_torchrl, is_torchrl
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
 from rollfleet.system.entrypoints import load
-from rollfleet_api.job import EnvSpec, Vectorization
+from rollfleet_api.job import Backend, EnvSpec, Vectorization
 from rollfleet_api.wording import nearest
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -105,9 +105,13 @@ def _from_factory(
         first = build()
     except Exception as exc:
         raise _failed(source, exc, spec) from exc
-    check_backend(first, spec, source)
     if is_torchrl(first):
         return build, first  # type: ignore[return-value]
+    if spec.backend is Backend.TORCHRL:
+        raise EnvironmentInvalid(
+            f"{source} returned a {type(first).__name__}, but the job says backend: TorchRL; return an EnvBase, or "
+            "remove `backend`"
+        )
     if not isinstance(first, gymnasium.Env | gymnasium.vector.VectorEnv):
         raise EnvironmentInvalid(
             f"{source} returned a {type(first).__name__}; return a gymnasium.Env, a gymnasium.vector.VectorEnv with "

@@ -11,7 +11,7 @@ import torch
 
 from rollfleet.data.tensor_tree import Key, key_of
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet_api.job import Backend, EnvSpec, Vectorization
+from rollfleet_api.job import EnvSpec, Vectorization
 
 KEEPS_SEEDS = "rollfleet_keeps_seeds"
 """An attribute of an `EnvBase` that is true if neither it nor torch's generator is seeded: both go on as they are."""
@@ -96,26 +96,14 @@ def _close(env: Any) -> None:
         env.close()
 
 
-def check_backend(first: object, spec: EnvSpec, source: str) -> None:
-    """Check that a factory returned an environment of TorchRL if the job names that backend.
-
-    Raises:
-        EnvironmentInvalid: It returned something else.
-    """
-    if spec.backend is Backend.TORCHRL and not is_torchrl(first):
-        raise EnvironmentInvalid(
-            f"{source} returned a {type(first).__name__}, but the job says backend: TorchRL; return an EnvBase, or "
-            "remove `backend`"
-        )
-
-
-def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any:
+def with_transforms(env: Any, options: Mapping[str, Any], policy: object, *, keeps_seeds: bool = False) -> Any:
     """Return an environment with the transforms that options and a policy's hidden states need, unless it has them.
 
     Args:
         env: An `EnvBase`.
         options: Those of a job's `collect`: `max_frames_per_traj`, `step_count` and `is_init` count.
         policy: The policy. Its recurrent modules need `InitTracker` and primers, and some noise needs `InitTracker`.
+        keeps_seeds: Set `KEEPS_SEEDS`.
 
     Raises:
         EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
@@ -143,4 +131,6 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any
         present = {key_of(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
         if not makes <= present:
             env = env.append_transform(transform)
+    if keeps_seeds:
+        vars(env)[KEEPS_SEEDS] = True
     return env

@@ -41,7 +41,7 @@ class Broadcaster:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
         self._leader = None if transport.rank.leads else transport.peers
         self._layout: Layout | None = None
-        self._last: Tensor | None = None  # the bytes sent last; valid until the next snapshot
+        self._last: Tensor | None = None  # the bytes sent last; of a policy of several models
         self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
         self._for_all = self._resumed = version
         self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
@@ -155,16 +155,9 @@ class Broadcaster:
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
         if self._layout is None:
             self._layout = self._scheme.layout(models)
-        for snapshot in self._transport.spent():
-            self._layout.release(snapshot)
-        if (lender := self._transport.lender) is not None:
-            lent = lender.lend(self._layout.parameters, self._layout.total_bytes)
-            if lent is not None:
-                self._layout.release(lent)
-        snapshot = self._layout.snapshot(models)
+        self._transport.send_weights(version, self._layout, models, workers=workers)
         if len(models) > 1:
-            self._last = snapshot.data
-        self._transport.send_weights(version, snapshot, workers=workers)
+            self._last = self._layout.snapshot(models).data
 
     def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:
         """Return the tensors that the scheme sends: users may pass a whole `state_dict`."""

@@ -4,22 +4,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from nats.errors import Error as NatsError
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RETRY_WAIT_S, LONGEST_RETRY_WAIT_S = 0.2, 2.0
 POLL_EVERY_S = 2.0
 WARN_AFTER_S = 30.0  # of a NATS that does not answer, stores nothing, or has no space
 
 
-async def insist(ask: Callable[[], Awaitable[None]]) -> None:
+async def insist(ask: Callable[[], Awaitable[T]]) -> T:
     """Await `ask()` again and again until NATS answers: a server that has just come back may not be ready yet."""
     began_s, wait_s, warned = time.monotonic(), RETRY_WAIT_S, False
     while True:
         try:
-            await ask()
+            return await ask()
         except (NatsError, TimeoutError, OSError) as error:
             log.debug("no answer: %r; asking again", error)
             if not warned and time.monotonic() - began_s >= WARN_AFTER_S:
@@ -27,8 +30,6 @@ async def insist(ask: Callable[[], Awaitable[None]]) -> None:
                 log.warning("NATS has not answered for %g s (%r); asking on", WARN_AFTER_S, error)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_RETRY_WAIT_S)
-        else:
-            return
 
 
 async def poll(read: Callable[[], Awaitable[None]]) -> None:

@@ -13,8 +13,8 @@ from rollfleet.errors import JobEnded, JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import WARN_AFTER_S
-from rollfleet.wire.batch_chunks import PREFIX_BYTES, Identity, cut
-from rollfleet.wire.chunks import CHUNK_BYTES, piece_count
+from rollfleet.wire.batch_chunks import Identity, cut
+from rollfleet.wire.chunks import CHUNK_BYTES, chunk_count
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
@@ -136,7 +136,7 @@ class BatchPublisher:
                     group.create_task(publish_next(index, chunk))
         except BaseExceptionGroup as failed:  # one cause, whichever chunks it hit
             raise failed.exceptions[0] from failed
-        return piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
+        return chunk_count(encoded.nbytes, max_chunk_bytes)
 
     def _check_capacity(self, encoded: Encoded, frames: int, max_chunk_bytes: int) -> None:
         """Check that one batch of each worker fits at once: halves of several would wait for each other forever."""
@@ -146,7 +146,7 @@ class BatchPublisher:
         workers, delivery = spec.workers, spec.delivery
         if spec.mode is Mode.SYNC:  # while fewer workers are present, each collects a larger fragment
             workers = min(workers, -(-spec.collect.frames_per_batch // max(1, frames)))
-        chunks = piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
+        chunks = chunk_count(encoded.nbytes, max_chunk_bytes)
         needed = workers * (encoded.nbytes + chunks * HEADER_BYTES)
         if needed > delivery.limit_bytes:
             raise JobInvalid(

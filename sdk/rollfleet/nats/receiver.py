@@ -19,8 +19,9 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.polling import RETRY_WAIT_S
 from rollfleet.rollout.trajectory_ids import is_later
 from rollfleet.transports.learner_side import Arrival
-from rollfleet.wire.batch_chunks import Assembled, Assembler, Identity, peek
+from rollfleet.wire.batch_chunks import Assembled, Assembler, Identity
 from rollfleet.wire.buffer_pool import BufferPool
+from rollfleet.wire.chunks import peek
 from rollfleet.wire.fragment_message import unpack_fragment
 from rollfleet_api.job import MAX_WORKERS, CollectorJob, Mode
 from rollfleet_api.messages import Lease, MessageInvalid, unpack
@@ -168,7 +169,7 @@ class BatchReceiver:
 
     def _add_chunk(self, message: Msg) -> Assembled | None:
         header = peek(message.data)
-        identity, assembled = header.identity, None
+        identity, assembled = Identity.of(header), None
         begun = self._begun.get(identity.worker)
         late = begun is not None and is_later(begun.incarnation, identity.incarnation)
         held, taken = self._acknowledge_at.get(identity, {}), self._taken.get(identity.worker, {})

@@ -49,23 +49,17 @@ class LearnerSender:
         self._newest: dict[int | None, Version] = {}  # sent last; kept in case NATS loses it
         self._control: Control | None = None
         self._last_control: Control | None = None  # sent last; kept, too
-        self._spent: list[Snapshot] = []
         self._idle = threading.Event()
         self._idle.set()
         self._filled = asyncio.Event()
         self._warned_s = -math.inf  # time of the last warning that there is no space
 
     def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
-        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers.
-
-        The sender owns the snapshot until `spent` returns it.
-        """
+        """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
         with self._lock:
-            before = self._held()
             if workers is None:
                 self._weights.clear()  # versions for single workers are older
             self._weights |= dict.fromkeys([None] if workers is None else workers, (version, snapshot))
-            self._note_spent(before)
             self._idle.clear()
         self._wake()
 
@@ -115,12 +109,6 @@ class LearnerSender:
         last = self._control or self._last_control
         return last is not None and last.phase is LearnerPhase.COMPLETE
 
-    def spent(self) -> list[Snapshot]:
-        """Return the snapshots that will not be sent any more, each once."""
-        with self._lock:
-            spent, self._spent = self._spent, []
-        return spent
-
     def flush(self, *, timeout_s: float) -> bool:
         """Wait until everything is sent. Returns False after the timeout."""
         return self._idle.wait(timeout_s)
@@ -147,21 +135,13 @@ class LearnerSender:
                         sending.create_task(self._store(self._link.subjects.control, pack(control)))
 
     def _begin_to_send(self) -> "tuple[dict[int | None, Version], Control | None]":
-        before = self._held()
         weights, self._weights = self._weights, {}
         control, self._control = self._control, None
         self._last_control = control or self._last_control
         if None in weights:
             self._newest.clear()
         self._newest |= weights
-        self._note_spent(before)
         return weights, control
-
-    def _held(self) -> dict[int, Snapshot]:
-        return {id(snapshot): snapshot for _, snapshot in (*self._weights.values(), *self._newest.values())}
-
-    def _note_spent(self, before: dict[int, Snapshot]) -> None:
-        self._spent += [before[each] for each in before.keys() - self._held().keys()]
 
     def _wake(self) -> None:
         self._link.soon(self._filled.set)
@@ -172,7 +152,7 @@ class LearnerSender:
         data = memoryview(snapshot.data.numpy().data)
         limit = self._link.max_payload_bytes
         manifest = manifest_of(self._session, version, snapshot.parameters, data, max_chunk_bytes=limit)
-        window = asyncio.Semaphore(max(1, WINDOW_BYTES // manifest.chunk_bytes))
+        window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
         for index, chunk in enumerate(cut(manifest, data)):
             await window.acquire()
             stored = sending.create_task(self._store(subjects.chunk(version, index), Pieces(*chunk)))

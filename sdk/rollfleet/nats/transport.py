@@ -30,9 +30,11 @@ from rollfleet.nats.puller import Puller
 from rollfleet.nats.receiver import BatchReceiver
 from rollfleet.nats.sender import LearnerSender
 from rollfleet.nats.state import read_state
+from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Elastic, Resumed
-from rollfleet.weights.layout import Snapshot
+from rollfleet.weights.layout import Snapshot, State
 from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, Evaluation, LearnerPhase, LearnerStatus, Manifest, WorkerState, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
@@ -41,6 +43,7 @@ log = logging.getLogger(__name__)
 
 TAKE_OVER_TIMEOUT_S = 15.0
 FLUSH_TIMEOUT_S = 2.0
+IDLE_VERSIONS = 2  # whose memory is kept for the next ones
 END_TIMEOUT_S = 30.0  # for the message that the job is complete: no other process would send it
 
 
@@ -65,8 +68,6 @@ class NatsTransport:
         >>> arrival = transport.receive(timeout_s=1)  # doctest: +SKIP
         >>> transport.take(arrival)  # doctest: +SKIP
     """
-
-    lender: None = None
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class NatsTransport:
         )
         self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
         self._sender = LearnerSender(link, self._resumed.session)
+        self._memory = BufferPool(IDLE_VERSIONS)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
         running.append(JobPresence(link).watch(self._look))
         link.on_reconnect(self._reclaim)
@@ -135,16 +137,15 @@ class NatsTransport:
             self._link.begin(self._heartbeats.send())  # the next learner reads the number of frames from it
         self._sender.control(control)
 
-    def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
+    def send_weights(
+        self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
+    ) -> None:
         """See `Transport`."""
         self._receiver.check()
+        snapshot = layout.snapshot(models, torch.from_numpy(self._memory.take(layout.total_bytes)))
         if workers is None:
             self._compare(version, snapshot)
         self._sender.weights(version, snapshot, workers)
-
-    def spent(self) -> list[Snapshot]:
-        """See `Transport`."""
-        return self._sender.spent()
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`."""
@@ -203,13 +204,7 @@ class NatsTransport:
         await insist(self._consumer.take_over)  # first: a replaced learner stops before its state is read
         await link.listen(subjects.spec, CollectorJob, lambda job: link.begin(self._follow(job)))
         await beats.subscribe()
-        resumed: list[Resumed] = []
-
-        async def read() -> None:
-            resumed.append(await self._read_resumed())
-
-        await insist(read)  # a cut connection loses requests
-        return resumed[0]
+        return await insist(self._read_resumed)  # a cut connection loses requests
 
     async def _read_resumed(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats

@@ -148,21 +148,13 @@ class NatsWorkerTransport:
         await link.listen(subjects.spec, CollectorJob, self._publisher.follow)
         await link.listen(subjects.control, Control, self._set_control)
         await link.client.subscribe(subjects.taken(self._worker), cb=self._on_taken)
-        leases: list[WorkerLease] = []
+        return await insist(self._take_lease)
 
-        async def take() -> None:
-            # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
-            while True:
-                found = await self._catch_up()
-                if self._evaluation:
-                    return
-                if found:
-                    leases.append(await WorkerLease.take(link, self._worker))
-                    return
-                await asyncio.sleep(RETRY_WAIT_S)
-
-        await insist(take)
-        return leases[0] if leases else None
+    async def _take_lease(self) -> WorkerLease | None:
+        # Its owner stores a job last: before that, NATS may have lost the leases of earlier incarnations.
+        while not await self._catch_up() and not self._evaluation:  # noqa: ASYNC110 (another process decides)
+            await asyncio.sleep(RETRY_WAIT_S)
+        return None if self._evaluation else await WorkerLease.take(self._link, self._worker)
 
     async def _recover(self) -> None:
         """Recover after a cut. NATS may be another server, or have lost messages that it had confirmed."""

@@ -1,13 +1,14 @@
 """The evaluation workers of a learner: processes of their own, whose faults never reach its loop."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.supervisor import Supervisor
+from rollfleet.schemes import Layout
 from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
-from rollfleet.weights.layout import Snapshot
+from rollfleet.weights.layout import State
 from rollfleet_api.job import EvaluationSpec
 from rollfleet_api.messages import Control, Evaluation
 
@@ -32,11 +33,10 @@ class EvaluationProcesses:
         """Send control to the evaluation workers."""
         self.supervisor.control(control)
 
-    def send_weights(self, version: int, snapshot: Snapshot, workers: Collection[int] | None) -> None:
-        """Send a version that is due, if it is for all workers. The snapshot is copied."""
-        index = self._spec.worker_of(version)
-        if workers is None and index is not None:
-            self.supervisor.send_weights(version, snapshot, frozenset([index]))
+    def send_weights(self, version: int, layout: Layout, models: Mapping[str, State]) -> None:
+        """Send a version if it is due."""
+        if (index := self._spec.worker_of(version)) is not None:
+            self.supervisor.send_weights(version, layout, models, frozenset([index]))
 
     def all(self) -> tuple[Evaluation, ...]:
         """Return the results so far, by version."""

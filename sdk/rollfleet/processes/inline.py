@@ -13,7 +13,7 @@ from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.learner_side import Arrival, Resumed
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
-from rollfleet.weights.layout import Snapshot
+from rollfleet.weights.layout import Snapshot, State
 from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
@@ -35,7 +35,6 @@ class InlineTransport:
     rank = ALONE
     peers: None = None
     elastic: None = None
-    lender: None = None
     job: None = None
 
     def __init__(
@@ -58,8 +57,7 @@ class InlineTransport:
             raise
         self._evaluations = EvaluationLog()
         self._evaluated = 0
-        self._spent: list[Snapshot] = []
-        self._sent: Snapshot | None = None
+        self._weights: torch.Tensor | None = None
         self._sequence = -1
         self._done_round = -1
         self._open = True
@@ -80,20 +78,14 @@ class InlineTransport:
         if control.phase is not LearnerPhase.COMPLETE:
             self._worker.apply_waiting()
 
-    def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
+    def send_weights(
+        self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
+    ) -> None:
         """See `Transport`."""
-        if workers is not None and 0 not in workers:
-            self._spent.append(snapshot)
-            return
-        if self._sent is not None:
-            self._spent.append(self._sent)
-        self._sent = snapshot
-        self._worker_transport.put(version, snapshot)
-
-    def spent(self) -> list[Snapshot]:
-        """See `Transport`."""
-        spent, self._spent = self._spent, []
-        return spent
+        if workers is None or 0 in workers:
+            snapshot = layout.snapshot(models, self._weights)
+            self._weights = snapshot.data
+            self._worker_transport.put(version, snapshot)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`. Collects a batch; None: control asks for none.

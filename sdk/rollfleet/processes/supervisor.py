@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,13 @@ from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.pickled_workload import pickle_workload
 from rollfleet.processes.weights import SharedWeights
 from rollfleet.processes.worker_handle import WorkerHandle
+from rollfleet.schemes import Layout
 from rollfleet.system.child_processes import ChildProcess, describe_exit, signal_group, terminate
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.workload import Workload
-from rollfleet.weights.layout import Snapshot
-from rollfleet_api.messages import Control, Evaluation, Parameter, WorkerState, WorkerStatus
+from rollfleet.weights.layout import State
+from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatus
 
 LEAVE_GRACE_S = 3.0  # for workers to close their environments
 TERMINATE_GRACE_S = 1.0
@@ -113,23 +114,18 @@ class Supervisor:
         for handle in list(self.handles.values()):  # the background fill may remove one meanwhile
             handle.instruct(control=control)
 
-    def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
-        """See `Lender`."""
-        return None if self._closed else self._shared_weights.lend(parameters, nbytes, self._in_use())
-
-    def send_weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None) -> bool:
-        """Put a version into shared memory for these workers; None: for all.
-
-        Returns True if workers read the snapshot itself; False: it was copied, and is no longer needed.
-        """
-        is_lent = self._shared_weights.is_lent(snapshot)
-        location = self._shared_weights.put(version, snapshot, self._in_use())
+    def send_weights(
+        self, version: int, layout: Layout, models: Mapping[str, State], workers: frozenset[int] | None
+    ) -> None:
+        """Put a version into shared memory for these workers; None: for all."""
+        instructed = (handle.instructions.weights for handle in list(self.handles.values()))
+        in_use = {location.data_at for location in (*instructed, self._newest) if location}
+        location = self._shared_weights.put(version, layout, models, in_use)
         if workers is None:
             self._newest = location
         for index, handle in list(self.handles.items()):
             if workers is None or index in workers:
                 handle.instruct(weights=location)
-        return is_lent
 
     def take(self, worker: int, incarnation: int, sequence: int) -> None:
         """Count a worker's batches up to this one as taken."""
@@ -174,11 +170,6 @@ class Supervisor:
             self._pickled_workload.close()
 
     # --- inside ---
-
-    def _in_use(self) -> list[WeightsLocation]:
-        """Return the versions that a worker may read, now or after a restart."""
-        instructed = (handle.instructions.weights for handle in list(self.handles.values()))
-        return [location for location in (*instructed, self._newest) if location]
 
     def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:
         handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)

@@ -24,20 +24,21 @@ from rollfleet.processes.launch import START_METHODS
 from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
+from rollfleet.schemes import Layout
 from rollfleet.transports.learner_side import Arrival, Resumed
 from rollfleet.transports.roster import describe_long_step
 from rollfleet.transports.workload import Workload
-from rollfleet.weights.layout import Snapshot
+from rollfleet.weights.layout import State
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.messages import Control, Evaluation, LearnerStatus, Parameter, WorkerStatus
+from rollfleet_api.messages import Control, Evaluation, LearnerStatus, WorkerStatus
 from rollfleet_api.ranks import ALONE, Rank
 
 log = logging.getLogger(__name__)
 
 
 class ProcessesTransport:
-    """See `Transport`, `Lender` and `Elastic`. Starts the job's workers at once, and ends them.
+    """See `Transport` and `Elastic`. Starts the job's workers at once, and ends them.
 
     They end when the transport is closed or garbage-collected, and when this process ends, however it ends.
 
@@ -67,7 +68,6 @@ class ProcessesTransport:
     ) -> None:
         self._device, self._no_cuda_sync = device, no_cuda_sync
         self._memory = BufferPool(2 * workload.job.spec.workers + 2)
-        self._spent: list[Snapshot] = []
         self._corrupt = 0
         self._suspect_after_s = workload.job.spec.failure.suspect_after_seconds
         self._warned: set[int] = set()  # workers whose long step has been logged
@@ -116,11 +116,6 @@ class ProcessesTransport:
         return self
 
     @property
-    def lender(self) -> "ProcessesTransport":
-        """See `Transport`."""
-        return self
-
-    @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The evaluations so far, by version."""
         return self._evaluation.all() if self._evaluation else ()
@@ -132,22 +127,14 @@ class ProcessesTransport:
         if self._evaluation:
             self._evaluation.control(control)
 
-    def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> Snapshot | None:
-        """See `Lender`."""
-        return self._supervisor.lend(parameters, nbytes)
-
-    def send_weights(self, version: int, snapshot: Snapshot, *, workers: frozenset[int] | None = None) -> None:
-        """See `Transport`. A snapshot that was not lent is spent at once."""
-        self._check()
-        if self._evaluation:
-            self._evaluation.send_weights(version, snapshot, workers)
-        if not self._supervisor.send_weights(version, snapshot, workers):
-            self._spent.append(snapshot)
-
-    def spent(self) -> list[Snapshot]:
+    def send_weights(
+        self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
+    ) -> None:
         """See `Transport`."""
-        spent, self._spent = self._spent, []
-        return spent
+        self._check()
+        if self._evaluation and workers is None:
+            self._evaluation.send_weights(version, layout, models)
+        self._supervisor.send_weights(version, layout, models, workers)
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`."""

@@ -1,28 +1,26 @@
 """Weights in shared memory: the learner writes a version once, and each worker reads it from there.
 
-The learner fills a lent snapshot in shared memory (`lend`), or copies a snapshot there. Each version lies in a slot. A
-worker locks a slot while it loads the version, and the learner writes only to slots that it can lock. Neither waits for
-a lock: if a worker cannot get one, another slot has a newer version. The locks are the system's (`fcntl`), which
-releases those of a process that dies. A process also loses all its locks when it closes any descriptor of the file, and
-a mapping has one too. So nothing is unmapped here.
+Each version lies in a slot. A worker locks a slot while it loads the version, and the learner writes only to slots that
+it can lock. Neither waits for a lock: if a worker cannot get one, another slot has a newer version. The locks are the
+system's (`fcntl`), which releases those of a process that dies. A process also loses all its locks when it closes any
+descriptor of the file, and a mapping has one too. So nothing is unmapped here.
 """
 
 import fcntl
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from rollfleet.errors import RollfleetError, WeightMismatch
 from rollfleet.processes.control_block import WeightsLocation
 from rollfleet.schemes import Layout
 from rollfleet.system.shared_memory import GRANULARITY, SharedMemory
 from rollfleet.transports.worker_side import Weights
-from rollfleet.weights.layout import Snapshot
+from rollfleet.weights.layout import State
 from rollfleet_api.messages import Parameter
 
 _PARAMETERS = TypeAdapter(tuple[Parameter, ...])
@@ -35,7 +33,7 @@ class SharedWeights:
         >>> from rollfleet.weights.layout import WeightLayout
         >>> layout = WeightLayout({"policy": {"w": torch.ones(2)}})
         >>> weights = SharedWeights()
-        >>> location = weights.put(1, layout.snapshot({"policy": {"w": torch.ones(2)}}), in_use=[])
+        >>> location = weights.put(1, layout, {"policy": {"w": torch.ones(2)}}, in_use=[])
         >>> SharedWeightsInbox(weights.shared_memory, layout, lambda: location).newest().version
         1
 
@@ -47,39 +45,22 @@ class SharedWeights:
         self.shared_memory = SharedMemory.create()
         self._lists: dict[tuple[Parameter, ...], tuple[int, int]] = {}
         self._slots: dict[int, NDArray[np.uint8]] = {}  # by their start
-        self._snapshots: dict[int, Snapshot] = {}  # the last one made in each slot
-        self._lent: tuple[int, Tensor] | None = None  # slot and memory; no worker reads it
 
-    def lend(
-        self, parameters: tuple[Parameter, ...], nbytes: int, in_use: Collection[WeightsLocation]
-    ) -> Snapshot | None:
-        """Lend a snapshot in a slot that no worker reads and no location in `in_use` names. `put` does not copy it.
+    def put(
+        self, version: int, layout: Layout, models: Mapping[str, State], in_use: Collection[int]
+    ) -> WeightsLocation:
+        """Copy a version into a slot that no worker reads and that is not `in_use`, and publish it.
 
-        Returns None while the snapshot lent last is not yet put.
+        Args:
+            version: The learner's number for it.
+            layout: Its form.
+            models: Its tensors.
+            in_use: `data_at` of versions that a worker may read, now or after a restart.
         """
-        if self._lent is not None:
-            return None
-        slot = self._free_slot(nbytes, {location.data_at for location in in_use})
-        snapshot = self._snapshots.get(slot)
-        if snapshot is None or snapshot.parameters != parameters or snapshot.data.numel() != nbytes:
-            snapshot = Snapshot(parameters, torch.from_numpy(self._slots[slot][:nbytes]))
-        self._lent = slot, snapshot.data
-        return snapshot
-
-    def is_lent(self, snapshot: Snapshot) -> bool:
-        """Whether this snapshot is the lent one."""
-        return self._lent is not None and self._lent[1] is snapshot.data
-
-    def put(self, version: int, snapshot: Snapshot, in_use: Collection[WeightsLocation]) -> WeightsLocation:
-        """Publish a version to the workers. A snapshot that was not lent is copied into a free slot."""
-        nbytes = snapshot.data.numel()
-        list_at, list_bytes = self._list(snapshot.parameters)
-        if self._lent is not None and self.is_lent(snapshot):
-            slot, self._lent = self._lent[0], None
-            self._snapshots[slot] = snapshot
-        else:
-            slot = self._free_slot(nbytes, {location.data_at for location in in_use})
-            self._slots[slot][:nbytes] = snapshot.data.numpy()
+        nbytes = layout.total_bytes
+        list_at, list_bytes = self._list(layout.parameters)
+        slot = self._free_slot(nbytes, in_use)
+        layout.snapshot(models, torch.from_numpy(self._slots[slot][:nbytes]))
         fcntl.lockf(self.shared_memory, fcntl.LOCK_UN, 1, slot)
         return WeightsLocation(
             version=version,
@@ -92,8 +73,6 @@ class SharedWeights:
     def close(self) -> None:
         """Release the memory."""
         self._slots.clear()
-        self._snapshots.clear()
-        self._lent = None
         self.shared_memory.close()
 
     def _list(self, parameters: tuple[Parameter, ...]) -> tuple[int, int]:
@@ -104,9 +83,7 @@ class SharedWeights:
             self._lists[parameters] = (start, len(text))
         return self._lists[parameters]
 
-    def _free_slot(self, nbytes: int, in_use: set[int]) -> int:
-        if self._lent is not None:
-            in_use = in_use | {self._lent[0]}
+    def _free_slot(self, nbytes: int, in_use: Collection[int]) -> int:
         for start, memory in self._slots.items():
             fits = 0 <= memory.nbytes - nbytes < GRANULARITY
             if fits and start not in in_use and _lock(self.shared_memory, start, fcntl.LOCK_EX):

@@ -147,9 +147,7 @@ class TensorDictRollout:
 
     def outcomes(self, fragment: Fragment) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """See `Rollouts`. The reward of several agents is their mean."""
-        ends = [_by_env(fragment.steps[key]).any(-1) for key in self._done_keys if key in fragment.steps]
-        rewards = [_by_env(fragment.steps[key]).double().mean(-1) for key in self._reward_keys if key in fragment.steps]
-        return torch.stack(rewards).mean(0).numpy(), torch.stack(ends).any(0).numpy()
+        return self._outcomes
 
     def close(self) -> None:
         """See `Rollouts`."""
@@ -239,6 +237,7 @@ class TensorDictRollout:
         """Write trajectory ids, and count episodes. `ended`: whether an episode ended with a frame, `[envs, T]`."""
         rewards = [_by_env(batch.get(key)).double().mean(-1) for key in self._reward_keys if key in batch.keys(True)]
         reward = torch.stack(rewards).mean(0).numpy() if rewards else np.zeros(ended.shape)
+        self._outcomes = reward, ended
         ids = np.empty(ended.shape, np.int64)
         start = 0
         for t in [*np.flatnonzero(ended.any(0)).tolist(), ended.shape[1] - 1]:

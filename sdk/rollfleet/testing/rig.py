@@ -109,7 +109,7 @@ def send(transport: Transport, version: int, mark: float | None = None) -> None:
     policy = Marked()
     nn.init.constant_(policy.mark, version if mark is None else mark)
     models = {POLICY: state_of(policy)}
-    transport.send_weights(version, WeightLayout(models).snapshot(models))
+    transport.send_weights(version, WeightLayout(models), models)
 
 
 def receive(transport: Transport, count: int = 1, *, take: bool = True) -> list[Arrival]:

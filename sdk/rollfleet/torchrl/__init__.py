@@ -4,7 +4,7 @@
 program runs as before: in this process, in processes of this machine, and, with one argument more (`cluster=`, `job=`
 or `nats=`), on a fleet. `python -m rollfleet.torchrl program.py` runs a program without any change.
 
-This package translates. `arguments` has the table from TorchRL's arguments to those of `rollfleet.Collector`, and
+This package translates. `arguments` translates TorchRL's arguments to those of `rollfleet.Collector`, and
 `batches` the shape of TorchRL's batches. All collecting is the native collector's. Nothing below imports this package.
 """
 

@@ -26,6 +26,15 @@ from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.signatures import bound, signature_like
 
 
+def unavailable(why: str) -> Callable[..., Any]:
+    """Return a method that raises NotImplementedError with this text, always."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(why)
+
+    return refuse
+
+
 class FleetCollector(IterableDataset[Any]):
     """A collector of TorchRL's interface. Its subclasses say where it collects.
 
@@ -88,7 +97,7 @@ class FleetCollector(IterableDataset[Any]):
         total = given["total_frames"]
         self.total_frames: float = math.inf if total is None or total < 0 else int(total)
         self.init_random_frames = max(0, int(given["init_random_frames"] or 0))
-        self.max_frames_per_traj = int(given["max_frames_per_traj"] or 0)
+        self.max_frames_per_traj = max(0, int(given["max_frames_per_traj"] or 0))
         self.split_trajs = bool(given["split_trajs"])
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
@@ -132,8 +141,11 @@ class FleetCollector(IterableDataset[Any]):
 
     def next(self) -> Any:
         """Return the next batch; None: there is none."""
+        return next(self._iterated(), None)
+
+    def _iterated(self) -> Iterator[Any]:
         self._iterator = self._iterator or iter(self)
-        return next(self._iterator, None)
+        return self._iterator
 
     def __len__(self) -> int:
         """Return the number of batches until `total_frames`."""
@@ -261,6 +273,26 @@ class FleetCollector(IterableDataset[Any]):
         self._trajectories = WholeTrajectories()
         self._native.set_seed(0)
 
+    def map_fn(
+        self,
+        method_name: str,
+        list_of_args: Sequence[Sequence[Any]] | None = None,
+        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method by its path: of each worker with its arguments, or of this collector with each of them."""
+        targets = self._targets(max(len(list_of_args or ()), len(list_of_kwargs or ()), 1))
+        args, kwargs = list_of_args or [()] * len(targets), list_of_kwargs or [{}] * len(targets)
+        if not len(args) == len(kwargs) == len(targets):
+            raise ValueError(f"Expected {len(targets)} argument entries, in lists of the same length")
+        return [self._at(target, method_name, args[n], kwargs[n]) for n, target in enumerate(targets)]
+
+    def _targets(self, count: int) -> Sequence[int]:
+        """Return the workers that `count` calls are for."""
+        raise NotImplementedError
+
+    def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
+        raise NotImplementedError
+
     def getattr_rb(self, attr: str) -> Any:
         """Return an attribute of the replay buffer."""
         return getattr(self.replay_buffer, attr)
@@ -276,11 +308,10 @@ class FleetCollector(IterableDataset[Any]):
         if self.replay_buffer is None:
             raise RuntimeError("Replay buffer must be defined for execution.")
         if not self.is_running():
-            self._background = iter(self)
             self._fill = BackgroundFill(self._fill_once)
 
     def _fill_once(self) -> None:
-        next(self._background)
+        next(self._iterated())
 
     def is_running(self) -> bool:
         """Return whether `start` fills the replay buffer now."""
@@ -329,6 +360,9 @@ class FleetCollector(IterableDataset[Any]):
         state = {"frames": self._frames, "iter": self._iter, "fleet": self._native.state_dict()}
         return state | ({"policy_version": self.policy_version} if self.policy_version is not None else {})
 
+    def _policy_state(self) -> dict[str, Any]:
+        return {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
         self._frames, self._iter = state_dict["frames"], state_dict["iter"]
@@ -336,13 +370,7 @@ class FleetCollector(IterableDataset[Any]):
         if "fleet" in state_dict:
             self._native.load_state_dict(state_dict["fleet"])
 
-    def enable_profile(self, **_: Any) -> None:
-        """Refuse: profiling is not available.
-
-        Raises:
-            NotImplementedError: Always; the message says what to do.
-        """
-        raise NotImplementedError("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")
+    enable_profile = unavailable("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")
 
 
 BaseCollector.register(FleetCollector)

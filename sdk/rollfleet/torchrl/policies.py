@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,38 +36,32 @@ def with_spec(policy: Any, env: EnvBase, *, trusted: bool = False) -> Any:
     return policy
 
 
-@dataclass(frozen=True, slots=True)
-class Acting:
-    """Makes of a policy what acts in its place, here or on a worker.
+def acting(given: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a function from a policy to what acts in its place with its parameters, by a collector's arguments.
 
-    Attributes:
-        trusted: Whether it is called with a TensorDict, whatever its signature (`trust_policy`).
-        compile: Keyword arguments of `torch.compile`; None: it is not compiled.
-        cuda_graph: Keyword arguments of `CudaGraphModule`; None: no CUDA graph.
+    `trust_policy`: it is called with a TensorDict, whatever its signature. `compile_policy` and `cudagraph_policy`:
+    True, or keyword arguments of `torch.compile` and of `CudaGraphModule`. The function travels to workers.
     """
+    compiled, graph = given.get("compile_policy"), given.get("cudagraph_policy")
+    return partial(_acting, trusted=bool(given.get("trust_policy")), compiled=_options(compiled), graph=_options(graph))
 
-    trusted: bool
-    compile: Mapping[str, Any] | None
-    cuda_graph: Mapping[str, Any] | None
 
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> "Acting":
-        """Take it from a collector's arguments."""
-        compiled, graph = arguments.get("compile_policy"), arguments.get("cudagraph_policy")
-        return cls(bool(arguments.get("trust_policy")), _options(compiled), _options(graph))
+def _acting(policy: Any, *, trusted: bool, compiled: Mapping[str, Any] | None, graph: Mapping[str, Any] | None) -> Any:
+    if compiled is not None and isinstance(policy, nn.Module):
+        policy = copy.copy(policy)  # has the same parameters, and the caller's module stays as it is
+        policy.compile(**compiled)
+    if graph is not None:
+        policy = CudaGraphModule(policy, **graph)
+    return policy if isinstance(policy, nn.Module) or not trusted else partial(_called, policy)
 
-    def __call__(self, policy: Any) -> Any:
-        """Return the policy itself, or what acts in its place with the same parameters."""
-        if self.compile is not None and isinstance(policy, nn.Module):
-            policy = copy.copy(policy)  # has the same parameters, and the caller's module stays as it is
-            policy.compile(**self.compile)
-        if self.cuda_graph is not None:
-            policy = CudaGraphModule(policy, **self.cuda_graph)
-        return policy if isinstance(policy, nn.Module) or not self.trusted else Trusted(policy)
 
-    def made(self, make: Callable[[], Any]) -> Any:
-        """Return what acts in place of the policy that a factory makes."""
-        return self(make())
+def _called(policy: Callable[[TensorDictBase], TensorDictBase], tensordict: TensorDictBase) -> TensorDictBase:
+    return policy(tensordict)
+
+
+def made(make: Callable[[], Any], act: Callable[[Any], Any]) -> Any:
+    """Return what acts in place of the policy that a factory makes."""
+    return act(make())
 
 
 def without_weights(policy: Any) -> Any:
@@ -79,17 +73,6 @@ def without_weights(policy: Any) -> Any:
         for tensor in copied.state_dict().values():
             tensor.zero_()
     return copied
-
-
-@dataclass(frozen=True, slots=True)
-class Trusted:
-    """A callable that takes a TensorDict, although its signature does not show it."""
-
-    policy: Callable[[TensorDictBase], TensorDictBase]
-
-    def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Act."""
-        return self.policy(tensordict)
 
 
 def _options(value: Any) -> Mapping[str, Any] | None:

@@ -1,7 +1,6 @@
 """Collectors with workers in processes of this machine, or on a fleet."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,9 @@ from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
 from rollfleet.processes.settings import Processes
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.collecting import FleetCollector
-from rollfleet.torchrl.environments import DEVICES, PreparedEnv, device_of, each_of, listed
-from rollfleet.torchrl.policies import Acting, with_spec, without_weights
+from rollfleet.torchrl.collecting import FleetCollector, unavailable
+from rollfleet.torchrl.environments import DEVICES, device_of, each_of, listed, prepared
+from rollfleet.torchrl.policies import acting, made, with_spec, without_weights
 from rollfleet.torchrl.signatures import PLACE, elsewhere
 from rollfleet_api.collection import CatResults
 
@@ -26,16 +25,9 @@ _CALL_S = 300.0  # for a worker's answer, which may finish a batch first
 _NO_LAG = 1 << 52  # TorchRL's collectors drop no batch, however old its policy is
 
 
-@dataclass(frozen=True, slots=True)
-class ShapedHook:
-    """A `post_collect_hook` that gets a worker's batch in TorchRL's shape."""
-
-    hook: Callable[[Any], object]
-    shape: BatchShape
-
-    def __call__(self, batch: Any) -> None:
-        """Call it."""
-        self.hook(self.shape.of(batch))
+def _shaped(hook: Callable[[Any], object], shape: BatchShape, batch: Any) -> None:
+    """Call a `post_collect_hook` with a worker's batch in TorchRL's shape."""
+    hook(shape.of(batch))
 
 
 class WorkersCollector(FleetCollector):
@@ -55,25 +47,24 @@ class WorkersCollector(FleetCollector):
             own, general = each_of(given[name], count, name), each_of(given["device"], count, "device")
             setattr(self, name, [device_of(*each) for each in zip(own, general, strict=True)])
         kwargs = each_of(given.get("create_env_kwargs") or {}, count, "create_env_kwargs")
-        prepared = [
-            PreparedEnv(makes[index % len(makes)], own or {}, device, max(0, self.max_frames_per_traj))
+        envs = [
+            partial(prepared, makes[index % len(makes)], own or {}, device, self.max_frames_per_traj)
             for index, (own, device) in enumerate(zip(kwargs, self.env_device, strict=True))
         ]
-        acting = Acting.of(given)
-        sizes = self._look(prepared[0], self.storing_device[0], None if given["policy_factory"] else acting)
+        sizes = self._look(envs[0], self.storing_device[0], given)
         shape = self._shape_of(given, sizes)
-        envs = sizes.numel()
-        frames = self._frames_of_worker(given["frames_per_batch"], envs) * (count if self.sync else 1)
+        num_envs, act = sizes.numel(), acting(given)
+        frames = self._frames_of_worker(given["frames_per_batch"], num_envs) * (count if self.sync else 1)
         policy = self.policy if given["cluster"] is None else without_weights(self.policy)
-        made = [partial(acting.made, each) for each in listed(given["policy_factory"])]
+        factories = [partial(made, each, act) for each in listed(given["policy_factory"])]
         collector = NativeCollector(
-            prepared,
+            envs,
             self.policy,
-            policy_factory=partial(acting, policy) if given["policy_factory"] is None else _alike(made),
+            policy_factory=partial(act, policy) if given["policy_factory"] is None else _alike(factories),
             policy_device=_alike(self.policy_device),
             device=self.storing_device[0],
             frames_per_batch=frames,
-            num_envs=envs,
+            num_envs=num_envs,
             weights_interval=0,
             seed=torch.initial_seed() % (1 << 53),
             workers=count,
@@ -91,23 +82,23 @@ class WorkersCollector(FleetCollector):
             raise RuntimeError(str(error)) from error
         return collector, shape
 
-    def _look(self, prepared: PreparedEnv, device: torch.device | None, acting: Acting | None) -> torch.Size:
+    def _look(self, make: partial[EnvBase], device: torch.device | None, given: Mapping[str, Any]) -> torch.Size:
         """Make an environment here to read what a learner needs, and close it. Returns its batch size."""
-        env = prepared()
+        env = make()
         try:
-            if acting is not None:
-                self.policy = with_spec(self.policy, env, trusted=acting.trusted)
+            if all(given[name] is None for name in ("policy_factory", "job", "nats")):
+                self.policy = with_spec(self.policy, env, trusted=bool(given.get("trust_policy")))
             self._know(env, device)
             return torch.Size(env.batch_size)
         finally:
-            if not isinstance(prepared.make, EnvBase) and not env.is_closed:
+            if not isinstance(make.args[0], EnvBase) and not env.is_closed:
                 env.close()
 
     def _connect(self, given: Mapping[str, Any], make: Any) -> tuple[NativeCollector, BatchShape]:
         """Become the learner of a job. The job has the environments and how they are collected from."""
         device = device_of(listed(given["storing_device"])[0])
         kwargs = listed(given.get("create_env_kwargs"))[0] or {}
-        sizes = self._look(PreparedEnv(make, kwargs, None, 0), device, None)
+        sizes = self._look(partial(prepared, make, kwargs, None, 0), device, given)
         collector = connect(given["job"], self.policy, address=given["nats"], device=device)
         spec = collector.job.spec
         self.num_workers, self.sync = spec.workers, str(spec.mode).lower() == "sync"
@@ -124,7 +115,7 @@ class WorkersCollector(FleetCollector):
         return Processes(
             init_fn=given.get("init_fn"),
             pre_collect_hook=given.get("pre_collect_hook"),
-            post_collect_hook=None if hook is None else ShapedHook(hook, BatchShape(shape.sizes)),
+            post_collect_hook=None if hook is None else partial(_shaped, hook, BatchShape(shape.sizes)),
             **mode,
         )
 
@@ -183,18 +174,8 @@ class WorkersCollector(FleetCollector):
         """Return `env.<name>`, `policy.<name>`, `replay_buffer.<name>` or `worker_idx`, for each worker."""
         return self.map_fn(attr)
 
-    def map_fn(
-        self,
-        method_name: str,
-        list_of_args: Sequence[Sequence[Any]] | None = None,
-        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> list[Any]:
-        """Call a method on each worker, with the arguments for each: see `get_distant_attr` for its path."""
-        workers = self._native.workers
-        args, kwargs = list_of_args or [()] * len(workers), list_of_kwargs or [{}] * len(workers)
-        if not len(args) == len(kwargs) == len(workers):
-            raise ValueError(f"Expected {len(workers)} argument entries, one for each worker, got {len(args)}")
-        return [self._at(worker, method_name, args[n], kwargs[n]) for n, worker in enumerate(workers)]
+    def _targets(self, count: int) -> Sequence[int]:
+        return self._native.workers
 
     def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
         owner, _, name = path.partition(".")
@@ -212,9 +193,7 @@ class WorkersCollector(FleetCollector):
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the policy, and the state of each worker's environment."""
-        own: dict[str, Any] = (
-            {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
-        )
+        own = self._policy_state()
         own |= {"policy_version": self.policy_version} if self.policy_version is not None else {}
         found = self._native.call(None, "env.state_dict", timeout_s=_CALL_S)
         workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
@@ -242,21 +221,8 @@ class WorkersCollector(FleetCollector):
                 found |= {f"worker_{index}/frames": worker.frames, f"worker_{index}/batches": worker.batches}
         return found
 
-    def fake_tensordict(self) -> Any:
-        """Refuse: as in TorchRL.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("fake_tensordict is available for a Collector in this process only")
-
-    def set_post_collect_hook(self, hook: Any) -> None:
-        """Refuse: workers got their hooks when they started.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")
+    fake_tensordict = unavailable("fake_tensordict is available for a Collector in this process only")
+    set_post_collect_hook = unavailable("pass post_collect_hook to the constructor: workers get it when they start")
 
     def _close(self, close_env: bool) -> None:
         if not close_env:

@@ -30,8 +30,6 @@ def bound(declared: Signature, caller: str, args: tuple[Any, ...], kwargs: dict[
     Raises:
         TypeError: The call does not fit the signature.
     """
-    if unknown := [name for name in kwargs if name not in declared.parameters]:
-        raise TypeError(f"Keys {unknown} are unknown to {caller}.")
     try:
         call = declared.bind(*args, **kwargs)
     except TypeError as error:

@@ -9,13 +9,13 @@ import torchrl.collectors
 from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
-from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
+from rollfleet.envs.torchrl_env import with_transforms
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
-from rollfleet.torchrl.environments import DEVICES, PreparedEnv, device_of, listed
-from rollfleet.torchrl.policies import Acting, with_spec
+from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared
+from rollfleet.torchrl.policies import acting, with_spec
 
 
 class _OnePolicy(NativeCollector):
@@ -49,24 +49,22 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
         make, kwargs = listed(given["create_env_fn"])[0], given["create_env_kwargs"] or {}
-        self.env = PreparedEnv(make, kwargs, self.env_device, max(0, self.max_frames_per_traj))()
+        self.env = prepared(make, kwargs, self.env_device, self.max_frames_per_traj)
         self.env_device = self.env_device or self.env.device
         if given["policy_factory"] is not None:
             if self.policy is not None:
                 raise TypeError("policy_factory cannot be used with policy argument.")
             self.policy = given["policy_factory"]()
-        acting = Acting.of(given)
-        self.policy = with_spec(self.policy, self.env, trusted=acting.trusted)
+        self.policy = with_spec(self.policy, self.env, trusted=bool(given["trust_policy"]))
         if given["auto_register_policy_transforms"]:
-            self.env = with_transforms(self.env, {}, self.policy)
-            vars(self.env)[KEEPS_SEEDS] = True
+            self.env = with_transforms(self.env, {}, self.policy, keeps_seeds=True)
         self._know(self.env, device_of(self.storing_device, self.env_device))
         self.n_env = self.env.batch_size.numel()
         self.frames_per_batch = -(-given["frames_per_batch"] // self.n_env)
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env
         collector = _OnePolicy(
             self.env,
-            acting(self.policy),
+            acting(given)(self.policy),
             policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
             device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
@@ -113,24 +111,15 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         """Return an attribute of this collector by its path."""
         return attrgetter(attr)(self)
 
-    def map_fn(
-        self,
-        method_name: str,
-        list_of_args: Sequence[Sequence[Any]] | None = None,
-        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> list[Any]:
-        """Call a method of this collector, by its path, with each of the arguments."""
-        count = len(list_of_args) if list_of_args else len(list_of_kwargs or [{}])
-        args, kwargs = list_of_args or [()] * count, list_of_kwargs or [{}] * count
-        if len(args) != len(kwargs):
-            raise ValueError(f"list_of_args and list_of_kwargs must have the same length: {len(args)}, {len(kwargs)}")
-        method = self.get_distant_attr(method_name)
-        return [method(*these, **those) for these, those in zip(args, kwargs, strict=True)]
+    def _targets(self, count: int) -> Sequence[int]:
+        return [0] * count
+
+    def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
+        return self.get_distant_attr(path)(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, and the state of the environment's transforms and of the policy."""
-        policy = {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
-        return policy | {"env_state_dict": self.env.state_dict()} | super().state_dict()
+        return self._policy_state() | {"env_state_dict": self.env.state_dict()} | super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""

@@ -4,14 +4,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, Parameter, RankStatus, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, RankStatus, WorkerStatus
 from rollfleet_api.ranks import Rank
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
     from torch import Tensor
 
-    from rollfleet.weights.layout import Snapshot
+    from rollfleet.schemes import Layout
+    from rollfleet.weights.layout import State
     from rollfleet_api.job import CollectorJob
 
 
@@ -69,16 +70,6 @@ class Elastic(Protocol):
 
     def remove_workers(self, workers: Collection[int]) -> None:
         """Make these workers leave: each sends the frames that it has. They stop being members now."""
-
-
-class Lender(Protocol):
-    """Lends memory for weights. A transport has it if workers can read the learner's memory."""
-
-    def lend(self, parameters: tuple[Parameter, ...], nbytes: int) -> "Snapshot | None":
-        """Lend a snapshot in memory that workers read. Fill it, then pass it to `send_weights`: it is not copied.
-
-        Returns None while the snapshot lent last is not yet sent.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,24 +154,22 @@ class Transport(Protocol):
         """Adds and removes workers; None: the transport does not own them."""
 
     @property
-    def lender(self) -> Lender | None:
-        """Lends memory for weights; None: `send_weights` copies them."""
-
-    @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The results of the job's evaluation so far, by version."""
 
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that join later. It follows the weights sent before it."""
 
-    def send_weights(self, version: int, snapshot: "Snapshot", *, workers: frozenset[int] | None = None) -> None:
-        """Send a version to these workers; None: to all. The transport owns the snapshot until `spent` returns it.
+    def send_weights(
+        self, version: int, layout: "Layout", models: "Mapping[str, State]", *, workers: frozenset[int] | None = None
+    ) -> None:
+        """Send a version to these workers; None: to all. `layout.snapshot(models)` copies it before this returns.
 
         Workers that join later get the newest version that was meant for them.
-        """
 
-    def spent(self) -> "list[Snapshot]":
-        """Return the snapshots that are no longer needed, each once."""
+        Raises:
+            WeightMismatch: The models differ from the layout. Nothing is sent.
+        """
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """Return the next batch; None: none came in time. A batch may come twice, or come after a gap."""

@@ -5,9 +5,8 @@ A tuple of `Parameter` describes the buffer. Both sides compare theirs, and name
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -54,13 +53,11 @@ class Snapshot:
 
     Attributes:
         parameters: The parameters in the bytes.
-        data: uint8 `[total_bytes]`, on the CPU. Owned by the layout, which reuses it after `release`.
-        views: The parameters as views of `data`, cached for reuse; empty: not built yet.
+        data: uint8 `[total_bytes]`, on the CPU.
     """
 
     parameters: tuple[Parameter, ...]
     data: Tensor
-    views: tuple[Tensor, ...] = ()
 
 
 class WeightLayout:
@@ -79,6 +76,7 @@ class WeightLayout:
     def __init__(self, models: Mapping[str, State], precision: str = Precision.FLOAT32) -> None:
         narrow = Precision(precision) is Precision.BFLOAT16
         self._entries: list[tuple[Parameter, torch.dtype, int]] = []
+        self._gaps: list[slice] = []  # between parameters
         offset = 0
         for model, state in models.items():
             for name, tensor in state.items():
@@ -86,31 +84,29 @@ class WeightLayout:
                 shape = tuple(tensor.shape)
                 parameter = Parameter(model=model, name=name, dtype=str(dtype).removeprefix("torch."), shape=shape)
                 self._entries.append((parameter, dtype, offset))
-                nbytes = tensor.numel() * dtype.itemsize
-                offset += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                end = offset + tensor.numel() * dtype.itemsize
+                offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+                if offset > end:
+                    self._gaps.append(slice(end, offset))
         self.parameters = tuple(parameter for parameter, _, _ in self._entries)
         self.total_bytes = offset
-        self._free: deque[Snapshot] = deque(maxlen=2)
 
-    def snapshot(self, models: Mapping[str, State]) -> Snapshot:
+    def snapshot(self, models: Mapping[str, State], into: Tensor | None = None) -> Snapshot:
         """Copy the models' tensors, on any device, into one buffer.
+
+        Args:
+            models: The models, each with its tensors.
+            into: The buffer, uint8 `[total_bytes]` on the CPU; None: a new one.
 
         Raises:
             WeightMismatch: Names, shapes or dtypes differ from this layout.
         """
         sources = self._tensors(models)
-        if self._free:
-            snapshot = self._free.popleft()
-        else:
-            snapshot = Snapshot(self.parameters, torch.zeros(self.total_bytes, dtype=torch.uint8, device="cpu"))
-        if not snapshot.views:
-            snapshot = replace(snapshot, views=tuple(self._views(snapshot.data)))
-        copy_all(snapshot.views, sources)
-        return snapshot
-
-    def release(self, snapshot: Snapshot) -> None:
-        """Take a snapshot's buffer back for reuse, after its bytes were sent."""
-        self._free.append(snapshot)
+        data = torch.empty(self.total_bytes, dtype=torch.uint8, device="cpu") if into is None else into
+        for gap in self._gaps:
+            data[gap] = 0
+        copy_all(self._views(data), sources)
+        return Snapshot(self.parameters, data)
 
     def load(self, data: Tensor, models: Mapping[str, State]) -> None:
         """Copy a version's bytes (uint8 `[total_bytes]`) into the models' tensors, in place.

@@ -1,47 +1,32 @@
-"""One encoded message <-> chunks that fit under the server's `max_payload`.
+"""A batch in chunks, and back; see `chunks` for their format.
 
-One chunk, all numbers little-endian:
-
-```
-offset  bytes
-0       4      magic b"RLFC"
-4       4      u32  xxh32 of the 32 bytes that follow
-8       4      u32  worker
-12      2      u16  incarnation
-14      2      u16  process
-16      8      u64  sequence
-24      4      u32  index of this chunk
-28      4      u32  count of chunks
-32      8      u64  total bytes of the message
-40             the chunk's piece of the message
-```
-
-A message of `total` bytes in `count` chunks has `size = ceil(total / count)` bytes in every chunk but the last, which
-has the rest (at least one byte): chunk `index` holds the bytes from `index * size` on. The message's own checksum (see
-`codec`) covers the pieces. The checksum here keeps a flipped bit from moving a chunk to another message.
+The key of a batch: u32 worker, u16 incarnation, u16 process, u64 sequence.
 """
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.chunks import Allocate, Chunk, Reassembly, Received, cut_pieces, piece_count
+from rollfleet.wire.chunks import (
+    PREFIX_BYTES,
+    Allocate,
+    Chunk,
+    ChunkHeader,
+    Reassembly,
+    Received,
+    chunk_count,
+    cut_message,
+    peek,
+)
 from rollfleet.wire.codec import Encoded, empty_buffer
 from rollfleet_api.job import MAX_WORKERS
 
-__all__ = ["PREFIX_BYTES", "Assembled", "Assembler", "ChunkHeader", "Identity", "cut", "peek"]
-
-_MAGIC = b"RLFC"
-_LEAD = struct.Struct("<4sI")
-_FIELDS = struct.Struct("<IHHQIIQ")
-
-PREFIX_BYTES = _LEAD.size + _FIELDS.size
-"""Size of a chunk's prefix, in bytes."""
+_KEY = struct.Struct("<IHHQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,37 +44,22 @@ class Identity:
     sequence: int
     process: int = 0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkHeader:
-    """A chunk's prefix, checked.
-
-    Attributes:
-        identity: The chunk's message.
-        index: Index of the chunk in its message.
-        count: Number of the message's chunks.
-        total_bytes: Size of the message.
-    """
-
-    identity: Identity
-    index: int
-    count: int
-    total_bytes: int
-
     @property
-    def offset(self) -> int:
-        """Offset of this chunk's piece in the message, in bytes."""
-        return self.index * self.piece_bytes
+    def key(self) -> bytes:
+        """Its form in chunks."""
+        return _KEY.pack(self.worker, self.incarnation, self.process, self.sequence)
 
-    @property
-    def piece_bytes(self) -> int:
-        """Size of each of the message's pieces but the last."""
-        return -(-self.total_bytes // self.count)
+    @classmethod
+    def of(cls, header: ChunkHeader) -> Self:
+        """Return the identity of a chunk's message, the inverse of `key`.
 
-    @property
-    def nbytes(self) -> int:
-        """Size of this chunk's piece."""
-        return min(self.piece_bytes, self.total_bytes - self.offset)
+        Raises:
+            MessageCorrupt: No job has such a worker. A false index must not cost memory for each worker below it.
+        """
+        worker, incarnation, process, sequence = _KEY.unpack(header.key)
+        if worker >= MAX_WORKERS:
+            raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
+        return cls(worker=worker, incarnation=incarnation, sequence=sequence, process=process)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,42 +76,9 @@ class Assembled:
 
 
 def cut(encoded: Encoded, identity: Identity, *, max_chunk_bytes: int) -> Iterator[Chunk]:
-    """Cut a message into chunks of at most `max_chunk_bytes` each, prefix included.
-
-    The chunks are views: the tensors behind `encoded` must not change until the chunks are sent.
-    """
-    count = piece_count(encoded.nbytes, max_chunk_bytes - PREFIX_BYTES)
-    header = ChunkHeader(identity=identity, index=0, count=count, total_bytes=encoded.nbytes)
-    pieces = cut_pieces(encoded.parts, encoded.nbytes, header.piece_bytes)
-    return ((_pack(header, index), *views) for index, views in enumerate(pieces))
-
-
-def peek(chunk: Received) -> ChunkHeader:
-    """Read a chunk's prefix. Check that its fields agree with each other and with the chunk's length.
-
-    Raises:
-        MessageCorrupt: They do not.
-    """
-    nbytes = memoryview(chunk).nbytes
-    if nbytes < PREFIX_BYTES:
-        raise MessageCorrupt(f"{nbytes} bytes are too few for a chunk: the prefix alone has {PREFIX_BYTES}")
-    magic, checksum = _LEAD.unpack_from(chunk)
-    if magic != _MAGIC:
-        raise MessageCorrupt(f"not a chunk of rollfleet: it begins with {magic!r} instead of {_MAGIC!r}")
-    if xxhash.xxh32_intdigest(memoryview(chunk).cast("B")[_LEAD.size : PREFIX_BYTES]) != checksum:
-        raise MessageCorrupt("the chunk's prefix was changed on the way: its checksum is wrong")
-    worker, incarnation, process, sequence, index, count, total_bytes = _FIELDS.unpack_from(chunk, _LEAD.size)
-    if worker >= MAX_WORKERS:  # a false index must not cost memory for each worker below it
-        raise MessageCorrupt(f"sent by worker {worker}: a job has at most {MAX_WORKERS:,} workers")
-    if index >= count:
-        raise MessageCorrupt(f"chunk {index} of {count} chunks")
-    identity = Identity(worker=worker, incarnation=incarnation, sequence=sequence, process=process)
-    header = ChunkHeader(identity=identity, index=index, count=count, total_bytes=total_bytes)
-    if (count - 1) * header.piece_bytes >= total_bytes:
-        raise MessageCorrupt(f"{total_bytes} bytes cannot be in {count} chunks")
-    if nbytes != PREFIX_BYTES + header.nbytes:
-        raise MessageCorrupt(f"chunk {index} of {count} has {nbytes - PREFIX_BYTES} bytes instead of {header.nbytes}")
-    return header
+    """Cut a message into chunks of at most `max_chunk_bytes` each, prefix included; see `cut_message`."""
+    count = chunk_count(encoded.nbytes, max_chunk_bytes)
+    return cut_message(identity.key, encoded.parts, encoded.nbytes, count)
 
 
 class Assembler:
@@ -199,23 +136,24 @@ class Assembler:
             MessageTooLarge: The message is over `max_message_bytes`. Nothing was allocated.
         """
         header = peek(chunk)
+        identity = Identity.of(header)
         if header.total_bytes > self.max_message_bytes:
             raise MessageTooLarge(header.total_bytes, self.max_message_bytes)
-        pending = self._pending.get(header.identity)
+        pending = self._pending.get(identity)
         if pending is None:
-            pending = self._begin(header)
+            pending = self._begin(identity, header)
         elif (pending.count, pending.buffer.nbytes) != (header.count, header.total_bytes):
-            self._drop(header.identity)
+            self._drop(identity)
             raise MessageCorrupt(
-                f"chunks of {header.identity} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
+                f"chunks of {identity} disagree: {pending.buffer.nbytes} bytes in {pending.count} chunks, "
                 f"or {header.total_bytes} in {header.count}"
             )
         pending.add(header.index, memoryview(chunk).cast("B")[PREFIX_BYTES:])
         if not pending.complete:
             return None
-        self._forget(header.identity)
-        self._give_up_before(header.identity, earlier_incarnations=True)
-        return Assembled(identity=header.identity, buffer=pending.buffer)
+        self._forget(identity)
+        self._give_up_before(identity, earlier_incarnations=True)
+        return Assembled(identity=identity, buffer=pending.buffer)
 
     def give_up(self, worker: int, *, but_incarnation: int) -> None:
         """Give up incomplete messages of a worker's other incarnations: their other chunks never come."""
@@ -228,14 +166,14 @@ class Assembler:
         given_up, self._given_up = self._given_up, []
         return given_up
 
-    def _begin(self, header: ChunkHeader) -> Reassembly:
-        self._give_up_before(header.identity, earlier_incarnations=False)
+    def _begin(self, identity: Identity, header: ChunkHeader) -> Reassembly:
+        self._give_up_before(identity, earlier_incarnations=False)
         needed = header.total_bytes + header.count
         while self._pending and (
             len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
         ):
             self._drop(next(iter(self._pending)))
-        pending = self._pending[header.identity] = Reassembly(self._allocate(header.total_bytes), header.piece_bytes)
+        pending = self._pending[identity] = Reassembly(self._allocate(header.total_bytes), header.count)
         self.pending_bytes += pending.nbytes
         return pending
 
@@ -252,10 +190,3 @@ class Assembler:
 
     def _forget(self, identity: Identity) -> None:
         self.pending_bytes -= self._pending.pop(identity).nbytes
-
-
-def _pack(header: ChunkHeader, index: int) -> bytes:
-    identity = header.identity
-    of = (identity.worker, identity.incarnation, identity.process, identity.sequence)
-    fields = _FIELDS.pack(*of, index, header.count, header.total_bytes)
-    return _LEAD.pack(_MAGIC, xxhash.xxh32_intdigest(fields)) + fields

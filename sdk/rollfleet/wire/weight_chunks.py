@@ -1,21 +1,8 @@
-"""A version of the weights in chunks, and back. The chunks are sent before the version's manifest.
+"""A version of the weights in chunks, and back; see `chunks` for their format. The version's manifest is sent last.
 
-One chunk, all numbers little-endian:
-
-```
-offset  bytes
-0       4      magic b"RFW1"
-4       4      u32  index of this chunk
-8       8      u64  version
-16      8      u64  total bytes of the version
-24      4      u32  bytes of each piece but the last
-28      4      u32  the learner's session, modulo 2^32
-32             the chunk's piece of the version
-```
-
-Each chunk names its version and its session. So a reader notices a chunk that a newer version has overwritten, and
-chunks of a replaced learner never mix with its successor's. A version counts only once its manifest has come and its
-checksum is right.
+The key of a version: u64 the learner's session, u64 version. So a reader notices a chunk that a newer version has
+overwritten, and chunks of a replaced learner never mix with its successor's. A version counts only once its manifest
+has come and its checksum is right.
 """
 
 import struct
@@ -27,46 +14,49 @@ import xxhash
 from numpy.typing import NDArray
 
 from rollfleet.errors import MessageCorrupt
-from rollfleet.wire.chunks import CHUNK_BYTES, Allocate, Chunk, Reassembly, Received, cut_pieces, piece_count
+from rollfleet.wire.chunks import (
+    CHUNK_BYTES,
+    PREFIX_BYTES,
+    Allocate,
+    Chunk,
+    Reassembly,
+    Received,
+    chunk_count,
+    cut_message,
+    peek,
+)
 from rollfleet.wire.codec import empty_buffer
 from rollfleet_api.messages import Manifest, Parameter
 
-_PREFIX = struct.Struct("<4sIQQII")
-_SESSIONS = 1 << 32  # a session's lower half tells it from the one before
-_MAGIC = b"RFW1"
+_KEY = struct.Struct("<QQ")
 
-MAX_CHUNKS = 1 << 20  # of one version: a false chunk size must not cost memory for each chunk
 MAX_PENDING = 2
 
 
 def manifest_of(
     session: int, version: int, parameters: tuple[Parameter, ...], data: memoryview, *, max_chunk_bytes: int
 ) -> Manifest:
-    """Make the manifest of a version."""
+    """Make the manifest of a version in chunks of at most `max_chunk_bytes` and `CHUNK_BYTES`."""
     return Manifest(
         session=session,
         version=version,
         parameters=parameters,
         total_bytes=len(data),
-        chunk_bytes=min(CHUNK_BYTES, max_chunk_bytes - _PREFIX.size),
+        chunks=chunk_count(len(data), min(CHUNK_BYTES, max_chunk_bytes)),
         checksum=xxhash.xxh3_64_hexdigest(data),
     )
 
 
 def cut(manifest: Manifest, data: memoryview) -> Iterator[Chunk]:
-    """Cut a version into chunks. They are views: `data` must not change until they are sent."""
-    session = manifest.session % _SESSIONS
-    pieces = cut_pieces([data], manifest.total_bytes, manifest.chunk_bytes)
-    for index, views in enumerate(pieces):
-        prefix = _PREFIX.pack(_MAGIC, index, manifest.version, manifest.total_bytes, manifest.chunk_bytes, session)
-        yield (prefix, *views)
+    """Cut a version into chunks; see `cut_message`."""
+    return cut_message(_KEY.pack(*_key(manifest)), [data], manifest.total_bytes, manifest.chunks)
 
 
 _Key: TypeAlias = tuple[int, int]  # session and version: the greater one is the newer
 
 
 def _key(manifest: Manifest) -> _Key:
-    return manifest.session % _SESSIONS, manifest.version
+    return manifest.session, manifest.version
 
 
 class WeightAssembler:
@@ -97,39 +87,29 @@ class WeightAssembler:
         Raises:
             MessageCorrupt: It is not a chunk of weights, or its fields contradict each other.
         """
-        if len(chunk) < _PREFIX.size:
-            raise MessageCorrupt(f"a chunk of weights has at least {_PREFIX.size} bytes, this has {len(chunk)}")
-        magic, index, version, total_bytes, piece_bytes, session = _PREFIX.unpack_from(chunk)
-        if magic != _MAGIC:
-            raise MessageCorrupt(f"no chunk of weights: it begins with {magic!r}")
-        if total_bytes != self._total_bytes:
+        header = peek(chunk)
+        if header.total_bytes != self._total_bytes:
             return
-        start = index * piece_bytes
-        piece = memoryview(chunk)[_PREFIX.size :]
-        if not piece_bytes or start >= total_bytes or len(piece) != min(piece_bytes, total_bytes - start):
-            raise MessageCorrupt(f"chunk {index} of version {version}: {len(piece)} bytes do not fit its offset")
-        key = (session, version)
+        key: _Key = _KEY.unpack(header.key)
         pending = self._pending.get(key)
         if pending is None:
             if len(self._pending) >= MAX_PENDING and key < min(self._pending):
                 return
-            pending = self._begin(key, piece_bytes)
-        if piece_bytes != pending.piece_bytes:
-            raise MessageCorrupt(
-                f"chunk {index} of version {version}: its chunks were {pending.piece_bytes} bytes each"
-            )
-        pending.add(index, piece)
+            pending = self._begin(key, header.count)
+        if header.count != pending.count:
+            raise MessageCorrupt(f"version {key[1]}: a chunk of {header.count}, not of {pending.count} as before")
+        pending.add(header.index, memoryview(chunk).cast("B")[PREFIX_BYTES:])
 
     def missing(self, manifest: Manifest) -> list[int]:
-        """Return the indices of a version's missing chunks. From now on, the manifest sets the size of its chunks.
+        """Return the indices of a version's missing chunks. From now on, the manifest sets their number.
 
         Raises:
             MessageCorrupt: The manifest and this policy differ in size.
         """
         self._check_size(manifest)
         pending = self._pending.get(_key(manifest))
-        if self._total_bytes and (pending is None or pending.piece_bytes != manifest.chunk_bytes):
-            pending = self._begin(_key(manifest), manifest.chunk_bytes)
+        if self._total_bytes and (pending is None or pending.count != manifest.chunks):
+            pending = self._begin(_key(manifest), manifest.chunks)
         return pending.missing() if pending else []
 
     def finish(self, manifest: Manifest) -> NDArray[np.uint8]:
@@ -158,12 +138,9 @@ class WeightAssembler:
                 f"{self._total_bytes}"
             )
 
-    def _begin(self, key: _Key, piece_bytes: int) -> Reassembly:
-        count = piece_count(self._total_bytes, piece_bytes)
-        if count > MAX_CHUNKS:
-            raise MessageCorrupt(f"version {key[1]}: {count} chunks of {piece_bytes} bytes are over {MAX_CHUNKS}")
+    def _begin(self, key: _Key, count: int) -> Reassembly:
         self._pending.pop(key, None)
         while len(self._pending) >= MAX_PENDING:
             del self._pending[min(self._pending)]
-        pending = self._pending[key] = Reassembly(self._allocate(self._total_bytes), piece_bytes)
+        pending = self._pending[key] = Reassembly(self._allocate(self._total_bytes), count)
         return pending

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import kopf
+from tests.api.job_data import SMALLEST, job_data
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
 
 START_S = 60.0
+JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
 WaitFor = Callable[[Callable[[], Any]], Any]
 
 
@@ -89,28 +91,14 @@ class Lab:
 
     def apply(self, name: str = "cartpole", *, labels: Any = None, **spec: Any) -> Manifest:
         """`kubectl apply` of a job, with these fields (in YAML's words) instead of the usual; None takes one away."""
-        usual: Any = {
-            "workers": 2,
-            "env": {"id": "CartPole-v1"},
-            "policy": {"mlp": {}},
-            "collect": {"framesPerBatch": 64},
-        }
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": name, "namespace": self.namespace, **({"labels": labels} if labels else {})},
-            "spec": overlay(usual, spec),
-        }
-        path = KINDS[KIND].path(self.namespace, name)
-        return self._server.call(
-            self._server.api._request(
-                "PATCH",
-                path,
-                query={"fieldManager": "kubectl", "force": "true"},
-                body=body,
-                content_type="application/apply-patch+yaml",
-            )
-        )
+        metadata = {"name": name, "namespace": self.namespace} | ({"labels": labels} if labels else {})
+        body = job_data(metadata) | {"spec": overlay(SMALLEST | {"workers": 2}, spec)}
+        how = {"fieldManager": "kubectl", "force": "true"}
+        return self._ask("PATCH", KINDS[KIND].path(self.namespace, name), body, APPLY, query=how)
+
+    def _ask(self, method: str, path: str, body: Any = None, content_type: str = JSON, **more: Any) -> Manifest:
+        """Send a request as another client than the operator."""
+        return self._server.call(self._server.api._request(method, path, body=body, content_type=content_type, **more))
 
     def get(self, kind: str, name: str) -> Manifest | None:
         return self._server.call(self._server.api.get(kind, self.namespace, name))
@@ -121,9 +109,7 @@ class Lab:
     def patch(self, kind: str, name: str, patch: Manifest, subresource: str = "") -> Manifest:
         """Change an object as another client."""
         path = KINDS[kind].path(self.namespace, name, subresource)
-        return self._server.call(
-            self._server.api._request("PATCH", path, body=patch, content_type="application/merge-patch+json")
-        )
+        return self._ask("PATCH", path, patch, MERGE)
 
     def create(self, manifest: Manifest) -> Manifest:
         manifest = overlay(manifest, {"metadata": {"namespace": self.namespace}})
@@ -131,26 +117,22 @@ class Lab:
 
     def delete(self, kind: str, name: str) -> None:
         path, body = KINDS[kind].path(self.namespace, name), {"propagationPolicy": "Background"}
-        self._server.call(self._server.api._request("DELETE", path, body=body))
+        self._ask("DELETE", path, body)
 
     def read(self, kind: str, name: str, subresource: str) -> Manifest:
-        return self._server.call(self._server.api._request("GET", KINDS[kind].path(self.namespace, name, subresource)))
+        return self._ask("GET", KINDS[kind].path(self.namespace, name, subresource))
 
     def enforce(self, level: str) -> None:
         """Let the namespace take no pod that is below a level of Pod Security."""
         labels = {"pod-security.kubernetes.io/enforce": level}
         path = f"/api/v1/namespaces/{self.namespace}"
-        self._server.call(
-            self._server.api._request(
-                "PATCH", path, body={"metadata": {"labels": labels}}, content_type="application/merge-patch+json"
-            )
-        )
+        self._ask("PATCH", path, {"metadata": {"labels": labels}}, MERGE)
 
     def dry_run_pod(self, template: Manifest) -> None:
         """Ask the API server whether it would take such a pod."""
         body = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {"name": "try"}}
         path = KINDS["Pod"].path(self.namespace)
-        self._server.call(self._server.api._request("POST", path, query={"dryRun": "All"}, body=body))
+        self._ask("POST", path, body, query={"dryRun": "All"})
 
     def seconds_pass(self, seconds: float) -> bool:
         """Time in which something might happen that must not."""
@@ -244,11 +226,11 @@ class Lab:
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
         body = {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}
-        self._server.call(self._server.api._request("POST", f"{base}/rolebindings", body=body))
+        self._ask("POST", f"{base}/rolebindings", body)
         path = f"{base}/rolebindings/{name}"
 
         def revoke() -> None:
-            self._server.call(self._server.api._request("DELETE", path))
+            self._ask("DELETE", path)
 
         return revoke
 
@@ -265,12 +247,12 @@ class Lab:
         }
         for plural_, body in (("roles", role), ("rolebindings", binding)):
             path = f"{base}/{plural_}"
-            self._server.call(self._server.api._request("POST", path, body={"metadata": {"name": name}, **body}))
+            self._ask("POST", path, {"metadata": {"name": name}, **body})
 
     def clear(self) -> None:
         """Leave no job behind: operators of later tests would look at it."""
         path = KINDS[KIND].path(self.namespace)
-        self._server.call(self._server.api._request("DELETE", path, body={"propagationPolicy": "Background"}))
+        self._ask("DELETE", path, {"propagationPolicy": "Background"})
 
     def runs(self, role: str = "worker") -> list[Manifest]:
         return [run for run in self.all("Job") if run["metadata"]["labels"].get("rollfleet.dev/role") == role]

@@ -50,31 +50,18 @@ def test_operator_leaves_no_finalizer_and_no_annotation_on_a_job(lab: "Lab") -> 
     assert "annotations" not in job["metadata"]
 
 
-def test_pods_pass_pod_security_restricted(lab: "Lab") -> None:
+def test_pods_pass_pod_security_restricted_with_devices_claims_and_files(lab: "Lab") -> None:
     lab.enforce("restricted")
-    lab.apply(resources={"gpu": {"count": 1}}, source={"configMap": "code"}, learner=LEARNER)
+    claims = {
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+        "containers": [{"name": "worker", "resources": {"claims": [{"name": "gpu"}]}}],
+    }
+    slices = {"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}}
+    lab.apply(resources=slices, source={"configMap": "code"}, template={"spec": claims}, learner=LEARNER)
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
     for role in ("worker", "learner"):
         lab.dry_run_pod(lab.run(role)["spec"]["template"])
-
-
-def test_devices_and_claims_are_requested_in_kubernetes_form(lab: "Lab") -> None:
-    claim = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
-    lab.apply(
-        resources={"gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"}},
-        template={
-            "spec": {
-                "resourceClaims": [claim],
-                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-                "nodeSelector": {"gpu": "a100"},
-                "containers": [{"name": "worker", "resources": {"claims": [{"name": "gpu"}]}}],
-            }
-        },
-    )
-    template = lab.run()["spec"]["template"]
-    lab.dry_run_pod(template)
-    (worker,) = template["spec"]["containers"]
-    assert template["spec"]["resourceClaims"] == [claim]
+    (worker,) = lab.run()["spec"]["template"]["spec"]["containers"]
     assert worker["resources"]["claims"] == [{"name": "gpu"}]
     assert worker["resources"]["limits"] == worker["resources"]["requests"] == {"nvidia.com/mig-1g.10gb": "1"}
 
@@ -84,21 +71,15 @@ def test_devices_and_claims_are_requested_in_kubernetes_form(lab: "Lab") -> None
     [
         ("ServiceAccount", names.account("cartpole")),
         ("NetworkPolicy", names.network_policy("cartpole", Role.WORKER)),
+        ("Job", ""),
     ],
 )
 def test_deleted_child_comes_back(lab: "Lab", wait_for: WaitFor, kind: str, name: str) -> None:
     lab.apply()
-    lab.run()
+    name = name or lab.run()["metadata"]["name"]
     before = wait_for(lambda: lab.get(kind, name))
     lab.delete(kind, name)
     wait_for(lambda: (found := lab.get(kind, name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
-
-
-def test_deleted_run_comes_back(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply()
-    before = lab.run()
-    lab.delete("Job", before["metadata"]["name"])
-    wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before["metadata"]["uid"]])
 
 
 def test_drift_is_repaired(lab: "Lab", wait_for: WaitFor) -> None:

@@ -31,12 +31,3 @@ def test_edits_of_evaluation_reach_its_workers_alone(lab: "Lab", wait_for: WaitF
     lab.apply()
     wait_for(lambda: not evaluation_runs(lab))
     assert lab.run()["metadata"]["uid"] == workers["uid"]
-
-
-def test_suspension_and_end_of_the_job_stop_evaluation(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(evaluation=EVALUATION)
-    lab.run("evaluation")
-    lab.apply(evaluation=EVALUATION, suspend=True)
-    wait_for(lambda: not evaluation_runs(lab))
-    lab.apply(evaluation=EVALUATION)
-    wait_for(lambda: evaluation_runs(lab))

@@ -99,15 +99,6 @@ def test_running_job_changes_its_queue_with_new_workers(lab: "Lab", kueue: Kueue
     lab.wait_condition("Suspended", "NotSuspended", "False")
 
 
-def test_waiting_job_that_leaves_its_queue_runs(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
-    kueue.make_room("0")
-    lab.apply(labels=QUEUE, resources=RESOURCES)
-    lab.wait_condition("Suspended", "Queued")
-    lab.apply(labels={}, resources=RESOURCES)
-    wait_for(lambda: lab.run()["spec"]["suspend"] is False)
-    lab.wait_condition("Suspended", "NotSuspended", "False")
-
-
 def test_default_queue_of_the_namespace_is_kept(lab: "Lab", kueue: Kueue, wait_for: WaitFor) -> None:
     kueue.add_queue(lab.namespace, "default")
     kueue.make_room("2")

@@ -89,14 +89,6 @@ def test_edit_wins_over_a_decision_of_the_autoscaler(lab: "Lab", wait_for: WaitF
     assert job["spec"]["workers"] == 1
 
 
-def test_changed_image_rolls_the_workers(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(image="a:1")
-    before = lab.run()
-    lab.apply(image="a:2")
-    wait_for(lambda: [run for run in lab.runs() if run["metadata"]["uid"] != before["metadata"]["uid"]])
-    assert lab.run()["spec"]["template"]["spec"]["containers"][0]["image"] == "a:2"
-
-
 def test_ready_when_all_workers_run_and_report(lab: "Lab", wait_for: WaitFor) -> None:
     lab.apply()
     for index in (0, 1):
@@ -105,19 +97,6 @@ def test_ready_when_all_workers_run_and_report(lab: "Lab", wait_for: WaitFor) ->
     lab.wait_condition("Ready", "AllWorkersReady")
     wait_for(lambda: lab.status()["workers"] == {"desired": 2, "ready": 2})
     assert lab.status()["phase"] == "Running"
-
-
-def test_complete_is_permanent_and_keeps_pods_for_their_logs(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(collect={"totalFrames": 100})
-    run = lab.run()
-    lab.learner_says(LearnerPhase.COMPLETE, frames=100)
-    lab.wait_condition("Complete", "TotalFrames")
-    lab.end_run("Complete")
-    lab.nats.beats.clear()
-    lab.delete("Job", run["metadata"]["name"])
-    lab.seconds_pass(0.5)
-    assert lab.condition("Complete")["status"] == "True"
-    assert lab.runs() == []
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
@@ -155,29 +134,6 @@ def test_failed_job_reports_why_stops_and_is_fixed_by_an_edit(lab: "Lab", wait_f
     lab.wait_condition("Failed", "NotEnded", "False")
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["uid"] != failed["metadata"]["uid"])
     wait_for(lambda: lab.run("learner")["spec"].get("suspend") is False)
-
-
-def test_refused_pods_are_a_condition(lab: "Lab") -> None:
-    lab.apply()
-    lab.refuse_pods('pods "x" is forbidden: exceeded quota: gpus, requested: nvidia.com/gpu=1')
-    assert "exceeded quota" in lab.wait_condition("Degraded", "QuotaExceeded")["message"]
-
-
-def test_change_is_reported_once(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(workers=1)
-    lab.pod(0, **RUNNING)
-    lab.workers_say(0)
-    lab.wait_condition("Ready", "AllWorkersReady")
-    lab.apply(workers=1, suspend=True)
-    lab.wait_condition("Suspended", "Suspended")
-    lab.apply(workers=1, suspend=False)
-    lab.wait_condition("Suspended", "NotSuspended", "False")
-    wait_for(lambda: ("Normal", "Resumed") in lab.events())
-    assert [event for event in lab.events() if event[1] in ("AllWorkersReady", "Suspended", "Resumed")] == [
-        ("Normal", "AllWorkersReady"),
-        ("Normal", "Suspended"),
-        ("Normal", "Resumed"),
-    ]
 
 
 def test_deleted_job_is_removed_from_nats(lab: "Lab", wait_for: WaitFor) -> None:

@@ -68,17 +68,3 @@ def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab
     scale: Any = lab.read(KIND, "cartpole", "scale")
     assert scale["spec"]["replicas"] == 4
     assert template(lab) == before
-
-
-def test_autoscale_keeps_within_its_bounds_from_the_start(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(workers=1, autoscale={"minWorkers": 3, "maxWorkers": 8})
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 3)
-
-
-def test_autoscale_continues_from_a_number_set_by_another_client(lab: "Lab", wait_for: WaitFor) -> None:
-    lab.apply(workers=2, autoscale={"maxWorkers": 8})
-    lab.run()
-    lab.patch(KIND, "cartpole", {"spec": {"replicas": 6}}, "scale")
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 6)
-    lab.patch(KIND, "cartpole", {"spec": {"replicas": 9}}, "scale")
-    wait_for(lambda: lab.run()["spec"]["parallelism"] == 8)

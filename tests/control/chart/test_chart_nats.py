@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from tests.api.job_data import job_data
 
 from rollfleet.nats.embedded_server import find_nats_server
-from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.quantity import parse_bytes
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.errors import NatsUnavailable
@@ -99,19 +99,7 @@ async def test_small_job_fits_in_either_storage(
 ) -> None:
     values = yaml.safe_load((repository / "charts/rollfleet/values.yaml").read_text())
     state_bytes = parse_bytes(values["nats"]["stateBytes"])
-    job = parse_job(
-        {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": "a", "uid": "uid-1"},
-            "spec": {
-                "env": {"id": "CartPole-v1"},
-                "policy": {"random": {}},
-                "collect": {"framesPerBatch": 8},
-                "delivery": {"storage": storage, "maxBytes": "256Mi"},
-            },
-        }
-    )
+    job = parse_job(job_data({"uid": "uid-1"}, delivery={"storage": storage, "maxBytes": "256Mi"}))
     server = Server(url=f"tls://localhost:{nats_server.port}", ca=nats_server.ca)
     nats = NatsOnServer(NatsSettings(server=server, keys=KEYS, state_bytes=state_bytes))
     await nats.provision(job)

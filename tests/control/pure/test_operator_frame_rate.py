@@ -15,10 +15,6 @@ def test_rate_is_over_the_last_half_minute() -> None:
     assert found == 50.0
 
 
-def test_one_heartbeat_is_no_rate() -> None:
-    assert FrameRate().update(beat(1, 100), 1) == 0.0
-
-
 def test_silent_learner_takes_no_frames() -> None:
     rate = FrameRate()
     rate.update(beat(0, 0), 0)
@@ -32,10 +28,3 @@ def test_new_learner_starts_a_new_history() -> None:
     assert rate.update(beat(1, 5000, session=2), 1) == 0.0
     assert rate.update(beat(2, 5020, session=2), 2) == 20.0
     assert rate.update(beat(3, 0, session=2), 3) == 0.0
-
-
-def test_repeated_heartbeat_changes_nothing() -> None:
-    rate = FrameRate()
-    rate.update(beat(0, 0), 0)
-    rate.update(beat(2, 20), 2)
-    assert rate.update(beat(2, 20), 4) == 10.0

@@ -34,25 +34,6 @@ async def test_edited_key_passes_by_every_second_of_those_that_wait(queue: WorkQ
     assert order == ["x", "a", "c", "b", "d"]
 
 
-async def test_only_one_other_key_at_a_time_is_begun_beside_an_edit(queue: WorkQueue[str]) -> None:
-    for key in ("a", "b", "c"):
-        queue.add(key)
-    queue.add("x", edited=True)
-    assert [await queue.take(), await queue.take()] == ["x", "a"]
-    waiting = [asyncio.create_task(queue.take()) for _ in range(2)]
-    await asyncio.sleep(0)
-    queue.done("a")
-    assert await waiting[0] == "b"
-    queue.add("y", edited=True)
-    assert await waiting[1] == "y", "further edits do not wait"
-    waits = asyncio.create_task(queue.take())
-    for key in ("x", "y"):
-        await asyncio.sleep(0)
-        assert not waits.done()
-        queue.done(key)
-    assert await waits == "c"
-
-
 async def test_edit_during_a_reconciliation_passes_by_too(queue: WorkQueue[str]) -> None:
     for key in ("x", "a", "b"):
         queue.add(key)

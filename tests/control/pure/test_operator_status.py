@@ -147,24 +147,28 @@ def test_missing_gpu_is_named(scene: MakeScene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "reason"),
+    ("fact", "message", "reason"),
     [
-        ("0/3 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.", "InsufficientResources"),
-        ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "Unschedulable"),
+        ("unplaced", "0/3 nodes are available: 3 Insufficient cpu, 2 Insufficient memory.", "InsufficientResources"),
+        ("unplaced", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity.", "Unschedulable"),
+        ("ImagePullBackOff", "no such image", "ImagePullFailed"),
+        ("CreateContainerConfigError", "no such Secret", "ContainerRefused"),
+        ("refused", 'pods "x" is forbidden: exceeded quota: gpus, requested: gpu=1', "QuotaExceeded"),
+        ("refused", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodSecurityViolation"),
+        ("refused", 'pods "x" is forbidden: error looking up service account', "Forbidden"),
+        ("problem", "the API server refuses: jobs.batch is forbidden", "Forbidden"),
     ],
 )
-def test_schedulers_message_becomes_the_reason(scene: MakeScene, why: str, reason: str) -> None:
-    assert holds(status_of(scene().unplaced(0, why=why)), "Degraded") == (True, reason)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "reason"),
-    [("ImagePullBackOff", "ImagePullFailed"), ("CreateContainerConfigError", "ContainerRefused")],
-)
-def test_kubelets_reason_becomes_the_reason(scene: MakeScene, waiting: str, reason: str) -> None:
-    found = status_of(scene().waiting(0, reason=waiting, message="no such thing"))
-    assert holds(found, "Degraded") == (True, reason)
-    assert "no such thing" in condition(found, "Degraded").message
+def test_words_of_the_cluster_become_a_reason(scene: MakeScene, fact: str, message: str, reason: str) -> None:
+    found, problem = scene(), Problem(reason, message) if fact == "problem" else None
+    if fact == "unplaced":
+        found = found.unplaced(0, why=message)
+    elif fact == "refused":
+        found = found.refusing_pods(message)
+    elif not problem:
+        found = found.waiting(0, reason=fact, message=message)
+    assert holds(now := status_of(found, problem), "Degraded") == (True, reason)
+    assert message in condition(now, "Degraded").message
 
 
 def test_an_image_is_missing_in_the_same_words_while_the_kubelet_waits(scene: MakeScene) -> None:
@@ -173,18 +177,6 @@ def test_an_image_is_missing_in_the_same_words_while_the_kubelet_waits(scene: Ma
     waits = scene().waiting(0, reason="ImagePullBackOff", message=message)
     messages = [condition(status_of(each), "Degraded").message for each in (tries, waits)]
     assert messages == ["worker 0 has no image: registry/x:1: not found"] * 2
-
-
-@pytest.mark.parametrize(
-    ("refusal", "reason"),
-    [
-        ('pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1', "QuotaExceeded"),
-        ('pods "x" is forbidden: violates PodSecurity "restricted:latest"', "PodSecurityViolation"),
-        ('pods "x" is forbidden: error looking up service account', "Forbidden"),
-    ],
-)
-def test_refusal_of_pods_becomes_the_reason(scene: MakeScene, refusal: str, reason: str) -> None:
-    assert holds(status_of(scene().refusing_pods(refusal)), "Degraded") == (True, reason)
 
 
 def test_crash_is_reported_with_the_last_line_of_the_log_until_the_worker_is_back(scene: MakeScene) -> None:
@@ -221,11 +213,6 @@ def test_error_of_the_operator_is_reported_once_and_keeps_all_else(scene: MakeSc
     assert (
         not_reconciled(now.model_dump(mode="json", by_alias=True), 1, "OperatorError", "x" * 33_000, NOW_S + 60) is None
     )
-
-
-def test_problem_of_the_operator_is_reported(scene: MakeScene) -> None:
-    found = status_of(scene(), Problem("Forbidden", "the API server refuses: jobs.batch is forbidden"))
-    assert holds(found, "Degraded") == (True, "Forbidden")
 
 
 def test_suspended_job_reports_it_and_wants_no_workers(scene: MakeScene) -> None:

@@ -264,13 +264,17 @@ async def test_a_learner_is_not_gone_while_nats_is_silent_nor_when_it_answers_ag
     assert await stage_after(3665) is Stage.FAILED
 
 
-async def test_a_learner_is_not_gone_while_nats_has_no_space_for_an_edit(scene: MakeScene) -> None:
+async def test_only_a_learner_that_is_gone_fails_its_job_while_nats_has_no_space_for_an_edit(scene: MakeScene) -> None:
     found, nats, memory = scene(failure={"learnerTimeoutSeconds": 60}), NatsInMemory(), OnNats()
 
     async def refuse(_: CollectorJob) -> None:
         raise NatsFull("NATS has no space")
 
+    async def stage_after(seconds: float) -> Stage:
+        now_s = found.now_s + seconds
+        assert isinstance(await JobsOnNats(nats).refresh(found.job, memory, now_s, publishable=True), NatsFull)
+        return replace(found, heartbeats=memory.heartbeats, now_s=now_s).verdict.stage
+
     nats.on_provision = refuse
-    memory.heartbeats = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
-    await JobsOnNats(nats).refresh(found.job, memory, found.now_s + 3600, publishable=True)
-    assert replace(found, heartbeats=memory.heartbeats, now_s=found.now_s + 3600).verdict.stage is Stage.LIVE
+    nats.beats[JobKey("lab", "cartpole")] = Heartbeats(learner=replace(learned(9), time_s=found.now_s))
+    assert [await stage_after(seconds) for seconds in (0, 59, 60)] == [Stage.LIVE, Stage.LIVE, Stage.FAILED]

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from nats.aio.client import Client
+from tests.api.job_data import job_data
 
 from rollfleet.nats.embedded_server import find_nats_server
 from rollfleet_api.address import Address
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import pack
 from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.streams import subjects_of
@@ -160,14 +161,8 @@ class Site:
 
     @staticmethod
     def job(name: str = "a", *, namespace: str = "default", uid: str = "uid-1", **spec: object) -> CollectorJob:
-        smallest: dict[str, object] = {
-            "env": {"id": "CartPole-v1"},
-            "policy": {"random": {}},
-            "collect": {"framesPerBatch": 8},
-            "delivery": {"maxBytes": "4Mi"},
-        }
-        metadata = {"name": name, "namespace": namespace, "uid": uid}
-        return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
+        small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}, "delivery": {"maxBytes": "4Mi"}}
+        return parse_job(job_data({"name": name, "namespace": namespace, "uid": uid}, **small | spec))
 
     def nats_with(self, **settings: Any) -> NatsOnServer:
         return NatsOnServer(replace(self.server.settings, **settings))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.api.job_data import job_data
 from tests.waiting import wait_until
 
 import rollfleet
@@ -21,7 +22,7 @@ from rollfleet.nats.link import Link
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats_port import JobKey
@@ -40,8 +41,7 @@ HEALTHY_S = 0.1  # with the accounts of four deleted jobs to look for it was 7.6
 
 
 def manifest(name: str) -> dict[str, Any]:
-    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "collect": {"framesPerBatch": 64}}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+    return job_data({"name": name, "namespace": NAMESPACE}, policy={"random": {}})
 
 
 def resident_mib(pid: int) -> int:

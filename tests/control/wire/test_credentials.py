@@ -3,10 +3,13 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.api.job_data import job_data
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
+from rollfleet_api.subjects import Subjects
+from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats.accounts import job_account, job_of, uid_of
 from rollfleet_operator.nats.keys import Keys
 from rollfleet_operator.nats.settings import KEYS, NatsSettings
@@ -25,12 +28,7 @@ VALIDITY = Validity(life_s=24 * HOUR_S, renew_after=0.5)
 
 
 def job(name: str = "a", uid: str = "uid-1", **spec: object) -> CollectorJob:
-    smallest: dict[str, object] = {
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 8},
-    }
-    return CollectorJob.model_validate({"metadata": {"name": name, "uid": uid}, "spec": smallest | spec})
+    return parse_job(job_data({"name": name, "uid": uid}, **spec))
 
 
 def minted(job: CollectorJob, *, now_s: int = NOW_S, keys: Keys = KEYS_A, role: Role = Role.WORKER) -> bytes:
@@ -96,10 +94,7 @@ def test_each_job_has_an_account_of_its_own() -> None:
 def test_jobs_with_similar_names_have_different_keys() -> None:
     # Were the parts not kept apart, a job of one namespace could have the account of a job of another.
     def account(namespace: str, name: str) -> str:
-        subjects = subjects_of(
-            CollectorJob.model_validate(job(name).dump() | {"metadata": {"name": name, "namespace": namespace}})
-        )
-        return KEYS_A.account(subjects).public
+        return KEYS_A.account(Subjects(namespace=namespace, job=name)).public
 
     assert account("ab", "c") != account("a", "bc")
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -130,20 +129,3 @@ async def test_replies_that_no_one_reads_are_bounded(nats_server: "NatsInJwtMode
         await ask_and_read_nothing(site, job, connections=2)
     await nats.close()
     assert nats_server.peak_mib < MOST_MIB
-
-
-async def test_all_attacks_together_for_a_minute(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    job, nats = site.job(), site.nats_with(state_bytes=STATE_BYTES)
-    await nats.provision(job)
-    until = time.monotonic() + 60.0
-
-    async def again_and_again(attack: Attack, times: int) -> None:
-        while time.monotonic() < until:
-            await does_its_worst(site, job, attack, times // 10)
-
-    async with job_beside(site), asyncio.TaskGroup() as attacks:
-        for attack, times in ATTACKS:
-            attacks.create_task(again_and_again(attack, times))
-    await nats.close()
-    assert nats_server.peak_mib < 2 * MOST_MIB
-    assert nats_server.stored_mib < MOST_STORED_MIB

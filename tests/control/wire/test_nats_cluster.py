@@ -81,17 +81,6 @@ async def test_replicated_job_reserves_its_space_once_on_each_server(site: "Site
     assert "of 300 MiB are free; jobs hold default/first 192 MiB" in why
 
 
-async def test_replicated_job_gets_more_space_up_to_max_bytes(site: "Site") -> None:
-    await provision(site, job := site.job(delivery={"replicas": 3, "maxBytes": "200Mi"}))
-    async with site.guest(job, Role.WORKER) as worker:
-        for chunk in range(65):
-            await worker.client.jetstream().publish(subjects_of(job).batch_chunk(0, chunk), bytes(MIB - 1000))
-    assert await site.nats.grow(job)
-    async with site.administrator(subjects_of(job)) as client:
-        streams = {stream.config.name: stream.config.max_bytes for stream in await client.jsm().streams_info()}
-    assert streams == {subjects_of(job).batches_stream: 200 * MIB, subjects_of(job).state_stream: 64 * MIB}
-
-
 async def test_hostile_worker_of_a_replicated_job_takes_little_of_each_server(
     site: "Site", servers: list[NatsInJwtMode]
 ) -> None:

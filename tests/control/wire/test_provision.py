@@ -10,7 +10,7 @@ import pytest
 from nats.js.errors import APIError
 
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.errors import NatsUnavailable
@@ -99,28 +99,20 @@ async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: "S
         assert stream.config.max_bytes == 8 << 20
 
 
-async def test_a_server_that_starts_next_still_knows_its_jobs(nats_server: "NatsInJwtMode", site: "Site") -> None:
+async def test_a_server_that_starts_next_knows_its_jobs_and_what_was_sent_meanwhile_is_read(
+    nats_server: "NatsInJwtMode", site: "Site"
+) -> None:
     job = site.job()
     await site.nats.provision(job)
     credentials = site.credentials(job, Role.LEARNER)
     await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
+    assert (await site.nats.heartbeats(job)).learner == LEARNER
     nats_server.kill()
     nats_server.start_again()
     async with site.guest(job, Role.LEARNER, credentials):  # no operator needed
         pass
-    assert (await site.nats.heartbeats(job)).learner == LEARNER
-
-
-async def test_messages_during_a_disconnection_are_read_afterwards(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    job = site.job()
-    subjects = subjects_of(job)
-    await site.nats.provision(job)
-    await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER})
-    assert (await site.nats.heartbeats(job)).learner == LEARNER
-    nats_server.kill()
-    nats_server.start_again()
     newer = replace(LEARNER, frames=128)
-    await site.speak(job, Role.LEARNER, {subjects.learner: newer})
+    await site.speak(job, Role.LEARNER, {subjects_of(job).learner: newer})
     assert (await site.nats.heartbeats(job)).learner == newer
 
 
@@ -180,18 +172,6 @@ async def test_message_published_during_the_subscription_is_known_at_the_next_re
     await site.deafen()
     await site.speak(job, Role.LEARNER, {subjects.control: newer})
     assert (await site.nats.heartbeats(job)).control == newer
-
-
-async def test_heartbeats_arrive_as_they_are_published(site: "Site") -> None:
-    job = site.job(workers=2)
-    subjects = subjects_of(job)
-    await site.nats.provision(job)
-    assert not (await site.nats.heartbeats(job)).workers
-    collecting = replace(WORKER, state=WorkerState.COLLECTING)
-    await site.speak(job, Role.WORKER, {subjects.worker(1): collecting})
-    async with asyncio.timeout(5):
-        while (await site.nats.heartbeats(job)).workers.get(1) != collecting:
-            await site.stored(job, subjects.spec)  # a round trip: it is on its way
 
 
 async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(site: "Site") -> None:

@@ -118,13 +118,14 @@ async def test_each_rank_of_a_learner_has_its_own_consumer(site: "Site") -> None
         assert {each.name for each in consumers} == {Rank(rank, 20).consumer for rank in range(20)}
 
 
-async def test_a_worker_of_one_job_reads_nothing_of_another(site: "Site") -> None:
+@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
+async def test_a_role_of_one_job_reads_nothing_of_another(site: "Site", role: Role) -> None:
     ours, theirs = await two_jobs(site)
     subjects = subjects_of(theirs)
-    async with site.guest(ours, Role.WORKER) as worker, site.guest(theirs, Role.LEARNER) as learner:
+    async with site.guest(ours, role) as us, site.guest(theirs, Role.LEARNER) as learner:
         for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
-            await worker.client.subscribe(wildcard)
-            assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+            await us.client.subscribe(wildcard)
+            assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
         await learner.client.jetstream().publish(subjects.weights_of(None).chunk(2, 0), b"more")
         consumer = f"{subjects.batches_stream}.{ALONE.consumer}"
         for request in (
@@ -135,22 +136,24 @@ async def test_a_worker_of_one_job_reads_nothing_of_another(site: "Site") -> Non
             f"$JS.API.CONSUMER.MSG.NEXT.{consumer}",
         ):
             with pytest.raises((NoRespondersError, NatsTimeoutError)):
-                await worker.client.request(request, timeout=QUIET_S)
-            assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+                await us.client.request(request, timeout=QUIET_S)
+            assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
 
 
-async def test_a_worker_of_one_job_writes_nothing_of_another(site: "Site") -> None:
+@pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
+async def test_a_role_of_one_job_writes_nothing_of_another(site: "Site", role: Role) -> None:
     ours, theirs = await two_jobs(site)
     subjects = subjects_of(theirs)
     targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
-    async with site.guest(ours, Role.WORKER) as worker:
+    own = subjects_of(ours).lease(0) if role is Role.WORKER else subjects_of(ours).learner
+    async with site.guest(ours, role) as us:
         for target in targets:
-            await worker.client.publish(target, FORGED)
-            assert "permissions violation" in await asyncio.wait_for(worker.refused.get(), 5)
+            await us.client.publish(target, FORGED)
+            assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
             # JetStream answers on any subject that a request names, whatever the sender may publish to.
-            await worker.client.publish(subjects_of(ours).lease(0), FORGED, reply=target)
-            await worker.client.publish(direct_get(ours, subjects_of(ours).control), b"", reply=target)
-        await worker.flush()
+            await us.client.publish(own, FORGED, reply=target)
+            await us.client.publish(direct_get(ours, subjects_of(ours).control), b"", reply=target)
+        await us.flush()
     await untouched(site, theirs)
 
 

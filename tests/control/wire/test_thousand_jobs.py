@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.api.job_data import job_data
 
-from rollfleet_api.job import API_VERSION, KIND
+from rollfleet_api.job import KIND
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
@@ -24,9 +25,7 @@ NAMESPACE = "default"
 
 
 def job(number: int) -> dict[str, Any]:
-    spec = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}, "suspend": True}
-    metadata = {"name": f"job-{number}", "namespace": NAMESPACE}
-    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+    return job_data({"name": f"job-{number}", "namespace": NAMESPACE}, suspend=True)
 
 
 def test_a_thousand_suspended_jobs_are_made_within_minutes_and_little_memory(

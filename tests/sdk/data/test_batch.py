@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import IS_INIT, MASK, STEP_COUNT, Fragment, Key, join, to_batch
 from rollfleet.data.splitting import split_trajectories
+from rollfleet.data.tensor_tree import Group
 from rollfleet.errors import JobInvalid, MessageCorrupt
 
 OBSERVATION, FLAG = ("observation",), ("next", "terminated")
@@ -128,6 +130,50 @@ def without(key: Key) -> Fragment:
 def test_an_inconsistent_fragment_is_corrupt(hostile: Fragment) -> None:
     with pytest.raises(MessageCorrupt):
         to_batch(hostile)
+
+
+STACK = Group(path=("agents",), sizes=(1,), dim=2)
+AGENTS, TEXT, NUMBERS, SIZES = ("agents", "0", "x"), ("#json", "text"), ("#numbers", "shape"), ("#sizes", "shape")
+TREE = replace(
+    fragment(1, 2),
+    steps={
+        ("collector", "traj_ids"): torch.zeros(1, 2, dtype=torch.int64),
+        AGENTS: torch.ones(1, 2, 1),
+        TEXT: torch.tensor([*b'[["one", 2]]'], dtype=torch.uint8),
+        NUMBERS: torch.arange(5.0),
+        SIZES: torch.tensor([[1, 2], [3, 1]]),
+    },
+    final={},
+    structure=(STACK,),
+)
+
+
+def test_a_tree_has_agents_text_and_tensors_of_changing_shape() -> None:
+    batch = to_batch(TREE)
+    assert batch["text"] == [["one", 2]]
+    assert [batch[0, t]["shape"].tolist() for t in (0, 1)] == [[[0, 1]], [[2], [3], [4]]]
+    assert batch["agents"].batch_size == (1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "other"),
+    [
+        ({}, {"structure": None}),
+        ({}, {"structure": (Group(path=("agents",), sizes=(2,), dim=2),)}),
+        ({}, {"structure": (Group(path=("agents", "0"), sizes=(1 << 40,)), STACK)}),
+        ({}, {"final": {NUMBERS: torch.zeros(1)}}),
+        ({TEXT: torch.tensor([*b'[["one"]]'], dtype=torch.uint8)}, {}),
+        ({TEXT: torch.tensor([*b'[["one"'], dtype=torch.uint8)}, {}),
+        ({("#json",): torch.zeros(1)}, {}),
+        ({SIZES: torch.tensor([[1, 2], [2, 1]])}, {}),
+        ({SIZES: torch.tensor([[-1, -2], [3, 1]])}, {}),
+        ({SIZES: torch.tensor([[1, 5]])}, {}),
+        ({NUMBERS: torch.zeros(())}, {}),
+    ],
+)
+def test_an_inconsistent_tree_is_corrupt(steps: dict[Key, Tensor], other: dict[str, Any]) -> None:
+    with pytest.raises(MessageCorrupt):
+        to_batch(replace(TREE, steps={**TREE.steps, **steps}, **other))
 
 
 def with_padding() -> Fragment:

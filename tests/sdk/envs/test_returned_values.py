@@ -10,13 +10,11 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from tests.sdk import rollouts
 
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.job import EnvSpec, Vectorization
 
 IMAGE = Box(0, 255, (4, 4, 3), np.uint8)
@@ -54,8 +52,7 @@ def rollout_of(request: pytest.FixtureRequest) -> Iterator[Callable[..., Rollout
 
 
 def rolling(env: Any) -> Rollout:
-    seeds, ids = Seeds.derive(0, 0, 0, env.num_envs), TrajectoryIds(0, 0)
-    return Rollout(env, RandomPolicy(env.single_action_space), steps=3, seeds=seeds, trajectories=ids)
+    return rollouts.rollout_of(env, steps=3)
 
 
 VECTOR = Box(-1, 1, (4,))

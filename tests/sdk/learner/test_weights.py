@@ -315,8 +315,9 @@ class Negated(Whole):
 class NegatedLayout(WeightLayout):
     """Changes the bytes, and does not change them back."""
 
-    def snapshot(self, models: Any) -> Any:
-        return super().snapshot({name: {key: -value for key, value in model.items()} for name, model in models.items()})
+    def snapshot(self, models: Any, into: Any = None) -> Any:
+        negated = {name: {key: -value for key, value in model.items()} for name, model in models.items()}
+        return super().snapshot(negated, into)
 
 
 def test_a_users_scheme_writes_the_bytes(collect: "Collect") -> None:

@@ -9,6 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from tests.sdk.rollouts import always_0, collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
@@ -18,7 +19,7 @@ from rollfleet.policies.tensordict_call import takes_tensordict
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec
+from rollfleet_api.job import EnvSpec
 
 ENVS = 3
 
@@ -34,26 +35,12 @@ MODES: dict[str, Callable[[], VectorEnv]] = {
 }
 
 
-def rollout_of(policy: Any, env: VectorEnv | None = None, **options: Any) -> Rollout:
-    return Rollout(
-        MODES["built"]() if env is None else env,
-        policy,
-        steps=23,
-        seeds=Seeds.derive(0, 0, 0, ENVS),
-        trajectories=TrajectoryIds(0, 0),
-        collect=CollectSpec(frames_per_batch=1, **options),
-    )
+def rolling(policy: Any, env: VectorEnv | None = None, **options: Any) -> Rollout:
+    return rollout_of(MODES["built"]() if env is None else env, policy, steps=23, **options)
 
 
-def collected(policy: Any, env: VectorEnv | None = None, *, fragments: int = 4, **options: Any) -> TensorDict:
-    rollout = rollout_of(policy, env, **options)
-    batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(fragments)], dim=1)
-    rollout.close()
-    return batch
-
-
-def zeros(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
+def batch_of(policy: Any, env: VectorEnv | None = None, *, fragments: int = 4, **options: Any) -> TensorDict:
+    return collected(rolling(policy, env, **options), fragments)
 
 
 # --- Which policies --------------------------------------------------------------------------------------------------
@@ -61,25 +48,25 @@ def zeros(observation: Tensor) -> Tensor:
 
 class Filling(nn.Module):
     def forward(self, tensordict: Any) -> Any:
-        return tensordict.set("action", zeros(tensordict["observation"])).set("twice", 2 * tensordict["observation"])
+        return tensordict.set("action", always_0(tensordict["observation"])).set("twice", 2 * tensordict["observation"])
 
 
 class Short:
     def __call__(self, td: Any) -> Any:
-        return td.update({"action": zeros(td["observation"]), "twice": 2 * td["observation"]})
+        return td.update({"action": always_0(td["observation"]), "twice": 2 * td["observation"]})
 
 
 def annotated(data: TensorDictBase) -> TensorDictBase:
-    return TensorDict({"action": zeros(data["observation"]), "twice": 2 * data["observation"]}, data.batch_size)
+    return TensorDict({"action": always_0(data["observation"]), "twice": 2 * data["observation"]}, data.batch_size)
 
 
 def annotated_in_words(data: "TensorDict") -> "TensorDict":
-    return data.set("action", zeros(data["observation"])).set("twice", 2 * data["observation"])
+    return data.set("action", always_0(data["observation"])).set("twice", 2 * data["observation"])
 
 
 @pytest.mark.parametrize("policy", [Filling(), Short(), annotated, annotated_in_words], ids=range(4))
 def test_a_policy_that_takes_a_tensordict_by_its_signature_gets_one(policy: Any) -> None:
-    batch = collected(policy)
+    batch = batch_of(policy)
     assert torch.equal(batch["twice"], 2 * batch["observation"])
     assert set(batch.keys()) == {"observation", "action", "twice", "next", "collector", "done", "terminated"} | {
         "truncated"
@@ -94,7 +81,7 @@ class Compiled(nn.Module):
         self._orig_mod = module
 
 
-MODULE = TensorDictModule(zeros, in_keys=["observation"], out_keys=["action"])
+MODULE = TensorDictModule(always_0, in_keys=["observation"], out_keys=["action"])
 
 
 @pytest.mark.parametrize(
@@ -118,8 +105,8 @@ def test_policies_are_recognised_by_class_or_signature(policy: Any, expected: bo
 
 def test_a_policy_that_replaces_its_input_is_refused() -> None:
     with pytest.raises(PolicyInvalid, match="returned 'observation', which is reserved in a batch"):
-        rollout_of(
-            lambda td: td.update({"action": zeros(td["observation"]), "observation": 2 * td["observation"]})
+        rolling(
+            lambda td: td.update({"action": always_0(td["observation"]), "observation": 2 * td["observation"]})
         ).collect(version=0)
 
 
@@ -129,10 +116,10 @@ def test_a_policy_that_replaces_its_input_is_refused() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_module_can_read_step_count_and_is_init(mode: str) -> None:
     def act(observation: Tensor, count: Tensor, is_init: Tensor) -> tuple[Tensor, ...]:
-        return zeros(observation), count.clone(), is_init.clone()
+        return always_0(observation), count.clone(), is_init.clone()
 
     keys = ["observation", "step_count", "is_init"]
-    batch = collected(TensorDictModule(act, keys, ["action", "counted", "started"]), MODES[mode]())
+    batch = batch_of(TensorDictModule(act, keys, ["action", "counted", "started"]), MODES[mode]())
     assert batch["next", "done"].any()
     assert batch["counted"].dtype == torch.int64
     assert torch.equal(batch["counted"], batch["step_count"])  # the module read it, and the batch records it
@@ -141,9 +128,9 @@ def test_a_module_can_read_step_count_and_is_init(mode: str) -> None:
 
 def test_a_callable_can_read_them_too() -> None:
     def policy(td: Any) -> Any:
-        return td.update({"action": zeros(td["observation"]), "counted": td["step_count"] + td["is_init"]})
+        return td.update({"action": always_0(td["observation"]), "counted": td["step_count"] + td["is_init"]})
 
-    batch = collected(policy, step_count=True)
+    batch = batch_of(policy, step_count=True)
     assert torch.equal(batch["counted"], batch["step_count"].clamp(min=1))
     assert "is_init" not in set(batch.keys())
 
@@ -164,13 +151,13 @@ class Drifting(TensorDictModuleBase):  # type: ignore[misc]
         private = td.get("_private", none) + 1
         steps = torch.where(td["is_init"], 0, td.get("steps", none)) + 1
         return td.update(
-            {"action": zeros(td["observation"]), "steps": steps, "all_steps": private.clone(), "_private": private}
+            {"action": always_0(td["observation"]), "steps": steps, "all_steps": private.clone(), "_private": private}
         )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_outputs_at_the_root_are_there_at_the_next_step(mode: str) -> None:
-    batch = collected(Drifting(), MODES[mode](), step_count=True)
+    batch = batch_of(Drifting(), MODES[mode](), step_count=True)
     assert batch["next", "done"].any()
     assert torch.equal(batch["steps"], batch["step_count"] + 1)  # restarted by the policy, at `is_init`
     if mode != "next-step":  # there, steps that reset an environment are no frames
@@ -179,14 +166,14 @@ def test_outputs_at_the_root_are_there_at_the_next_step(mode: str) -> None:
 
 
 def test_such_a_state_starts_over_with_a_seed() -> None:
-    rollout = rollout_of(Drifting())
+    rollout = rolling(Drifting())
     rollout.collect(version=0)
     rollout.reseed(Seeds.derive(1, 0, 0, ENVS), TrajectoryIds(0, 0))
     assert (to_batch(rollout.collect(version=0))["all_steps"][:, 0] == 1).all()
 
 
 def test_random_actions_leave_such_a_state_unchanged() -> None:
-    rollout = rollout_of(Drifting())
+    rollout = rolling(Drifting())
     rollout.collect(version=0, random_actions=True)
     assert (to_batch(rollout.collect(version=0))["all_steps"][:, 0] == 1).all()
     rollout.collect(version=0, random_actions=True)
@@ -202,19 +189,19 @@ class Counting(TensorDictModule):  # type: ignore[misc]
 
     @staticmethod
     def _act(observation: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
-        return zeros(observation), age + 1
+        return always_0(observation), age + 1
 
 
 def test_such_a_state_with_an_initial_value_has_it_in_each_episode() -> None:
-    batch = collected(Counting(), step_count=True)
+    batch = batch_of(Counting(), step_count=True)
     assert batch["next", "done"].any()
     assert torch.equal(batch["age"], (batch["step_count"] + 8).expand(-1, -1, 2))
 
 
 def test_a_state_without_value_is_missing_at_the_first_call() -> None:
-    module = TensorDictModule(lambda o, h: (zeros(o), h + 1), in_keys=["observation", "h"], out_keys=["action", "h"])
+    module = TensorDictModule(lambda o, h: (always_0(o), h + 1), in_keys=["observation", "h"], out_keys=["action", "h"])
     with pytest.raises(PolicyInvalid, match=r"(?s)failed at its first call.*inputs are None: \{'h'\}"):
-        rollout_of(module).collect(version=0)
+        rolling(module).collect(version=0)
 
 
 # --- Private outputs -------------------------------------------------------------------------------------------------
@@ -227,9 +214,9 @@ def test_a_private_hidden_state_is_carried_and_not_in_batches(trajs_per_batch: i
             return {"_age": torch.zeros(num_envs, 1).long()}
 
     policy = Hiding(
-        lambda o, age: (zeros(o), age + 0, age + 1), ["observation", "_age"], ["action", "x", ("next", "_age")]
+        lambda o, age: (always_0(o), age + 0, age + 1), ["observation", "_age"], ["action", "x", ("next", "_age")]
     )
-    batch = collected(policy, fragments=1 if trajs_per_batch else 4, step_count=True, trajs_per_batch=trajs_per_batch)
+    batch = batch_of(policy, fragments=1 if trajs_per_batch else 4, step_count=True, trajs_per_batch=trajs_per_batch)
     assert batch["next", "done"].any()
     assert torch.equal(batch["x"], batch["step_count"])
     assert "_age" not in {*batch.keys(), *batch["next"].keys()}
@@ -239,8 +226,8 @@ def test_a_private_hidden_state_is_carried_and_not_in_batches(trajs_per_batch: i
 def test_private_outputs_are_not_in_batches(kind: str) -> None:
     def outputs(observation: Tensor) -> dict[str, Any]:
         private = {"_own": observation, "group": {"_own": observation, "x": observation}, "_any": {"a": observation}}
-        return {"action": zeros(observation), "x": observation, **private}
+        return {"action": always_0(observation), "x": observation, **private}
 
     policy = outputs if kind == "dict" else (lambda td: td.update(outputs(td["observation"])))
-    keys = {key for key in collected(policy).keys(True, True) if key[0] not in ("next", "collector")}
+    keys = {key for key in batch_of(policy).keys(True, True) if key[0] not in ("next", "collector")}
     assert keys == {"observation", "action", "x", ("group", "x"), "done", "terminated", "truncated"}

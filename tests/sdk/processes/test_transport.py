@@ -83,7 +83,7 @@ def start() -> Iterator[Start]:
 
 def send(transport: ProcessesTransport, version: int, *, workers: frozenset[int] | None = None) -> None:
     models = {POLICY: {"mark": torch.full((1,), float(version))}}
-    transport.send_weights(version, WeightLayout(models).snapshot(models), workers=workers)
+    transport.send_weights(version, WeightLayout(models), models, workers=workers)
 
 
 def begin(transport: ProcessesTransport) -> None:
@@ -176,27 +176,10 @@ def test_error_of_a_crashed_worker_names_the_function(start: Start) -> None:
 def test_weights_that_do_not_fit_are_named(start: Start) -> None:
     transport = start(max_restarts_per_worker=5)
     models = {POLICY: {"mark": torch.zeros(2)}}
-    transport.send_weights(1, WeightLayout(models).snapshot(models))
+    transport.send_weights(1, WeightLayout(models), models)
     transport.control(Control(session=1, phase=LearnerPhase.RUN, round=0, version=1))
     message = str(failure(transport))
     assert "mark: the learner has float32 [2], the policy here has float32 [1]" in message
-
-
-def test_workers_use_lent_weights_and_they_are_not_spent(start: Start) -> None:
-    transport = start()
-    begin(transport)
-    assert len(transport.spent()) == 1  # not lent: copied
-    for version in range(2, 6):
-        models = {POLICY: {"mark": torch.full((1,), float(version))}}
-        layout = WeightLayout(models)
-        lent = transport.lend(layout.parameters, layout.total_bytes)
-        assert lent is not None
-        layout.release(lent)
-        transport.send_weights(version, layout.snapshot(models))
-        while (arrival := receive(transport)[0]).meta.version < version:
-            pass
-        assert arrival.batch["mark"].unique().tolist() == [float(version)]
-    assert transport.spent() == []
 
 
 def test_killed_worker_restarts_as_often_as_allowed(start: Start, started: Started) -> None:

@@ -2,13 +2,14 @@
 
 import multiprocessing
 import threading
+from typing import Any
 
 import numpy as np
 import torch
 
 from rollfleet.processes.control_block import WeightsLocation
 from rollfleet.processes.weights import SharedWeights, SharedWeightsInbox
-from rollfleet.weights.layout import POLICY, Snapshot, WeightLayout
+from rollfleet.weights.layout import POLICY, WeightLayout
 
 FORK = multiprocessing.get_context("fork")
 
@@ -22,7 +23,7 @@ def put(
     shared_weights: SharedWeights, version: int, in_use: list[WeightsLocation], numbers: int = 3
 ) -> WeightsLocation:
     layout, models = layout_of(float(version), numbers)
-    return shared_weights.put(version, layout.snapshot(models), in_use)
+    return shared_weights.put(version, layout, models, [location.data_at for location in in_use])
 
 
 def test_slots_of_weights_are_reused() -> None:
@@ -117,67 +118,30 @@ def test_version_that_is_replaced_before_its_lock_is_not_loaded() -> None:
     assert weights.data.view(np.float32)[:3].tolist() == [2.0, 2.0, 2.0]
 
 
-def lend(shared_weights: SharedWeights, version: int, in_use: list[WeightsLocation]) -> Snapshot:
-    """Make a version in a lent snapshot."""
-    layout, models = layout_of(float(version))
-    lent = shared_weights.lend(layout.parameters, layout.total_bytes, in_use)
-    assert lent is not None
-    layout.release(lent)
-    return layout.snapshot(models)
-
-
-def read(shared_weights: SharedWeights, location: WeightsLocation) -> list[float]:
-    """Read a version as a worker does, which holds its lock."""
-    weights = SharedWeightsInbox(shared_weights.shared_memory, layout_of()[0], lambda: location).newest()
-    assert weights is not None
-    values: list[float] = weights.data.view(np.float32)[:3].tolist()
-    return values
-
-
-def test_workers_read_a_version_in_the_lent_memory_itself() -> None:
-    shared_weights, in_use = SharedWeights(), list[WeightsLocation]()
-    for version in range(1, 6):
-        snapshot = lend(shared_weights, version, in_use)
-        assert shared_weights.is_lent(snapshot)
-        location = shared_weights.put(version, snapshot, in_use)
-        assert not shared_weights.is_lent(snapshot)
-        assert read(shared_weights, location) == [float(version)] * 3
-        snapshot.data[:4].view(torch.float32).fill_(-1.0)  # the same memory
-        assert read(shared_weights, location) == [-1.0, version, version]
-        in_use = [location]
-
-
-def test_lent_memory_is_not_reused_until_it_is_put() -> None:
-    shared_weights = SharedWeights()
-    layout, models = layout_of(7.0)
-    lent = lend(shared_weights, 1, [])
-    assert shared_weights.lend(layout.parameters, layout.total_bytes, []) is None
-    slots = {shared_weights.put(version, layout.snapshot(models), []).data_at for version in range(2, 6)}
-    location = shared_weights.put(6, lent, [])
-    assert location.data_at not in slots
-    assert read(shared_weights, location) == [1.0] * 3
-    assert shared_weights.lend(layout.parameters, layout.total_bytes, [location]) is not None
-
-
 def test_worker_does_not_wait_for_a_slot_that_the_learner_writes() -> None:
     shared_weights = SharedWeights()
     first = put(shared_weights, 1, [])
     newest = put(shared_weights, 2, [first])
-    written = lend(shared_weights, 3, [newest])  # in the slot of the first
-    asked = iter([first, first])
     ours, theirs = FORK.Pipe()
+    workers = []
+
+    class Slow(WeightLayout):
+        def snapshot(self, models: Any, into: Any = None) -> Any:
+            workers.append(FORK.Process(target=load))
+            workers[0].start()
+            assert ours.poll(20)
+            return super().snapshot(models, into)
 
     def load() -> None:
+        asked = iter([first, first])
         inbox = SharedWeightsInbox(shared_weights.shared_memory, layout_of()[0], lambda: next(asked, newest))
         weights = inbox.newest()
         theirs.send(weights and (weights.version, weights.data.view(np.float32)[:3].tolist()))
 
-    worker = FORK.Process(target=load)
-    worker.start()
+    models = {POLICY: {"w": torch.full((3,), 3.0)}}
     try:
-        assert ours.poll(20)
+        assert shared_weights.put(3, Slow(models), models, [newest.data_at]).data_at == first.data_at
         assert ours.recv() == (2, [2.0] * 3)
-        assert shared_weights.put(3, written, [newest]).data_at == first.data_at
     finally:
-        worker.kill()
-        worker.join()
+        workers[0].kill()
+        workers[0].join()

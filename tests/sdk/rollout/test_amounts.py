@@ -6,11 +6,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.sdk.rollouts import Countdown, always_1
 from tests.waiting import wait_until
 from torch import Tensor
 
@@ -21,32 +20,6 @@ if TYPE_CHECKING:
     from tests.sdk.places import Collect
 
 Here = Callable[..., Collector]
-
-
-class Countdown(gymnasium.Env[Any, Any]):
-    """Episodes of `length` frames; observes the episode's number (from 1), the frame in it, and `mark`."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, length: int = 5, mark: int = 0) -> None:
-        self._length, self._mark, self._episode, self._frame = length, mark, 0, 0
-
-    def _seen(self) -> Any:
-        return np.array([self._episode, self._frame, self._mark], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._episode, self._frame = self._episode + 1, 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._frame += 1
-        return self._seen(), 1.0, self._frame == self._length, False, {}
-
-
-def always_1(observation: Tensor) -> Tensor:
-    return torch.ones(len(observation), dtype=torch.int64)
 
 
 def marks(batch: Any) -> list[int]:

@@ -10,16 +10,13 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
-from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.collection import CollectSpec
 from rollfleet_api.job import EnvSpec, Vectorization
 
 FRAMES = 4  # of an episode
@@ -72,10 +69,7 @@ def roll() -> Iterator[Callable[..., Rollout]]:
     with ExitStack() as stack:
 
         def roll(env: Any, info_keys: tuple[str, ...] = KEYS, **collect: Any) -> Rollout:
-            options = CollectSpec(frames_per_batch=10 * env.num_envs, info_keys=info_keys, **collect)
-            seeds, ids = Seeds.derive(0, 0, 0, env.num_envs), TrajectoryIds(0, 0)
-            policy = RandomPolicy(env.single_action_space)
-            rollout = Rollout(env, policy, steps=10, seeds=seeds, trajectories=ids, collect=options)
+            rollout = rollout_of(env, steps=10, info_keys=info_keys, **collect)
             stack.callback(rollout.close)
             return rollout
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tests.sdk.rollouts import rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import MASK, Fragment, to_batch
@@ -21,9 +22,6 @@ from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.errors import EnvironmentFailed
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.collection import CollectSpec
 
 ENVS, STEPS, EPISODE = 3, 6, 4
 
@@ -91,10 +89,8 @@ def same_step(first: Callable[[], Counting]) -> VectorEnv:
 MODES = pytest.mark.parametrize("make", [serial, in_processes, next_step, same_step])
 
 
-def rollout_of(env: VectorEnv, policy: NumberedActions, **collect: Any) -> Rollout:
-    seeds, ids = Seeds.derive(0, 0, 0, env.num_envs), TrajectoryIds(0, 0)
-    spec = CollectSpec(frames_per_batch=STEPS * env.num_envs, **collect)
-    return Rollout(env, policy, steps=STEPS, seeds=seeds, trajectories=ids, collect=spec)
+def rolling(env: VectorEnv, policy: NumberedActions, **collect: Any) -> Rollout:
+    return rollout_of(env, policy, steps=STEPS, **collect)
 
 
 def collect(rollout: Rollout, errors: tuple[type[BaseException], ...]) -> Fragment | None:
@@ -129,7 +125,7 @@ def check(fragments: list[Fragment | None]) -> None:
 def test_after_an_environments_error_new_episodes_begin(
     make: Callable[..., VectorEnv], options: dict[str, Any]
 ) -> None:
-    rollout = rollout_of(make(lambda: Counting(fails_at=(3, 9, 14))), NumberedActions(), **options)
+    rollout = rolling(make(lambda: Counting(fails_at=(3, 9, 14))), NumberedActions(), **options)
     fragments = [collect(rollout, (ValueError, EnvironmentFailed)) for _ in range(8)]
     rollout.close()
     assert fragments.count(None) == 3
@@ -139,7 +135,7 @@ def test_after_an_environments_error_new_episodes_begin(
 @MODES
 @pytest.mark.parametrize("options", [{}, {"trajs_per_batch": 3}], ids=str)
 def test_after_a_policys_error_new_episodes_begin(make: Callable[..., VectorEnv], options: dict[str, Any]) -> None:
-    rollout = rollout_of(make(Counting), NumberedActions(fails_at=(4, 12, 13)), **options)
+    rollout = rolling(make(Counting), NumberedActions(fails_at=(4, 12, 13)), **options)
     fragments = [collect(rollout, (ValueError,)) for _ in range(8)]
     rollout.close()
     assert fragments.count(None) == 3
@@ -170,7 +166,7 @@ def interrupt_at(gate: Path) -> threading.Thread:
 def test_after_ctrl_c_in_mid_step_frames_are_those_of_new_episodes(
     make: Callable[..., VectorEnv], gates: tuple[Path, Path]
 ) -> None:
-    rollout = rollout_of(make(lambda: Counting(gates=gates)), NumberedActions())
+    rollout = rolling(make(lambda: Counting(gates=gates)), NumberedActions())
     thread = interrupt_at(gates[0])
     fragments = [collect(rollout, (KeyboardInterrupt,))]
     assert fragments == [None]
@@ -192,7 +188,7 @@ class Killed(Counting):
 
 def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_answered() -> None:
     env = AsyncVectorEnv([Killed, Counting])
-    rollout = rollout_of(env, NumberedActions())
+    rollout = rolling(env, NumberedActions())
     with pytest.raises((EOFError, ConnectionError)):
         rollout.collect(version=0)
     assert env.parent_pipes[1].poll(30)
@@ -202,7 +198,7 @@ def test_gymnasiums_own_processes_end_after_one_was_killed_and_the_others_have_a
 
 def test_after_ctrl_c_gymnasiums_own_processes_are_refused(gates: tuple[Path, Path]) -> None:
     env = AsyncVectorEnv([lambda: Counting(gates=gates), Counting])
-    rollout = rollout_of(env, NumberedActions())
+    rollout = rolling(env, NumberedActions())
     thread = interrupt_at(gates[0])
     assert collect(rollout, (KeyboardInterrupt,)) is None
     thread.join()

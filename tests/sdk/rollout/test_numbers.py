@@ -1,10 +1,12 @@
 """With a deterministic policy a rollout gives the numbers of a plain Gymnasium loop: each one, in every autoreset mode.
 
-3,000 steps of each environment, a hundred episodes, bit for bit.
+1,000 steps of each environment, dozens of episodes, bit for bit.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -13,6 +15,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict
+from tests.sdk.rollouts import along_time, rollout_of, towards_fall
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
@@ -23,9 +27,9 @@ from rollfleet.envs.spaces import observation_keys
 from rollfleet.envs.subprocesses import ProcessVectorEnv
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import EnvSpec, Vectorization
 
-FRAMES, LANES = 3_000, 2
+FRAMES, LANES, STEPS = 1_000, 2, 50
 Key = tuple[str, ...]
 Maker = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -65,18 +69,14 @@ def wanderer_acts(observation: Any) -> dict[str, Any]:
     return {"action": {"turn": (x[:, 0] > 0).long(), "push": (x > 0).float() - observation["place"]["near"]}}
 
 
-def pole_acts(observation: Tensor) -> Tensor:
-    return (observation[:, 2] > 0).long()
-
-
 def pendulum_acts(observation: Tensor) -> Tensor:
     return torch.where(observation[:, 2:] > 0, 1.5, -0.5)  # exact in any batch size
 
 
 ENVIRONMENTS: dict[str, tuple[Maker, Callable[[Any], Any], int]] = {
-    "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), pole_acts, 90),
-    "pendulum": (partial(gymnasium.make, "Pendulum-v1", max_episode_steps=47), pendulum_acts, 60),
-    "dict": (Wanderer, wanderer_acts, 90),
+    "cartpole": (partial(gymnasium.make, "CartPole-v1", max_episode_steps=35), towards_fall, 50),
+    "pendulum": (partial(gymnasium.make, "Pendulum-v1", max_episode_steps=47), pendulum_acts, 40),
+    "dict": (Wanderer, wanderer_acts, 40),
 }
 
 MODES: dict[str, Callable[[list[Maker]], VectorEnv]] = {
@@ -85,6 +85,8 @@ MODES: dict[str, Callable[[list[Maker]], VectorEnv]] = {
     "disabled": partial(SyncVectorEnv, autoreset_mode=AutoresetMode.DISABLED),
     "same-step": partial(SyncVectorEnv, autoreset_mode=AutoresetMode.SAME_STEP),
     "next-step": partial(SyncVectorEnv, autoreset_mode=AutoresetMode.NEXT_STEP),
+    "shared-memory-same-step": partial(SyncVectorEnv, copy=False, autoreset_mode=AutoresetMode.SAME_STEP),
+    "shared-memory-next-step": partial(SyncVectorEnv, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP),
     "async-disabled": partial(AsyncVectorEnv, autoreset_mode=AutoresetMode.DISABLED),
     "async-same-step": partial(AsyncVectorEnv, autoreset_mode=AutoresetMode.SAME_STEP),
     "async-next-step": partial(AsyncVectorEnv, autoreset_mode=AutoresetMode.NEXT_STEP),
@@ -107,6 +109,7 @@ def plain_loop(make: Maker, acts: Callable[[Any], Any], seed: int) -> Iterator[l
             observation, _ = env.reset()
 
 
+SEEDS = Seeds.derive(3, 1, 0, LANES)
 LOOPS: dict[tuple[str, int], list[Tensor]] = {}
 
 
@@ -119,6 +122,45 @@ def columns(environment: str, seed: int) -> list[Tensor]:
     return LOOPS[environment, seed]
 
 
+def played(rollout: Rollout) -> tuple[TensorDict, list[float], list[int]]:
+    """Return all frames, and the returns and lengths of episodes; check their memory and their ids."""
+    batches, returns, lengths = [], [], []
+    for version in range(FRAMES // STEPS):
+        fragment = rollout.collect(version=version)
+        assert all(value.is_contiguous() for value in fragment.steps.values())
+        batches.append(to_batch(fragment).clone())
+        returns += fragment.episode_returns.tolist()
+        lengths += fragment.episode_lengths.tolist()
+    rollout.close()
+    batch = along_time(batches)
+    ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
+    assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
+    assert len(ids.unique()) == int(done[:, :-1].sum()) + len(ids)
+    assert not (batch["done"] | batch["terminated"] | batch["truncated"]).any()
+    return batch, returns, lengths
+
+
+PLAIN: Sequence[Key] = (("observation",),)
+OUTCOME = ("reward", "terminated", "truncated")
+
+
+def assert_same_frames(
+    batch: TensorDict, loops: list[list[Tensor]], observed: Sequence[Key] = (("observation",),)
+) -> None:
+    keys = [*observed, *(("next", *key) for key in observed), *(("next", name) for name in OUTCOME)]
+    for row, columns in zip(batch, loops, strict=True):
+        for key, expected in zip(keys, columns, strict=True):
+            assert row[key].dtype == expected.dtype, key
+            assert torch.equal(row[key].reshape(expected.shape), expected), key
+
+
+def episodes_of(columns: list[Tensor]) -> list[tuple[float, int]]:
+    """Return return and length of each episode that has ended."""
+    *_, rewards, terminated, truncated = columns
+    ends = [0, *(1 + (terminated | truncated).nonzero().flatten()).tolist()]
+    return [(float(rewards[start:end].double().sum()), end - start) for start, end in pairwise(ends)]
+
+
 IN_PROCESSES = ("processes", "async")
 
 
@@ -128,23 +170,46 @@ IN_PROCESSES = ("processes", "async")
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_rollout_records_the_numbers_of_a_plain_loop(environment: str, mode: str) -> None:
     make, acts, episodes = ENVIRONMENTS[environment]
-    seeds, steps = Seeds.derive(3, 1, 0, LANES), 500
     env = MODES[mode]([make] * LANES)
     observed = observation_keys(SpaceTree(env.single_observation_space))
-    rollout = Rollout(env, acts, steps=steps, seeds=seeds, trajectories=TrajectoryIds(0, 0))
-    keys: list[Key] = [*observed, *(("next", *key) for key in observed)]
-    keys += [("next", "reward"), ("next", "terminated"), ("next", "truncated")]
-    got: dict[Key, list[Tensor]] = {key: [] for key in keys}
-    for _ in range(FRAMES // steps):
-        batch = to_batch(rollout.collect(version=0))
-        for key in keys:
-            got[key].append(batch[key].clone())
-    rollout.close()
-    ended = 0
-    for env_index, seed in enumerate(seeds.envs):
-        for key, expected in zip(keys, columns(environment, seed), strict=True):
-            value = torch.cat([part[env_index] for part in got[key]])
-            assert value.dtype == expected.dtype, key
-            assert torch.equal(value.reshape(expected.shape), expected), key
-        ended += int((columns(environment, seed)[-1] | columns(environment, seed)[-2]).sum())
-    assert ended > episodes
+    batch, returns, lengths = played(rollout_of(env, acts, steps=STEPS, seed=3, worker=1))
+    loops = [columns(environment, seed) for seed in SEEDS.envs]
+    assert_same_frames(batch, loops, observed)
+    ended = sorted(episode for loop in loops for episode in episodes_of(loop))
+    assert len(ended) > episodes
+    if "next-step" in mode:  # there, faster environments have ended episodes of the next fragment
+        assert not Counter(length for _, length in ended) - Counter(lengths)
+    else:
+        assert sorted(lengths) == sorted(length for _, length in ended)
+        torch.testing.assert_close(sorted(returns), [value for value, _ in ended], rtol=1e-6, atol=0)
+
+
+def test_max_frames_per_traj_truncates_like_gymnasiums_time_limit() -> None:
+    env = EnvSpec(id="CartPole-v1", num_envs=LANES)
+    batch, _, _ = played(rollout_of(env, towards_fall, steps=STEPS, seed=3, worker=1, max_frames_per_traj=35))
+    assert_same_frames(batch, [columns("cartpole", seed) for seed in SEEDS.envs])
+    assert batch["next", "truncated"].any()
+    assert batch["next", "terminated"].any()
+
+
+def native_loop(seed: int) -> list[list[Tensor]]:
+    """Return the loops of Gymnasium's own vector CartPole, whose environments share a generator; without resets."""
+    env = gymnasium.make_vec("CartPole-v1", LANES, "vector_entry_point", max_episode_steps=35)
+    rows: list[list[list[Any]]] = [[] for _ in range(LANES)]
+    observation, _ = env.reset(seed=seed)
+    ended = np.zeros(LANES, np.bool_)
+    while min(map(len, rows)) < FRAMES:
+        after, *outcome, _ = env.step((observation[:, 2] > 0).astype(np.int64))
+        for lane in np.flatnonzero(~ended):
+            rows[lane].append([observation[lane], after[lane], *(np.asarray(part)[lane] for part in outcome)])
+        ended, observation = outcome[1] | outcome[2], after
+    return [[torch.from_numpy(np.stack(column)) for column in zip(*lane[:FRAMES], strict=True)] for lane in rows]
+
+
+def test_gymnasiums_native_vector_environment_equals_its_plain_loop() -> None:
+    spec = EnvSpec(
+        id="CartPole-v1", num_envs=LANES, kwargs={"max_episode_steps": 35}, vectorization=Vectorization.NATIVE
+    )
+    batch, _, _ = played(rollout_of(spec, towards_fall, steps=STEPS, seed=3, worker=1))
+    assert_same_frames(batch, native_loop(SEEDS.envs[0]))
+    assert batch["next", "done"].sum() > 50

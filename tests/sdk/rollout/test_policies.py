@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import (
-    TensorDictModule,
-)
+from tensordict.nn import TensorDictModule
+from tests.sdk.rollouts import always_0, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
@@ -18,18 +17,10 @@ from rollfleet.envs.factory import make_env
 from rollfleet.errors import PolicyInvalid
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.factory import Policy
-from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec
+from rollfleet_api.job import EnvSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
-
-
-def rollout_of(spec: EnvSpec, policy: Policy, *, collect: CollectSpec | None = None) -> Rollout:
-    seeds, ids = Seeds.derive(0, 0, 0, spec.num_envs), TrajectoryIds(0, 0)
-    return Rollout(make_env(spec), policy, steps=8, seeds=seeds, trajectories=ids, collect=collect)
 
 
 def mlp(spec: EnvSpec) -> ActorCritic:
@@ -40,12 +31,8 @@ def mlp(spec: EnvSpec) -> ActorCritic:
     return policy
 
 
-def zeros(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
-
-
 def test_a_tensor_of_actions_is_enough() -> None:
-    batch = to_batch(rollout_of(CARTPOLE, zeros).collect(version=4))
+    batch = to_batch(rollout_of(CARTPOLE, always_0).collect(version=4))
     assert set(batch.keys()) == {"observation", "action", "next", "collector", "done", "terminated", "truncated"}
     assert (batch["collector", "policy_version"] == 4).all()
 
@@ -56,7 +43,7 @@ def test_all_outputs_of_a_policy_are_in_the_batch() -> None:
             "nested": {"half": observation.half()},
             ("also", "nested"): observation.sum(-1).bfloat16(),
             "flag": observation > 0,
-            "action": zeros(observation).int(),
+            "action": always_0(observation).int(),
         }
 
     batch = to_batch(rollout_of(CARTPOLE, policy).collect(version=0))
@@ -99,7 +86,7 @@ class Dimmer(gymnasium.Env[Any, Any]):
 
 def test_a_tensordict_that_the_policy_filled_is_read() -> None:
     def policy(observation: Tensor) -> TensorDict:
-        return TensorDict({"observation": observation, "action": zeros(observation)}, batch_size=[len(observation)])
+        return TensorDict({"observation": observation, "action": always_0(observation)}, batch_size=[len(observation)])
 
     assert (to_batch(rollout_of(CARTPOLE, policy).collect(version=0))["action"] == 0).all()
 
@@ -110,7 +97,7 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
     class Module(nn.Module):
         def forward(self, observation: Tensor) -> Tensor:
             seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
-            return zeros(observation)
+            return always_0(observation)
 
     module = Module()
     rollout_of(CARTPOLE, module).collect(version=0)
@@ -122,17 +109,17 @@ def test_modules_run_in_inference_mode_and_callables_without_gradients() -> None
     ("policy", "message"),
     [
         (lambda o: {"value": o}, r"returned 'value', but no 'action'; expected one of int64 \[3\] from Discrete\(2\)"),
-        (lambda o: zeros(o)[:, None], r"action has shape \[3, 1\]; expected int64 \[3\] from Discrete\(2\)"),
-        (lambda o: zeros(o).float(), r"dtype torch.float32; expected int64 \[3\]"),
+        (lambda o: always_0(o)[:, None], r"action has shape \[3, 1\]; expected int64 \[3\] from Discrete\(2\)"),
+        (lambda o: always_0(o).float(), r"dtype torch.float32; expected int64 \[3\]"),
         (
-            lambda o: {"action": zeros(o), "x": torch.zeros(4)},
+            lambda o: {"action": always_0(o), "x": torch.zeros(4)},
             r"'x' of the policy has shape \[4\]; expected \[3, "
             r"...\]",
         ),
-        (lambda o: {"action": zeros(o), "x": 1}, r"'x' of the policy is a int; expected a tensor"),
-        (lambda o: {"action": zeros(o), "next": {"a": o}}, "returned 'next', which is reserved in a batch"),
-        (lambda o: {"action": zeros(o), "action_log_prob": o[:, :1]}, r"shape \[3, 1\]; expected \[3\]: one number"),
-        (lambda o: {"action": zeros(o), 3: o}, r"returned key 3; keys are strings"),
+        (lambda o: {"action": always_0(o), "x": 1}, r"'x' of the policy is a int; expected a tensor"),
+        (lambda o: {"action": always_0(o), "next": {"a": o}}, "returned 'next', which is reserved in a batch"),
+        (lambda o: {"action": always_0(o), "action_log_prob": o[:, :1]}, r"shape \[3, 1\]; expected \[3\]: one number"),
+        (lambda o: {"action": always_0(o), 3: o}, r"returned key 3; keys are strings"),
         (lambda o: o.numpy(), r"returned a ndarray; return a tensor of actions"),
         (lambda o: (o, o), r"returned a tuple; .* such as \{'action': action, 'action_log_prob': log_prob\}"),
     ],
@@ -158,7 +145,7 @@ def test_later_errors_of_a_policy_pass_through_unchanged() -> None:
         calls.append(observation)
         if len(calls) > 20:
             raise RuntimeError("worn out")
-        return zeros(observation)
+        return always_0(observation)
 
     rollout = rollout_of(CARTPOLE, policy)
     rollout.collect(version=1)
@@ -170,7 +157,7 @@ def test_later_errors_of_a_policy_pass_through_unchanged() -> None:
 
 def test_a_policy_that_changes_its_outputs_is_refused() -> None:
     size = [2]
-    rollout = rollout_of(CARTPOLE, lambda o: {"action": zeros(o), "x": torch.zeros(3, size[0])})
+    rollout = rollout_of(CARTPOLE, lambda o: {"action": always_0(o), "x": torch.zeros(3, size[0])})
     rollout.collect(version=0)
     size[0] = 1
     with pytest.raises(PolicyInvalid, match=r"first returned .* 'x' torch.float32 \[3, 2\], and now .* \[3, 1\]"):
@@ -179,7 +166,7 @@ def test_a_policy_that_changes_its_outputs_is_refused() -> None:
 
 def test_a_policy_must_be_callable() -> None:
     with pytest.raises(PolicyInvalid, match="must be callable"):
-        rollout_of(CARTPOLE, "mlp")  # type: ignore[arg-type]
+        rollout_of(CARTPOLE, "mlp")
 
 
 # --- Noise -----------------------------------------------------------------------------------------------------------
@@ -193,19 +180,19 @@ def test_sampled_actions_do_not_depend_on_the_length_of_fragments(spec: EnvSpec,
     def frames(steps: int) -> TensorDict:
         policy, parts = mlp(spec), []
         rollout = rollout_of(spec, policy)
-        for start in range(0, 300, steps):
-            hook = policy.register_forward_hook(lambda *_: None) if between == "a hook" and start == 100 else None
-            random_actions = between == "random actions" and 100 <= start < 200
+        for start in range(0, 120, steps):
+            hook = policy.register_forward_hook(lambda *_: None) if between == "a hook" and start == 40 else None
+            random_actions = between == "random actions" and 40 <= start < 80
             parts.append(to_batch(rollout.collect(version=0, steps=steps, random_actions=random_actions)).clone())
-            if hook is not None and steps == 100:
+            if hook is not None and steps == 40:
                 hook.remove()
-            elif start + steps == 200:
+            elif start + steps == 80:
                 policy._forward_hooks.clear()
         rollout.close()
         return torch.cat(parts, dim=1)
 
-    whole = frames(100)
-    for steps in (10, 25, 50):
+    whole = frames(40)
+    for steps in (5, 20):
         cut = frames(steps)
         for key in ("action", "observation", ("next", "reward"), ("collector", "traj_ids")):
             assert torch.equal(cut[key], whole[key]), key
@@ -222,7 +209,7 @@ def test_random_actions_call_the_policy_once_to_learn_its_outputs(kind: str) -> 
 
     def policy(observation: Tensor) -> tuple[Tensor, Tensor]:
         calls.append(observation)
-        return zeros(observation), torch.ones(len(observation), 2).bfloat16()
+        return always_0(observation), torch.ones(len(observation), 2).bfloat16()
 
     if kind == "module":
         acts: Policy = TensorDictModule(policy, in_keys=["observation"], out_keys=["action", "x"])

@@ -10,19 +10,26 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from tests.sdk.rollout.recurrent_policy import HIDDEN, LANES, Recurrent
+from tests.sdk.rollouts import collected, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.errors import PolicyInvalid
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec
+from rollfleet_api.job import EnvSpec
 
 
 def poles() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", max_episode_steps=35)
+
+
+def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **options: Any) -> Rollout:
+    return rollout_of(env, policy, steps=steps, **options)
+
+
+def batch_of(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **options: Any) -> TensorDict:
+    return collected(rolling(env, policy, **options), fragments)
 
 
 MODES: dict[str, Callable[[], VectorEnv]] = {
@@ -30,24 +37,6 @@ MODES: dict[str, Callable[[], VectorEnv]] = {
     "same-step": lambda: SyncVectorEnv([poles] * LANES, autoreset_mode=AutoresetMode.SAME_STEP),
     "next-step": lambda: SyncVectorEnv([poles] * LANES, autoreset_mode=AutoresetMode.NEXT_STEP),
 }
-
-
-def rollout_of(env: VectorEnv, policy: Callable[..., object], *, steps: int = 23, **options: Any) -> Rollout:
-    return Rollout(
-        env,
-        policy,
-        steps=steps,
-        seeds=Seeds.derive(0, 0, 0, LANES),
-        trajectories=TrajectoryIds(0, 0),
-        collect=CollectSpec(frames_per_batch=1, **options),
-    )
-
-
-def collected(env: VectorEnv, policy: Callable[..., object], *, fragments: int = 6, **options: Any) -> TensorDict:
-    rollout = rollout_of(env, policy, **options)
-    batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(fragments)], dim=1)
-    rollout.close()
-    return batch
 
 
 def assert_replayed(policy: Recurrent, batch: TensorDict, state: Tensor) -> None:
@@ -63,7 +52,7 @@ def assert_replayed(policy: Recurrent, batch: TensorDict, state: Tensor) -> None
 @pytest.mark.parametrize("mode", MODES)
 def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> None:
     policy = Recurrent()
-    batch = collected(MODES[mode](), policy, is_init=True)
+    batch = batch_of(MODES[mode](), policy, is_init=True)
     assert batch["next", "done"].sum() > 8
     assert batch["recurrent", "state"].dtype == torch.float64
     with torch.no_grad():
@@ -72,7 +61,7 @@ def test_replaying_a_sequence_reproduces_the_actions_of_its_batch(mode: str) -> 
 
 def test_a_single_fragment_can_be_replayed_from_its_first_state() -> None:
     policy = Recurrent()
-    rollout = rollout_of(MODES["built"](), policy, steps=10, is_init=True)
+    rollout = rolling(MODES["built"](), policy, steps=10, is_init=True)
     rollout.collect(version=0)
     batch = to_batch(rollout.collect(version=0))
     assert not batch["is_init"][:, 0].any()
@@ -82,13 +71,13 @@ def test_a_single_fragment_can_be_replayed_from_its_first_state() -> None:
 
 def test_whole_trajectories_begin_with_the_initial_state() -> None:
     policy = Recurrent()
-    batch = to_batch(rollout_of(MODES["built"](), policy, trajs_per_batch=5).collect(version=0))
+    batch = to_batch(rolling(MODES["built"](), policy, trajs_per_batch=5).collect(version=0))
     assert torch.equal(batch["recurrent", "state"][:, 0], policy.start.detach().expand(5, HIDDEN))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_state_of_several_tensors_is_recorded_by_name_before_each_step(mode: str) -> None:
-    batch = collected(MODES[mode](), Recurrent(names=True), step_count=True)
+    batch = batch_of(MODES[mode](), Recurrent(names=True), step_count=True)
     assert set(batch["recurrent"].keys()) == set(batch["next", "recurrent"].keys()) == {"memory", "age"}
     assert batch["recurrent", "age"].dtype == torch.bfloat16
     assert torch.equal(batch["recurrent", "age"].long(), batch["step_count"].squeeze(-1))
@@ -108,16 +97,16 @@ class Pair(Recurrent):
 
 
 def test_the_tensors_of_a_tuple_are_recorded_by_number() -> None:
-    batch = collected(MODES["built"](), Pair(), step_count=True)
+    batch = batch_of(MODES["built"](), Pair(), step_count=True)
     assert set(batch["recurrent"].keys()) == {"0", "1"}
     assert torch.equal(batch["recurrent", "1"].long(), batch["step_count"])
-    assert torch.equal(batch["recurrent", "0"], collected(MODES["built"](), Recurrent())["recurrent", "state"])
+    assert torch.equal(batch["recurrent", "0"], batch_of(MODES["built"](), Recurrent())["recurrent", "state"])
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_random_actions_do_not_change_the_hidden_state(mode: str) -> None:
     policy = Recurrent()
-    rollout = rollout_of(MODES[mode](), policy, steps=9)
+    rollout = rolling(MODES[mode](), policy, steps=9)
     rollout.collect(version=0)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
     rollout.close()
@@ -166,7 +155,7 @@ def test_an_invalid_hidden_state_is_refused(
     initial: object, returned: Callable[[Any, Any], object], message: str
 ) -> None:
     with pytest.raises(PolicyInvalid, match=message):
-        rollout_of(MODES["built"](), Wrong(initial, returned)).collect(version=0)
+        rolling(MODES["built"](), Wrong(initial, returned)).collect(version=0)
 
 
 class Remembering(TensorDictModule):  # type: ignore[misc]
@@ -190,7 +179,7 @@ class Remembering(TensorDictModule):  # type: ignore[misc]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(mode: str) -> None:
-    batch = collected(MODES[mode](), Remembering(), step_count=True)
+    batch = batch_of(MODES[mode](), Remembering(), step_count=True)
     assert torch.equal(batch["memory", "age"], 7 + batch["step_count"])
     assert torch.equal(batch["next", "memory", "age"], 8 + batch["step_count"])
     assert torch.equal(batch["started"], batch["is_init"])  # the module read it, and the batch records it
@@ -200,7 +189,7 @@ def test_a_key_that_a_tensordict_module_reads_and_writes_under_next_is_carried(m
 def test_a_hidden_key_without_initial_value_is_refused() -> None:
     module = TensorDictModule(lambda o, h: (o, h), in_keys=["observation", "h"], out_keys=["action", ("next", "h")])
     with pytest.raises(PolicyInvalid, match=r"carries 'h' from step to step.*add initial_state"):
-        rollout_of(MODES["built"](), module).collect(version=0)
+        rolling(MODES["built"](), module).collect(version=0)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -220,7 +209,7 @@ def test_torchrls_recurrent_modules_replay_their_batches(mode: str, kind: str) -
         TensorDictModule(nn.Linear(HIDDEN, 2), in_keys=["out"], out_keys=["logits"]),
         TensorDictModule(lambda logits: logits.argmax(-1), in_keys=["logits"], out_keys=["action"]),
     )
-    batch = collected(MODES[mode](), policy, fragments=4)
+    batch = batch_of(MODES[mode](), policy, fragments=4)
     assert batch["next", "done"].sum() > 4
     assert torch.equal(batch["is_init"].squeeze(-1)[:, 1:], batch["next", "done"].squeeze(-1)[:, :-1])
     for name in hidden:

@@ -5,15 +5,17 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from tests.sdk.rollouts import rollout_of
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy
-from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
 from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec
+from rollfleet_api.job import EnvSpec
+
+POLES = EnvSpec(id="CartPole-v1", num_envs=3)
 
 
 def noisy(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> ActorCritic:
@@ -24,23 +26,11 @@ def noisy(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> ActorCritic:
     return policy
 
 
-def rollout(policy_of: Any, *, seed: int = 1) -> Rollout:
-    env = make_env(EnvSpec(id="CartPole-v1", num_envs=3))
-    return Rollout(
-        env,
-        policy_of(env),
-        steps=30,
-        seeds=Seeds.derive(seed, 2, 0, 3),
-        trajectories=TrajectoryIds(2, 0),
-        collect=CollectSpec(frames_per_batch=1),
-    )
-
-
 @pytest.mark.parametrize("policy_of", [lambda env: RandomPolicy(env.single_action_space), noisy])
 def test_a_reseeded_rollout_equals_a_new_one_with_the_same_policy(policy_of: Any) -> None:
     torch.manual_seed(0)
-    policy = policy_of(make_env(EnvSpec(id="CartPole-v1")))
-    running, fresh = rollout(lambda env: policy), rollout(lambda env: policy, seed=9)
+    policy = policy_of(make_env(POLES))
+    running, fresh = (rollout_of(POLES, policy, steps=30, seed=seed, worker=2) for seed in (1, 9))
     running.collect(version=0)
     running.reseed(Seeds.derive(9, 2, 0, 3), TrajectoryIds(2, 0))
     for random_actions in (False, True):

@@ -10,36 +10,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from torch import Tensor
+from tests.sdk.rollouts import always_0, rollout_of
 
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.policies.actor_critic import ActorCritic
-from rollfleet.policies.factory import Policy
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
-from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec, EnvSpec, Vectorization
+from rollfleet_api.job import EnvSpec, Vectorization
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
-
-
-def rollout_of(
-    spec: EnvSpec,
-    policy: Policy,
-    *,
-    steps: int = 8,
-    seed: int = 0,
-    worker: int = 0,
-    incarnation: int = 0,
-    collect: CollectSpec | None = None,
-) -> Rollout:
-    seeds = Seeds.derive(seed, worker, incarnation, spec.num_envs)
-    ids = TrajectoryIds(worker, incarnation)
-    return Rollout(make_env(spec), policy, steps=steps, seeds=seeds, trajectories=ids, collect=collect)
 
 
 def mlp(spec: EnvSpec) -> ActorCritic:
@@ -48,10 +29,6 @@ def mlp(spec: EnvSpec) -> ActorCritic:
     policy = ActorCritic(env.single_observation_space, env.single_action_space)
     env.close()
     return policy
-
-
-def zeros(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
 
 
 def same(one: Fragment, other: Fragment) -> bool:
@@ -64,7 +41,7 @@ def same(one: Fragment, other: Fragment) -> bool:
 
 @pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])
 def test_a_fragment_stays_valid_until_the_second_next_collect(vectorization: Vectorization) -> None:
-    rollout = rollout_of(EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization), zeros)
+    rollout = rollout_of(EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization), always_0)
     first = rollout.collect(version=0)
     kept = {key: value.clone() for key, value in first.steps.items()}
     final = first.final["observation",].clone()
@@ -226,7 +203,7 @@ def test_a_frame_limit_on_an_environment_that_resets_by_itself_is_refused() -> N
     with pytest.raises(
         EnvironmentInvalid, match=r"resets by itself .*, so `max_frames_per_traj` .*TimeLimit\(env, 9\)"
     ):
-        rollout_of(spec, zeros, collect=CollectSpec(frames_per_batch=1, max_frames_per_traj=9))
+        rollout_of(spec, always_0, max_frames_per_traj=9)
 
 
 class Forgetful(gymnasium.vector.VectorWrapper):
@@ -239,8 +216,7 @@ class Forgetful(gymnasium.vector.VectorWrapper):
 
 def test_an_environment_without_final_observations_is_refused() -> None:
     env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    seeds, ids = Seeds.derive(0, 0, 0, 2), TrajectoryIds(0, 0)
-    rollout = Rollout(Forgetful(env), zeros, steps=50, seeds=seeds, trajectories=ids)
+    rollout = rollout_of(Forgetful(env), always_0, steps=50)
     with pytest.raises(EnvironmentInvalid, match="no 'final_obs'"):
         rollout.collect(version=0)
 
@@ -265,7 +241,7 @@ def test_a_signal_ends_collect_and_close_ends_the_processes_in_mid_step() -> Non
         raise Stop
 
     spec = EnvSpec(entrypoint=f"{__name__}:Sleeper", num_envs=2, vectorization=Vectorization.ASYNC)
-    rollout = rollout_of(spec, lambda observation: zeros(observation) + 3)
+    rollout = rollout_of(spec, lambda observation: always_0(observation) + 3)
     processes = list(rollout._env.unwrapped.processes)  # type: ignore[attr-defined]
     before = signal.signal(signal.SIGALRM, stop)
     try:

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
+from tests.sdk.rollouts import Countdown, along_time, always_0, batches_of, rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
@@ -17,31 +16,6 @@ from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
 from rollfleet.errors import EnvironmentInvalid
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
-from rollfleet_api.job import CollectSpec
-
-
-class Countdown(gymnasium.Env[Any, Any]):
-    """Episodes of `length` frames; observes the episode's number (from 1), and the frame in it."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, length: int) -> None:
-        self._length, self._episode, self._frame = length, 0, 0
-
-    def _seen(self) -> Any:
-        return np.array([self._episode, self._frame], np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._episode, self._frame = self._episode + 1, 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._frame += 1
-        return self._seen(), 1.0, self._frame == self._length, False, {}
 
 
 def vector(mode: str, *lengths: int) -> VectorEnv:
@@ -52,28 +26,8 @@ def vector(mode: str, *lengths: int) -> VectorEnv:
 MODES = ["serial", "SameStep", "NextStep"]
 
 
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
-
-
-def rollout_of(env: VectorEnv, *, steps: int, policy: Callable[..., object] = always_0, **options: Any) -> Rollout:
-    return Rollout(
-        env,
-        policy,
-        steps=steps,
-        seeds=Seeds.derive(0, 0, 0, env.num_envs),
-        trajectories=TrajectoryIds(0, 0),
-        collect=CollectSpec(frames_per_batch=1, **options),
-    )
-
-
-def batches_of(rollout: Rollout, count: int) -> list[TensorDict]:
-    return [to_batch(rollout.collect(version=version)).clone() for version in range(count)]
-
-
-def along_time(batches: list[TensorDict]) -> TensorDict:
-    joined: TensorDict = torch.cat(batches, dim=1)
-    return joined
+def rolling(env: VectorEnv, *, policy: Callable[..., object] = always_0, **options: Any) -> Rollout:
+    return rollout_of(env, policy, **options)
 
 
 # --- setTruncated ----------------------------------------------------------------------------------------------------
@@ -81,7 +35,7 @@ def along_time(batches: list[TensorDict]) -> TensorDict:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
-    rollout = rollout_of(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
+    rollout = rolling(vector(mode, 5, 3, 1000), steps=10, set_truncated=True, step_count=True)
     lengths: set[int] = set()
     batches: list[TensorDict] = []
     for _ in range(10):
@@ -108,7 +62,7 @@ def test_set_truncated_ends_only_trajectories_that_go_on(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_ids(mode: str) -> None:
-    rollout = rollout_of(vector(mode, 4, 7), steps=10, reset_at_each_iter=True)
+    rollout = rolling(vector(mode, 4, 7), steps=10, reset_at_each_iter=True)
     fragments, batches = [], []
     for _ in range(3):
         fragments.append(rollout.collect(version=0))
@@ -122,11 +76,11 @@ def test_reset_at_each_iter_starts_every_fragment_with_new_episodes_under_new_id
         assert set(fragment.episode_lengths.tolist()) == {4, 7}  # cut episodes are not counted
         assert not batch["next", "truncated"].any()
     assert batches[0]["observation"][:, 0, 0].tolist() == [1, 1]  # only one reset before the first fragment
-    assert torch.equal(batches[0]["next", "observation"][0, -1], torch.tensor([3.0, 2.0]))
+    assert torch.equal(batches[0]["next", "observation"][0, -1], torch.tensor([3.0, 2.0, 0.0]))
 
 
 def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
-    batches = batches_of(rollout_of(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
+    batches = batches_of(rolling(vector("serial", 4, 5), steps=10, reset_at_each_iter=True, set_truncated=True), 2)
     assert batches[1]["next", "truncated"][:, -1].squeeze(-1).tolist() == [True, False]
     assert batches[1]["next", "done"][:, -1].all()
 
@@ -136,7 +90,7 @@ def test_set_truncated_marks_episodes_that_reset_at_each_iter_cuts() -> None:
 
 @pytest.mark.parametrize("mode", ["serial", "Disabled"])
 def test_without_reset_when_done_an_ended_environment_waits_for_the_next_fragment(mode: str) -> None:
-    rollout = rollout_of(vector(mode, 4, 100, 2), steps=6, reset_when_done=False, is_init=True, step_count=True)
+    rollout = rolling(vector(mode, 4, 100, 2), steps=6, reset_when_done=False, is_init=True, step_count=True)
     fragments = [rollout.collect(version=version) for version in range(2)]
     batches = [to_batch(fragment) for fragment in fragments]
     for fragment, batch in zip(fragments, batches, strict=True):
@@ -165,7 +119,7 @@ def test_a_fragment_ends_early_when_all_environments_wait() -> None:
         steps.append(1)
         return always_0(observation)
 
-    rollout = rollout_of(vector("serial", 4, 2), steps=50, reset_when_done=False, policy=policy)
+    rollout = rolling(vector("serial", 4, 2), steps=50, reset_when_done=False, policy=policy)
     batch = to_batch(rollout.collect(version=0))
     assert batch.shape == (2, 50)
     assert batch["collector", "mask"].sum(1).tolist() == [4, 2]
@@ -174,7 +128,7 @@ def test_a_fragment_ends_early_when_all_environments_wait() -> None:
 
 
 def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
-    rollout = rollout_of(vector("serial", 2, 100), steps=50, reset_when_done=False)
+    rollout = rolling(vector("serial", 2, 100), steps=50, reset_when_done=False)
     answers = iter([False, False, False, True])
     batch = to_batch(rollout.collect(version=0, stop=lambda: next(answers)))
     assert batch["collector", "mask"].sum(1).tolist() == [2, 4]
@@ -187,8 +141,8 @@ def test_stop_cuts_a_fragment_in_which_some_environments_wait() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_step_count_and_is_init_give_a_frames_position_in_its_episode(mode: str) -> None:
-    batch = along_time(batches_of(rollout_of(vector(mode, 5, 3, 100), steps=7, step_count=True, is_init=True), 4))
-    frame = batch["observation"][..., 1:].long()
+    batch = along_time(batches_of(rolling(vector(mode, 5, 3, 100), steps=7, step_count=True, is_init=True), 4))
+    frame = batch["observation"][..., 1:2].long()
     assert torch.equal(batch["step_count"], frame)
     assert torch.equal(batch["next", "step_count"], frame + 1)
     assert torch.equal(batch["is_init"], frame == 0)
@@ -199,7 +153,7 @@ def test_step_count_and_is_init_give_a_frames_position_in_its_episode(mode: str)
 @pytest.mark.parametrize("asked", ["step_count", "is_init"])
 def test_a_batch_has_only_the_requested_keys(asked: str) -> None:
     options: dict[str, Any] = {asked: True}
-    batch = batches_of(rollout_of(vector("serial", 5), steps=7, **options), 1)[0]
+    batch = batches_of(rolling(vector("serial", 5), steps=7, **options), 1)[0]
     assert {"step_count", "is_init"} & set(batch.keys()) == {asked}
     assert {"step_count", "is_init"} & set(batch["next"].keys()) == {asked}
 
@@ -211,7 +165,7 @@ def test_a_batch_has_only_the_requested_keys(asked: str) -> None:
 @pytest.mark.parametrize("steps", [1, 4, 50])
 def test_each_whole_trajectory_is_returned_once_and_none_is_cut(mode: str, steps: int) -> None:
     lengths = (5, 3, 11)
-    rollout = rollout_of(vector(mode, *lengths), steps=steps, trajs_per_batch=4, step_count=True, is_init=True)
+    rollout = rolling(vector(mode, *lengths), steps=steps, trajs_per_batch=4, step_count=True, is_init=True)
     seen: list[tuple[int, int, int]] = []
     for version in range(12):
         fragment = rollout.collect(version=version)
@@ -254,7 +208,7 @@ def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
         steps.append(1)
         return always_0(observation)
 
-    rollout = rollout_of(vector("serial", 5, 3), steps=1000, trajs_per_batch=2, policy=policy)
+    rollout = rolling(vector("serial", 5, 3), steps=1000, trajs_per_batch=2, policy=policy)
     batch = to_batch(rollout.collect(version=0))
     assert len(steps) == 5
     assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
@@ -262,7 +216,7 @@ def test_collection_stops_at_the_step_that_ends_the_last_trajectory() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mode: str) -> None:
-    rollout = rollout_of(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
+    rollout = rolling(vector(mode, 50, 60, 4), steps=10, trajs_per_batch=3)
     asked: list[int] = []
 
     def stop() -> bool:
@@ -282,14 +236,14 @@ def test_a_stopped_fragment_has_complete_trajectories_or_else_incomplete_ones(mo
 
 
 def test_a_stop_while_all_environments_reset_waits_for_the_first_frame() -> None:
-    rollout = rollout_of(vector("NextStep", 3, 3), steps=10, trajs_per_batch=2)
+    rollout = rolling(vector("NextStep", 3, 3), steps=10, trajs_per_batch=2)
     assert to_batch(rollout.collect(version=0))["collector", "mask"].sum(1).tolist() == [3, 3]
     stopped = to_batch(rollout.collect(version=0, stop=lambda: True))
     assert stopped["collector", "mask"].sum(1).tolist() == [1, 1]
 
 
 def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
-    rollout = rollout_of(vector("serial", 5, 3), steps=10, trajs_per_batch=2, reset_at_each_iter=True)
+    rollout = rolling(vector("serial", 5, 3), steps=10, trajs_per_batch=2, reset_at_each_iter=True)
     for batch in batches_of(rollout, 5):
         assert batch["collector", "mask"].sum(1).tolist() == [3, 5]
         assert not batch["observation"][:, 0, 1].any()
@@ -301,4 +255,4 @@ def test_trajectories_that_a_reset_cut_off_are_never_returned() -> None:
 @pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
 def test_reset_when_done_false_is_refused_for_environments_that_reset_by_themselves(mode: str) -> None:
     with pytest.raises(EnvironmentInvalid, match=rf"resets by itself \({mode}\), so `reset_when_done=False`"):
-        rollout_of(vector(mode, 3), steps=5, reset_when_done=False)
+        rolling(vector(mode, 3), steps=5, reset_when_done=False)

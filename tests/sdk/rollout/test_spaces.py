@@ -9,9 +9,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from tests.sdk.rollout.robot import ACTIONS, OBSERVATIONS, Robot, counted
+from tests.sdk.rollouts import collected, rollout_of
 from torch import Tensor
 
 from rollfleet.data.batch import to_batch
@@ -23,18 +23,14 @@ from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
 from rollfleet_api.messages import BatchMeta
 
 KEYS = [("image",), ("arm", "angle"), ("arm", "touch"), ("pair", "0"), ("pair", "1")]
 
 
-def rollout_of(env: VectorEnv, policy: Callable[..., object], *, steps: int = 6) -> Rollout:
-    return Rollout(
-        env, policy, steps=steps, seeds=Seeds.derive(0, 0, 0, env.num_envs), trajectories=TrajectoryIds(0, 0)
-    )
+def rolling(env: VectorEnv, policy: Callable[..., object], *, steps: int = 6) -> Rollout:
+    return rollout_of(env, policy, steps=steps)
 
 
 VECTORS: dict[str, Callable[[], VectorEnv]] = {
@@ -48,9 +44,7 @@ VECTORS: dict[str, Callable[[], VectorEnv]] = {
 
 @pytest.mark.parametrize("vector", VECTORS)
 def test_each_leaf_of_a_dict_is_a_key_with_its_dtype_and_its_true_next_value(vector: str) -> None:
-    rollout = rollout_of(VECTORS[vector](), RandomPolicy(ACTIONS))
-    batch: TensorDict = torch.cat([to_batch(rollout.collect(version=0)).clone() for _ in range(3)], dim=1)
-    rollout.close()
+    batch = collected(rolling(VECTORS[vector](), RandomPolicy(ACTIONS)), 3)
     frames = torch.arange(18).expand(2, 18) % 4
     for key, value in counted(batch).items():
         assert torch.equal(value, frames), key
@@ -71,7 +65,7 @@ def test_a_policy_sees_and_returns_dicts_and_tuples() -> None:
         keys = (5 + first % 3, observation["arm"]["touch"][:, :2], second % torch.tensor([4, 2]))
         return {"action": {"move": observation["arm"]["angle"] / 9, "keys": keys}, "seen": first}
 
-    batch = to_batch(rollout_of(SerialVectorEnv([Robot] * 2), policy).collect(version=0))
+    batch = to_batch(rolling(SerialVectorEnv([Robot] * 2), policy).collect(version=0))
     assert torch.equal(batch["seen"], batch["pair", "0"])
     assert torch.equal(batch["action", "keys", "1"], batch["arm", "touch"][..., :2])
     assert torch.equal(batch["action", "move"], (batch["arm", "angle"] / 9).float())
@@ -88,7 +82,7 @@ def test_a_tensordict_module_reads_and_writes_nested_keys() -> None:
         in_keys=[("arm", "angle"), ("pair", "0")],
         out_keys=[("action", "move"), (*keys, "0"), (*keys, "1"), (*keys, "2"), ("arm", "more")],
     )
-    batch = to_batch(rollout_of(SerialVectorEnv([Robot] * 2), module).collect(version=0))
+    batch = to_batch(rolling(SerialVectorEnv([Robot] * 2), module).collect(version=0))
     assert torch.equal(batch["action", "keys", "0"], 5 + batch["pair", "0"] % 3)
     assert torch.equal(batch["arm", "more"], batch["pair", "0"] + 1)
 
@@ -97,7 +91,7 @@ def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probab
     def policy(observation: Any) -> dict[str, Any]:
         return {**RandomPolicy(ACTIONS)(observation), "action_log_prob": torch.zeros(2)}
 
-    rollout = rollout_of(SerialVectorEnv([Robot] * 2), policy, steps=100)
+    rollout = rolling(SerialVectorEnv([Robot] * 2), policy, steps=100)
     batch = to_batch(rollout.collect(version=0, random_actions=True))
     assert len(batch["action", "keys", "2"].reshape(-1, 2).unique(dim=0)) == 8
     expected = -np.log(2 * 2) - np.log(3) - np.log(2 * 2) - np.log(4 * 2)
@@ -105,7 +99,7 @@ def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probab
 
 
 def test_a_nested_space_survives_the_wire() -> None:
-    fragment = rollout_of(SerialVectorEnv([Robot] * 2), RandomPolicy(ACTIONS)).collect(version=3)
+    fragment = rolling(SerialVectorEnv([Robot] * 2), RandomPolicy(ACTIONS)).collect(version=3)
     assert all(value.is_contiguous() for value in (*fragment.steps.values(), *fragment.final.values()))
     meta = BatchMeta(session=1, round=0, version=3, frames=fragment.frames)
     _, received = unpack_fragment(bytearray(b"".join(pack_fragment(fragment, meta).parts)))
@@ -138,7 +132,7 @@ def vector(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) ->
 )
 def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None:
     env = vector(actions, actions)
-    batch = to_batch(rollout_of(env, RandomPolicy(actions), steps=30).collect(version=0, random_actions=True))
+    batch = to_batch(rolling(env, RandomPolicy(actions), steps=30).collect(version=0, random_actions=True))
     for value in (batch["observation"], batch["action"], batch["next", "observation"]):
         assert all(np.asarray(row) in actions for row in value.flatten(0, 1).numpy())
         assert len(value.flatten(0, 1).unique(dim=0)) > 2
@@ -147,7 +141,7 @@ def test_leaves_of_every_kind_are_actions_and_observations(actions: Any) -> None
 @pytest.mark.parametrize("actions", [MultiDiscrete([3, 2], start=[1, -4]), MultiBinary((2, 2))])
 def test_the_mlp_takes_multidimensional_actions_on_a_dict(actions: Any) -> None:
     policy = ActorCritic(OBSERVATIONS, actions)
-    batch = to_batch(rollout_of(vector(OBSERVATIONS, actions), policy, steps=30).collect(version=0))
+    batch = to_batch(rolling(vector(OBSERVATIONS, actions), policy, steps=30).collect(version=0))
     log_prob, _, value = policy.evaluate(batch, batch["action"])
     torch.testing.assert_close(batch["action_log_prob"], log_prob.detach())
     torch.testing.assert_close(batch["state_value"], value.detach())
@@ -161,7 +155,7 @@ def test_a_tuple_nests_under_observation() -> None:
         seen.append(type(observation))
         return torch.zeros(3, dtype=torch.int64)
 
-    batch = to_batch(rollout_of(env, policy).collect(version=0))
+    batch = to_batch(rolling(env, policy).collect(version=0))
     assert set(batch["observation"].keys()) == set(batch["next", "observation"].keys()) == {"0", "1"}
     assert set(seen) == {tuple}
 
@@ -171,7 +165,7 @@ def test_a_dict_or_tuple_of_one_leaf_stays_nested(mode: AutoresetMode) -> None:
     space = Dict({"only": Box(0, 1, (2,))})
     actions = Tuple((Discrete(2),))
     env = SyncVectorEnv([lambda: Plain(space, actions)] * 3, autoreset_mode=mode)
-    batch = to_batch(rollout_of(env, RandomPolicy(actions)).collect(version=0))
+    batch = to_batch(rolling(env, RandomPolicy(actions)).collect(version=0))
     assert torch.equal(batch["only"][:, 1:], batch["next", "only"][:, :-1])
     assert batch["action", "0"].shape == (3, 6)
 
@@ -219,7 +213,7 @@ def test_invalid_outputs_for_a_nested_space_are_refused(change: Callable[[Any], 
         return change(RandomPolicy(ACTIONS)(observation)["action"])
 
     with pytest.raises(PolicyInvalid, match=message):
-        rollout_of(SerialVectorEnv([Robot] * 2), policy).collect(version=0)
+        rolling(SerialVectorEnv([Robot] * 2), policy).collect(version=0)
 
 
 def test_splitting_and_joining_are_inverse() -> None:

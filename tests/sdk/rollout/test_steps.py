@@ -2,26 +2,19 @@
 
 import pytest
 import torch
-from torch import Tensor
+from tests.sdk.rollouts import rollout_of, towards_fall
 
 from rollfleet.data.batch import Fragment, to_batch
-from rollfleet.envs.factory import make_env
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet_api.job import EnvSpec, Vectorization
-
-LENGTHS = (12, 5, 30, 30, 1, 42)  # shorter, longer, and the same again
-
-
-def towards_fall(observation: Tensor) -> Tensor:
-    return (observation[:, 2] > 0).long()
 
 
 def rollout(vectorization: Vectorization, steps: int) -> Rollout:
     """CartPoles that reset in a step of their own (Native) or within one (Sync)."""
-    env = make_env(EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization))
-    return Rollout(env, towards_fall, steps=steps, seeds=Seeds.derive(0, 0, 0, 3), trajectories=TrajectoryIds(0, 0))
+    return rollout_of(EnvSpec(id="CartPole-v1", num_envs=3, vectorization=vectorization), towards_fall, steps=steps)
+
+
+LENGTHS = (12, 5, 30, 30, 1, 42)  # shorter, longer, and the same again
 
 
 @pytest.mark.parametrize("vectorization", [Vectorization.SYNC, Vectorization.NATIVE])

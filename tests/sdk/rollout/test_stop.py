@@ -2,59 +2,25 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
-from torch import Tensor
+from tests.sdk.rollouts import always_0, rollout_of
 
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
-from rollfleet.rollout.rollout import Rollout
-from rollfleet.rollout.seeding import Seeds
-from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet.testing import CountingEnv
 
-
-class Countdown(gymnasium.Env[Any, Any]):
-    """Episodes of `length` frames; observes the frames so far in all episodes."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, length: int) -> None:
-        self._length, self._total, self._here = length, 0, 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._here = 0
-        return np.array([self._total], np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._total += 1
-        self._here += 1
-        return np.array([self._total], np.float32), float(self._total), self._here == self._length, False, {}
-
-
-MAKERS = [partial(Countdown, 5), partial(Countdown, 3), partial(Countdown, 100)]
+MAKERS = [partial(CountingEnv, episode_frames=frames) for frames in (5, 3, 100)]
 MODES: dict[str, Callable[[], VectorEnv]] = {
     "serial": lambda: SerialVectorEnv(MAKERS),
     "disabled": lambda: SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.DISABLED),
     "same-step": lambda: SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.SAME_STEP),
     "next-step": lambda: SyncVectorEnv(MAKERS, autoreset_mode=AutoresetMode.NEXT_STEP),
 }
-
-
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
-
-
-def rollout_of(env: VectorEnv, *, steps: int) -> Rollout:
-    return Rollout(env, always_0, steps=steps, seeds=Seeds.derive(0, 0, 0, 3), trajectories=TrajectoryIds(0, 0))
 
 
 def after(questions: int) -> Callable[[], bool]:
@@ -65,10 +31,9 @@ def after(questions: int) -> Callable[[], bool]:
 
 def assert_without_a_gap(batch: TensorDict) -> None:
     """Check that each environment has every frame once, with its true next observation."""
-    rewards, frames = batch["next", "reward"].squeeze(-1), batch.shape[1]
-    assert torch.equal(rewards, torch.arange(1.0, frames + 1).expand(3, frames))
-    assert torch.equal(batch["observation"].squeeze(-1), rewards - 1)
-    assert torch.equal(batch["next", "observation"].squeeze(-1), rewards)
+    steps = torch.arange(batch.shape[1]).float().expand(batch.shape)
+    assert torch.equal(batch["observation"].squeeze(-1), steps)
+    assert torch.equal(batch["next", "observation"].squeeze(-1), steps + 1)
     ids, done = batch["collector", "traj_ids"], batch["next", "done"].squeeze(-1)
     assert torch.equal(ids[:, 1:] != ids[:, :-1], done[:, :-1])
 
@@ -76,7 +41,7 @@ def assert_without_a_gap(batch: TensorDict) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("asked", [1, 2, 4, 9])
 def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str, asked: int) -> None:
-    rollout = rollout_of(MODES[mode](), steps=20)
+    rollout = rollout_of(MODES[mode](), always_0, steps=20)
     fragments: list[Fragment] = []
     batches: list[TensorDict] = []
     for stop in (after(asked), None, after(asked), after(1), None):
@@ -99,12 +64,12 @@ def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str
 @pytest.mark.parametrize("mode", MODES)
 def test_stop_is_called_once_between_two_steps(mode: str) -> None:
     asked: list[bool] = []
-    rollout = rollout_of(MODES[mode](), steps=7)
+    rollout = rollout_of(MODES[mode](), always_0, steps=7)
     rollout.collect(version=0, stop=lambda: bool(asked.append(False)))  # type: ignore[func-returns-value]
     assert len(asked) == 6 if mode != "next-step" else 6 <= len(asked) <= 9
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stopped_fragment_can_be_trained_on(mode: str) -> None:
-    fragment = rollout_of(MODES[mode](), steps=9).collect(version=0, stop=after(3))
+    fragment = rollout_of(MODES[mode](), always_0, steps=9).collect(version=0, stop=after(3))
     assert not any(value.is_inference() for value in (*fragment.steps.values(), *fragment.final.values()))

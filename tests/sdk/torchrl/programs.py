@@ -1,5 +1,7 @@
 """Environments and policies of a program that uses TorchRL's collectors."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,3 +33,15 @@ def constant(value: float) -> Any:
         policy.module.weight.zero_()
         policy.module.bias.fill_(value)
     return policy
+
+
+def make_policy(*_: object) -> Any:
+    return linear()
+
+
+@contextmanager
+def running(collector: Any) -> Iterator[Any]:
+    try:
+        yield collector
+    finally:
+        collector.shutdown()

@@ -1,18 +1,14 @@
 """Collectors of `rollfleet.torchrl` whose workers are processes: shapes, weights, seeds and calls as in TorchRL."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict
-from tests.sdk.torchrl.programs import constant, linear, pendulum, two_pendulums
+from tests.sdk.torchrl.programs import constant, pendulum, running, two_pendulums
 from torchrl.data import LazyTensorStorage, ReplayBuffer
-from torchrl.envs import EnvCreator
 
 from rollfleet.torchrl import (
-    AsyncCollector,
     Collector,
     DistributedCollector,
     MultiAsyncCollector,
@@ -22,15 +18,7 @@ from rollfleet.torchrl import (
 )
 from rollfleet.torchrl.distributed import pod_resources
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
-
-
-@contextmanager
-def running(collector: Any) -> Iterator[Any]:
-    try:
-        yield collector
-    finally:
-        collector.shutdown()
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("forked")]  # warnings of TorchRL
 
 
 @pytest.mark.parametrize(
@@ -52,17 +40,6 @@ def test_cat_results_joins_the_batches_of_workers(
 def test_a_batch_of_an_async_collector_is_of_one_worker() -> None:
     with running(MultiAsyncCollector([pendulum] * 2, frames_per_batch=10, total_frames=40)) as collector:
         assert [tuple(batch.shape) for batch in collector] == [(10,)] * 4
-
-
-def test_functions_and_their_keyword_arguments_reach_the_worker() -> None:
-    seen = []
-    for make in (EnvCreator(lambda: pendulum(3)), lambda: pendulum(3)):
-        with running(AsyncCollector(make, linear(), frames_per_batch=10, total_frames=10)) as collector:
-            seen += list(collector)
-    with running(AsyncCollector(pendulum, linear(), create_env_kwargs={"seed": 3}, frames_per_batch=10)) as collector:
-        seen.append(next(iter(collector)))
-    assert (seen[0] == seen[1]).all()
-    assert (seen[0] == seen[2]).all()
 
 
 @pytest.mark.parametrize("given", [True, False])

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import sys
 from functools import partial
 
-import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
@@ -28,8 +26,8 @@ class Net(nn.Module):
 
 
 policy = TensorDictModule(Net(), in_keys=["observation"], out_keys=["action"])
-make = {"partial": partial(beside.make_env, "Pendulum-v1"), "lambda": lambda: beside.make_env("Pendulum-v1")}
-collector = Collector(make[sys.argv[1]], policy, frames_per_batch=20, total_frames=40)
+make = partial(lambda name: beside.make_env(name), "Pendulum-v1")
+collector = Collector(make, policy, frames_per_batch=20, total_frames=40)
 print(type(collector).__module__.partition(".")[0], [tuple(batch.shape) for batch in collector])
 collector.shutdown()
 """
@@ -42,14 +40,11 @@ def make_env(name):
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "shape"),
-    [([], "lambda", (20,)), (["--workers", "2"], "lambda", (2, 10)), (["--workers", "2"], "partial", (2, 10))],
-)
-def test_a_program_runs_unchanged(options: list[str], kind: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "shape"), [([], (20,)), (["--workers", "2"], (2, 10))])
+def test_a_program_runs_unchanged(options: list[str], shape: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "beside.py").write_text(BESIDE)
-    command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", *options, "program.py", kind]
+    command = [sys.executable, "-W", "ignore", "-m", "rollfleet.torchrl", *options, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"rollfleet {[shape] * 2}"

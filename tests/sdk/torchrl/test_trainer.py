@@ -12,7 +12,7 @@ from torchrl.trainers import Trainer
 
 from rollfleet.torchrl import MultiSyncDataCollector, SyncDataCollector
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("forked")]  # warnings of TorchRL
 
 
 def cartpole() -> Any:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.sdk.wire.joined_chunks import split
 
 from rollfleet.errors import MessageCorrupt, MessageTooLarge
-from rollfleet.wire.batch_chunks import PREFIX_BYTES, Assembler, ChunkHeader, Identity, peek
+from rollfleet.wire.batch_chunks import Assembler, Identity
+from rollfleet.wire.chunks import PREFIX_BYTES, ChunkHeader, peek
 from rollfleet.wire.codec import ALIGNMENT, Encoded, decode, encode
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def forged(identity: Identity, *, index: int, count: int, total_bytes: int, piec
     """Make a chunk with any fields and the right checksum."""
     of = (identity.worker, identity.incarnation, identity.process, identity.sequence)
     fields = FIELDS.pack(*of, index, count, total_bytes)
-    return struct.pack("<4sI", b"RLFC", xxhash.xxh32_intdigest(fields)) + fields + piece
+    return struct.pack("<4sI", b"RLF1", xxhash.xxh32_intdigest(fields)) + fields + piece
 
 
 # Splitting.
@@ -67,7 +68,7 @@ def test_chunks_joined_are_the_message_and_all_but_the_last_have_one_size(
     assert len(set(sizes[:-1])) <= 1
     assert PREFIX_BYTES < sizes[-1] <= sizes[0]
     for index, chunk in enumerate(cut):
-        header = ChunkHeader(identity=identity, index=index, count=len(cut), total_bytes=len(joined))
+        header = ChunkHeader(key=identity.key, index=index, count=len(cut), total_bytes=len(joined))
         assert peek(chunk) == header
         assert header.offset == sum(sizes[:index]) - index * PREFIX_BYTES
         assert header.nbytes == sizes[index] - PREFIX_BYTES
@@ -201,7 +202,7 @@ def test_chunk_that_contradicts_its_message_ends_it(total_bytes: int, count: int
 
 def test_chunk_of_a_worker_that_no_job_can_have_is_corrupt() -> None:
     with pytest.raises(MessageCorrupt, match="worker 65536: a job has at most 65,536 workers"):
-        peek(forged(sent_by(2**16), index=0, count=1, total_bytes=1, piece=b"x"))
+        Assembler(max_message_bytes=100).add(forged(sent_by(2**16), index=0, count=1, total_bytes=1, piece=b"x"))
 
 
 def test_message_over_the_limit_is_refused_before_memory_is_taken_for_it(allocates_at_most: "AllocatesAtMost") -> None:
@@ -248,6 +249,12 @@ def test_chunk_cut_anywhere_or_lengthened_is_corrupt_and_leaves_the_message_pend
         with pytest.raises(MessageCorrupt):
             assembler.add(wrong)
     assert assembler.add(second) is not None
+
+
+def test_chunk_of_another_version_of_rollfleet_asks_for_one_version_on_both_sides() -> None:
+    (chunk,) = chunks(b"abc", sent_by(), piece=3)
+    with pytest.raises(MessageCorrupt, match="format b'RLF2', and this rollfleet reads b'RLF1': install one version"):
+        peek(b"RLF2" + chunk[4:])
 
 
 def test_any_flipped_bit_of_the_prefix_is_noticed() -> None:

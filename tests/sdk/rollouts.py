@@ -1,0 +1,91 @@
+"""Rollouts without a collector, and policies and environments for them."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rollfleet.data.batch import to_batch
+from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.policies.random_policy import RandomPolicy
+from rollfleet.rollout.rollout import Rollout
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
+from rollfleet_api.job import CollectSpec, EnvSpec
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Episodes of `length` frames; observes the episode's number (from 1), the frame in it, and `mark`."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length: int = 5, mark: int = 0) -> None:
+        self._length, self._mark, self._episode, self._frame = length, mark, 0, 0
+
+    def _seen(self) -> Any:
+        return np.array([self._episode, self._frame, self._mark], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._frame = self._episode + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._frame += 1
+        return self._seen(), 1.0, self._frame == self._length, False, {}
+
+
+def always_0(observation: Tensor) -> Tensor:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def always_1(observation: Tensor) -> Tensor:
+    return torch.ones(len(observation), dtype=torch.int64)
+
+
+def towards_fall(observation: Tensor) -> Tensor:
+    """Push CartPole to the side that its pole leans to: exact in any batch size, episodes of 25 to 60 frames."""
+    return (observation[:, 2] > 0).long()
+
+
+def rollout_of(
+    env: EnvSpec | VectorEnv,
+    policy: Any = None,
+    *,
+    steps: int = 8,
+    seed: int = 0,
+    worker: int = 0,
+    incarnation: int = 0,
+    **collect: Any,
+) -> Rollout:
+    """Make a rollout with these options of `CollectSpec`; None: a random policy."""
+    env = make_env(env) if isinstance(env, EnvSpec) else env
+    return Rollout(
+        env,
+        RandomPolicy(env.single_action_space) if policy is None else policy,
+        steps=steps,
+        seeds=Seeds.derive(seed, worker, incarnation, env.num_envs),
+        trajectories=TrajectoryIds(worker, incarnation),
+        collect=CollectSpec(frames_per_batch=1, **collect),
+    )
+
+
+def batches_of(rollout: Rollout, count: int) -> list[TensorDict]:
+    """Return the next batches, of versions 0, 1, ..."""
+    return [to_batch(rollout.collect(version=version)).clone() for version in range(count)]
+
+
+def along_time(batches: list[TensorDict]) -> TensorDict:
+    joined: TensorDict = torch.cat(batches, dim=1)
+    return joined
+
+
+def collected(rollout: Rollout, fragments: int) -> TensorDict:
+    """Return the next fragments as one batch, and close the rollout."""
+    batch = along_time(batches_of(rollout, fragments))
+    rollout.close()
+    return batch
