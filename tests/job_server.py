@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
@@ -23,7 +23,7 @@ from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
 from rollfleet_api.address import Address
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
-from rollfleet_api.messages import WorkerState
+from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
 from rollfleet_api.validation import parse_job
@@ -123,7 +123,11 @@ class WorkerThread:
 
     def wait_for(self, state: WorkerState, timeout_s: float = 60.0) -> None:
         """Wait until its heartbeat has this state."""
-        wait_until(lambda: self.transport.status and self.transport.status.state is state, timeout_s)
+        wait_until(lambda: self.status and self.status.state is state, timeout_s)
+
+    @property
+    def status(self) -> WorkerStatus | None:
+        return self._built.result().status if self._built.done() else None
 
     def leave(self, timeout_s: float = 60.0) -> None:
         """Leave as the program does on SIGTERM. Waits until the worker is built: it has a heartbeat before that."""
@@ -131,9 +135,7 @@ class WorkerThread:
 
     def join(self, timeout_s: float = 60.0) -> None:
         self._thread.join(timeout_s)
-        assert not self._thread.is_alive(), (
-            f"the worker did not leave: {self.transport.status}, {self.transport.control}"
-        )
+        assert not self._thread.is_alive(), f"the worker did not leave: {self.status}, {self.transport.control}"
 
     def _run(self) -> None:
         try:
@@ -145,6 +147,13 @@ class WorkerThread:
                 worker.close()
         except BaseException as error:
             self.error = error
+
+
+def join_all(workers: Sequence[WorkerThread]) -> None:
+    """Wait for the end of workers, and check that no error ended them."""
+    for worker in workers:
+        worker.join()
+        assert worker.error is None
 
 
 def actor_critic() -> ActorCritic:
@@ -178,3 +187,4 @@ def deafen(link: Link) -> None:
 AllocatesAtMost = Callable[[int], AbstractContextManager[None]]
 Connect = Callable[..., Collector]
 StartWorker = Callable[[CollectorJob, int], WorkerThread]
+StartWorkers = Callable[..., list[WorkerThread]]

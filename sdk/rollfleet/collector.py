@@ -218,7 +218,10 @@ class Collector(BatchIterator):
             {0: [9.8, 9.8]}
         """
         timeout_s = seconds(timeout_s, "timeout_s")
-        with self._calls.fill.held() if self._calls.fill else nullcontext(), self._calls.acting(self._director.phase):
+        with (
+            self._calls.fill.held(timeout_s) if self._calls.fill else nullcontext(),
+            self._calls.acting(self._director.phase),
+        ):
             workers = self._membership.these(worker_ids)
             return call_workers(self._gatherer, self._transport, workers, method, (args, kwargs), timeout_s=timeout_s)
 

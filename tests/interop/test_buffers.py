@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import pad
-from torchrl import collectors, data, envs
+from torchrl import data
 from torchrl.data.postprocs import MultiStep
 
 import rollfleet
@@ -89,18 +89,6 @@ def test_a_storage_of_two_dimensions_has_a_row_for_each_environment_as_in_torchr
     assert torch.equal(stored["observation"], expected["observation"])
     assert torch.equal(stored[TRAJECTORY], expected[TRAJECTORY])
     assert mine.sample().batch_size == (64,)
-
-
-def test_torchrls_own_collector_stores_the_same_rows() -> None:
-    theirs: Any = data.TensorDictReplayBuffer(storage=data.LazyTensorStorage(4000, ndim=2), batch_size=64)
-    env = envs.SerialEnv(4, lambda: envs.GymEnv("CartPole-v1", categorical_action_encoding=True))
-    collector = collectors.Collector(
-        env, None, frames_per_batch=200, total_frames=800, replay_buffer=theirs, auto_register_policy_transforms=False
-    )
-    for _ in collector:
-        pass
-    collector.shutdown()
-    assert (len(theirs), theirs.write_count, theirs[:].batch_size) == (800, 200, (4, 200))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from torch.distributions import Categorical
 from torchrl import collectors, envs, modules
 
 import rollfleet
-from rollfleet.data.splitting import split_trajectories
 
 FRAMES, ENVS = 60, 3
 VERSION = ("collector", "policy_version")  # TorchRL has it on request, and calls it ("policy_version",)
@@ -133,19 +132,3 @@ def test_exploration_applies_to_torchrls_own_actor(how: str) -> None:
     assert torch.equal(batch["action"], most_likely) == (how == "mode")
     log_prob = batch["logits"].log_softmax(-1).gather(-1, batch["action"][..., None]).squeeze(-1)
     assert torch.allclose(log_prob, batch["action_log_prob"])
-
-
-def test_trajectories_are_split_as_torchrl_splits_them() -> None:
-    batch = ours("CartPole-v1")
-    expected = collectors.utils.split_trajectories(batch, trajectory_key=("collector", "traj_ids"))
-    found = split_trajectories(batch)
-    assert found.batch_size == expected.batch_size
-    mask = found["collector", "mask"]
-    assert torch.equal(mask, expected["collector", "mask"])
-    for key, value in expected.items(True, True):
-        assert torch.equal(found[key][mask], value[mask]), key
-        if key != (
-            "collector",
-            "traj_ids",
-        ):  # padding is -1 here, 0 in TorchRL
-            assert torch.equal(found[key], value), key

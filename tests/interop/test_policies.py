@@ -58,19 +58,6 @@ def test_the_state_of_noise_is_that_of_torchrls_collector_step_by_step(frames_pe
     assert not private & {*found.keys(), *expected.keys()}
 
 
-def dependence(batch: TensorDict) -> float:
-    """Return the correlation of actions with those of the step before."""
-    goes_on = ~batch["is_init"].squeeze(-1)[:, 1:]
-    before, now = (batch["action"].squeeze(-1)[:, part][goes_on] for part in (slice(None, -1), slice(1, None)))
-    return float((before * now).mean() / (before * before).mean())
-
-
-def test_noise_depends_on_the_noise_before_it_as_in_torchrls_collector() -> None:
-    expected, found = dependence(theirs(noisy(), frames_per_batch=60)), dependence(ours(noisy()))
-    assert expected > 0.9
-    assert found == pytest.approx(expected, abs=0.1)
-
-
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_torchrls_random_policy_acts(num_envs: int) -> None:
     of_one, of_all = data.Bounded(-2, 2, (1,)), data.Bounded(-2, 2, (num_envs, 1))

@@ -29,6 +29,17 @@ def start_worker(server: Server) -> Callable[[CollectorJob, int], WorkerThread]:
 
 
 @pytest.fixture
+def start_workers(server: Server) -> Callable[..., list[WorkerThread]]:
+    """Provisions a job with these fields of its spec, and starts all of its workers."""
+
+    def start(**spec: Any) -> list[WorkerThread]:
+        job = server.provision(**spec)
+        return [WorkerThread(server, job, index) for index in range(job.spec.workers)]
+
+    return start
+
+
+@pytest.fixture
 def connect(server: Server) -> Iterator[Callable[..., Collector]]:
     """`rollfleet.connect` to the job `default/test`; what was not shut down is let go after the test."""
     with ExitStack() as stack:

@@ -37,7 +37,6 @@ from rollfleet.worker.worker import Worker
 from rollfleet_api.address import THREADS, WORKER, Address
 from rollfleet_api.exit_codes import (
     EXIT_COMPLETE,
-    EXIT_CRASHED,
     EXIT_GONE,
     EXIT_PERMANENT,
     EXIT_REPLACED,
@@ -130,8 +129,7 @@ def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec 
         sigterm.worker = (EvaluationWorker if evaluation else Worker)(transport, Workload.of(job), index)
         return sigterm.worker
 
-    code = work(transport, made, index)
-    if code in (EXIT_CRASHED, EXIT_PERMANENT) and transport.status:
-        kind = "evaluation worker" if evaluation else "worker"
-        log.error("%s %d of %s: %s", kind, index, job.key, transport.status.error)
+    code, status = work(transport, made, index)
+    if status.error:
+        log.error("%s %d of %s: %s", "evaluation worker" if evaluation else "worker", index, job.key, status.error)
     return EXIT_TERMINATED if sigterm.came and code == EXIT_COMPLETE else code

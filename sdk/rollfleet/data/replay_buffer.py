@@ -67,7 +67,7 @@ class ReplayBuffer:
         Raises:
             JobInvalid: Keys, dtypes or shapes differ from those of the first frames, or it is not a TensorDict.
         """
-        self._write(_flat(frames_of(frames) if getattr(frames, "batch_dims", 1) > 1 else frames))
+        self._write(_flat(frames))
 
     def sample(self, count: int, generator: torch.Generator | None = None) -> "TensorDict":
         """Draw frames uniformly, with replacement: TensorDict `[count]` with new memory.
@@ -106,9 +106,12 @@ class ReplayBuffer:
         if not isinstance(state, Mapping) or not state.keys() >= {"frames", "write_count"}:
             raise JobInvalid(f"load_state_dict: expected the state_dict of a ReplayBuffer, got {shown(state)}")
         frames, written = state["frames"], whole_number(state["write_count"], "write_count")
+        values = {} if frames is None else _flat(TensorDict.from_dict(frames, auto_batch_size=True, batch_dims=1))
+        if values and self._columns:
+            self._check(values)
         self._held = self._next = 0
-        if frames is not None:
-            self._write(_flat(TensorDict.from_dict(frames)))
+        if values:
+            self._write(values)
         self._written = written
 
     def _write(self, values: Mapping[Key, Tensor]) -> None:
@@ -117,9 +120,7 @@ class ReplayBuffer:
         with self._lock:
             if not self._columns:
                 self._columns = {key: self._allocate(value) for key, value in values.items()}
-            if differ := _forms(self._columns) ^ _forms(values):
-                keys = sorted({".".join(key) for key, *_ in differ})
-                raise JobInvalid(f"these frames differ from those in the buffer in {keys}: by key, dtype or shape")
+            self._check(values)
             tail = min(rows, self.capacity - self._next)
             for key, value in values.items():
                 newest = value.detach()[frames - rows :]
@@ -128,6 +129,11 @@ class ReplayBuffer:
             self._next = (self._next + rows) % self.capacity
             self._held = min(self._held + rows, self.capacity)
             self._written += frames
+
+    def _check(self, values: Mapping[Key, Tensor]) -> None:
+        if differ := _forms(self._columns) ^ _forms(values):
+            keys = sorted({".".join(key) for key, *_ in differ})
+            raise JobInvalid(f"these frames differ from those in the buffer in {keys}: by key, dtype or shape")
 
     def _at(self, index: Tensor) -> dict[Key, Tensor]:
         return {key: column[index.to(column.device)] for key, column in self._columns.items()}
@@ -144,6 +150,12 @@ def _forms(values: Mapping[Key, Tensor]) -> set[tuple[Key, torch.dtype, torch.Si
 
 
 def _flat(frames: "TensorDict") -> dict[Key, Tensor]:
+    from tensordict import is_leaf_nontensor
+
     if not hasattr(frames, "batch_size") or not len(frames.keys()):
         raise JobInvalid(f"a replay buffer stores frames as a TensorDict [frames] with keys, not {shown(frames)}")
-    return {(key,) if isinstance(key, str) else tuple(key): value for key, value in frames.items(True, True)}
+    leaves = frames_of(frames).items(True, True, is_leaf=is_leaf_nontensor)
+    found = {(key,) if isinstance(key, str) else tuple(key): value for key, value in leaves}
+    if others := [".".join(key) for key, value in found.items() if not isinstance(value, Tensor)]:
+        raise JobInvalid(f"a replay buffer stores tensors, and {others} are not; leave them out by `postproc`")
+    return found

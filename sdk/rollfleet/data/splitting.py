@@ -85,11 +85,6 @@ def split_trajectories(
     return split
 
 
-def trajectories_of(batch: "TensorDict") -> "list[TensorDict]":
-    """Return the trajectories of a batch `[..., T]`, each `[frames]`, unpadded; views if it is contiguous."""
-    return _Cut.of(batch).pieces()
-
-
 def frames_of(batch: "TensorDict") -> "TensorDict":
     """Return the frames of a batch `[...]` in a row, `[frames]`, without padding and mask."""
     flat = _flat(batch)

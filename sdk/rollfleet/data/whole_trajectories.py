@@ -1,13 +1,14 @@
 """Whole trajectories, put together from batches of frames of TorchRL's environments."""
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY
+from rollfleet.data.batch import MASK, NO_TRAJECTORY, TRAJECTORY, Key
 
 
 class WholeTrajectories:
@@ -34,9 +35,12 @@ class WholeTrajectories:
                     found.append((end, row, torch.cat(self._open.pop(trajectory))))
         self._whole.extend(each for *_, each in sorted(found, key=lambda each: each[:2]))
 
-    def cut(self) -> None:
-        """Make those under way complete."""
-        self._whole.extend(torch.cat(pieces) for pieces in self._open.values())
+    def cut(self, flags: Sequence[Key]) -> None:
+        """Make those under way complete. `flags` are the keys that are true in the last frame of each."""
+        for pieces in self._open.values():
+            self._whole.append(torch.cat(pieces))
+            for key in flags:
+                self._whole[-1].get(key)[-1] = True
         self._open.clear()
 
     def forget(self) -> None:

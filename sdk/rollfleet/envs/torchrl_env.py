@@ -96,14 +96,13 @@ def _close(env: Any) -> None:
         env.close()
 
 
-def with_transforms(env: Any, options: Mapping[str, Any], policy: object, *, keeps_seeds: bool = False) -> Any:
+def with_transforms(env: Any, options: Mapping[str, Any], policy: object) -> Any:
     """Return an environment with the transforms that options and a policy's hidden states need, unless it has them.
 
     Args:
         env: An `EnvBase`.
         options: Those of a job's `collect`: `max_frames_per_traj`, `step_count` and `is_init` count.
         policy: The policy. Its recurrent modules need `InitTracker` and primers, and some noise needs `InitTracker`.
-        keeps_seeds: Set `KEEPS_SEEDS`.
 
     Raises:
         EnvironmentInvalid: The environment counts steps itself, and a limit would contradict its own.
@@ -131,6 +130,4 @@ def with_transforms(env: Any, options: Mapping[str, Any], policy: object, *, kee
         present = {key_of(key) for spec in (env.observation_spec, env.state_spec) for key in spec.keys(True, True)}
         if not makes <= present:
             env = env.append_transform(transform)
-    if keeps_seeds:
-        vars(env)[KEEPS_SEEDS] = True
     return env

@@ -10,8 +10,10 @@ from weakref import WeakMethod
 from rollfleet.arguments import shown, whole_number
 from rollfleet.errors import JobInvalid, Timeout
 
+TURN_S = 0.1  # between two looks whether to stop, while `held` keeps the turn
 POLL_S = 0.002  # between two looks at the number of samples
 AT_EXIT_S = 10.0  # for the batch under way: torch aborts a program that exits during its work
+_LATE = "the batch under way did not come within {:g} s"
 
 
 class SampleRatio:
@@ -53,7 +55,7 @@ class BackgroundFill:
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="rollfleet-filling", daemon=True)
         self._thread.start()
-        atexit.register(self._end)
+        atexit.register(self.leave)
 
     @property
     def running(self) -> bool:
@@ -61,10 +63,18 @@ class BackgroundFill:
         return self._thread.is_alive()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Write nothing inside the block. Enter it once the batch under way is written."""
-        with self._turn:
+    def held(self, timeout_s: float = -1) -> Iterator[None]:
+        """Write nothing inside the block. Enter it once the batch under way is written.
+
+        Raises:
+            Timeout: That batch did not come in time. -1: wait for it without a limit.
+        """
+        if not self._turn.acquire(timeout=timeout_s):
+            raise Timeout(_LATE.format(timeout_s))
+        try:
             yield
+        finally:
+            self._turn.release()
 
     def check(self, *, again: bool = True) -> None:
         """Raise the error that ended the thread, if any. Not `again`: unless it was raised before."""
@@ -78,17 +88,14 @@ class BackgroundFill:
         Raises:
             Timeout: That batch did not come in time.
         """
-        self._end(timeout_s)
+        self.leave(timeout_s)
         if self._thread.is_alive():
-            raise Timeout(f"the batch under way did not come within {timeout_s:g} s")
+            raise Timeout(_LATE.format(timeout_s))
         self.check()
 
-    def leave(self, timeout_s: float) -> None:
+    def leave(self, timeout_s: float | None = AT_EXIT_S) -> None:
         """Stop, or give up waiting after the timeout. Raise no error."""
-        self._end(timeout_s)
-
-    def _end(self, timeout_s: float | None = AT_EXIT_S) -> None:
-        atexit.unregister(self._end)
+        atexit.unregister(self.leave)
         self._stopping.set()
         self._thread.join(timeout_s)
 
@@ -100,7 +107,9 @@ class BackgroundFill:
                         return
                     self._stopping.wait(POLL_S)
                     continue
-                with self._turn:
+                if not self._turn.acquire(timeout=TURN_S):
+                    continue
+                try:
                     fill = self._fill()
                     if fill is None or self._stopping.is_set():
                         return
@@ -109,5 +118,7 @@ class BackgroundFill:
                     except StopIteration:
                         return
                     del fill
+                finally:
+                    self._turn.release()
         except BaseException as error:  # raised at the learner's next call
             self._error = error

@@ -1,6 +1,7 @@
 """Numbers the versions of a learner's weights, and hands snapshots of them to the transport."""
 
 import logging
+import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ class Broadcaster:
     Attributes:
         version: The newest version that was sent; 0: none yet.
         has_policy: Whether there is a policy with weights.
+        lock: Held while versions are numbered and control is sent: a background fill does so on its own thread.
 
     Raises:
         WeightMismatch: `policy` has weights in a form that cannot be sent.
@@ -44,6 +46,7 @@ class Broadcaster:
         self._last: Tensor | None = None  # the bytes sent last; of a policy of several models
         self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
         self._for_all = self._resumed = version
+        self.lock = threading.RLock()
         self._batches: int | None = None  # yielded since the last version; None: no version was sent yet
         self.version = version
         self.has_policy = policy is not None and any(scheme.select(policy).values())
@@ -96,7 +99,8 @@ class Broadcaster:
     def pass_over(self, version: int) -> None:
         """Number the next version after this one, which an earlier learner has sent."""
         if self._leader is None:
-            self.version = max(self.version, version)
+            with self.lock:
+                self.version = max(self.version, version)
 
     def continue_from(self, version: int) -> None:
         """Continue after this version, if it is newer than the present one. The policy is due."""
@@ -138,6 +142,10 @@ class Broadcaster:
             models = self._travelling(models)
             if not any(models.values()):
                 raise NoWeights(NOTHING)
+        with self.lock:
+            return self._send(models, workers)
+
+    def _send(self, models: Mapping[str, State] | None, workers: Collection[int] | None) -> int:
         version = self.version + 1
         if not self._acts:
             self._hand_over(version, self._whole(models), None if workers is None else frozenset(workers))

@@ -51,8 +51,15 @@ class Director:
         """Send the workers the present control message, if it differs from the last one; on rank 0."""
         if not self._transport.rank.leads:
             return
+        with self._weights.lock:
+            control = self._present()
+            if control != self._control:
+                self._transport.control(control)
+                self._control = control
+
+    def _present(self) -> Control:
         run_state = self.run_state
-        control = Control(
+        return Control(
             session=self._transport.resumed.session,
             phase=self.phase,
             round=run_state.round if self._sync else 0,
@@ -71,9 +78,6 @@ class Director:
             own_weights=not self._weights.has_policy,
             call=self._call,
         )
-        if control != self._control:
-            self._transport.control(control)
-            self._control = control
 
     def direct_async(self) -> None:
         """Do the same in mode Async. In mode Sync the next round sends it anyway."""
@@ -104,6 +108,7 @@ class Director:
         self._send(call=call)
 
     def _send(self, **changes: Any) -> None:
-        assert self._control is not None, "`direct` sends the first message"
-        self._control = replace(self._control, **changes)
-        self._transport.control(self._control)
+        with self._weights.lock:
+            assert self._control is not None, "`direct` sends the first message"
+            self._control = replace(self._control, **changes)
+            self._transport.control(self._control)

@@ -42,7 +42,7 @@ class DuplicateFilter:
                 return False
             self._missed_before += incarnations.pop(oldest).missed
         for earlier in incarnations.values():
-            earlier.end()
+            earlier.ended = True  # its successor's batches come, behind its own
         incarnations[incarnation, process] = _Incarnation(sequence)
         return True
 
@@ -75,10 +75,6 @@ class _Incarnation:
     def missed(self) -> int:
         newest = max(self._newest, self.expected - 1) if self.ended else self._newest
         return newest - self._first + 1 - self._count
-
-    def end(self) -> None:
-        """Note that its successor's batches come, behind its own."""
-        self.ended = True
 
     def add(self, sequence: int) -> bool:
         """Add a number. Returns False if it had come before, or comes too late to know."""

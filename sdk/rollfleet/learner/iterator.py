@@ -173,9 +173,10 @@ class BatchIterator(IterableDataset[Any]):
         return self._weights.version
 
     def versions(self) -> dict[int, int]:
-        """Return the version that each worker has applied, by worker; 0: none yet."""
+        """Return the version that each present worker has applied, by worker; 0: none yet."""
         self._calls.check()
-        return {worker: status.version for worker, status in sorted(self._transport.workers().items())}
+        statuses, members = self._transport.workers(), self._transport.members()
+        return {worker: status.version for worker, status in sorted(statuses.items()) if worker in members}
 
     def wait_for_version(self, version: int, timeout_s: float) -> None:
         """Wait until every worker that this version was sent to has applied it, or a newer one.
@@ -229,7 +230,10 @@ class BatchIterator(IterableDataset[Any]):
             if self._buffer is None:
                 raise JobInvalid("start() fills a replay buffer in the background; pass `replay_buffer=`")
             ratio = None if frames_per_sample is None else SampleRatio(self._buffer, frames_per_sample)
-            self._calls.fill = self._calls.fill or BackgroundFill(self._make, ratio)
+            if self._calls.fill is None:
+                self._calls.fill = BackgroundFill(self._make, ratio)
+            elif ratio is not None:
+                raise JobInvalid("start() fills the replay buffer already; pass `frames_per_sample` to the first call")
 
     @property
     def is_running(self) -> bool:

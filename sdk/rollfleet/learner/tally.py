@@ -48,6 +48,7 @@ class Tally:
     def take_back(self, arrivals: Sequence[Arrival]) -> None:
         """Count one batch less: it was lost on its way to the learner's loop."""
         self.frames -= sum(arrival.meta.frames for arrival in arrivals)
+        self.nbytes -= sum(arrival.nbytes for arrival in arrivals)
         self.batches -= len(arrivals) > 0
 
     @property
@@ -68,5 +69,6 @@ class Tally:
         """Continue from a `state_dict`."""
         self.batches, self.frames = state["batches"], state["frames"]
         self.restored = self.frames
-        self.episode_returns.extend(state["episode_returns"])
-        self.episode_lengths.extend(state["episode_lengths"])
+        for numbers, restored in ((self.episode_returns, "episode_returns"), (self.episode_lengths, "episode_lengths")):
+            numbers.clear()
+            numbers.extend(state[restored])

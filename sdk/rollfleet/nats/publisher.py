@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from nats.js.errors import APIError
 
 from rollfleet.data.batch import Fragment
-from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet.errors import JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
 from rollfleet.nats.polling import WARN_AFTER_S
@@ -38,9 +38,6 @@ class BatchPublisher:
         link: The worker's connection.
         worker: Index of the worker.
 
-    Attributes:
-        complete: Whether the job is complete: batches that still wait will never be stored.
-
     Example:
         >>> publisher = BatchPublisher(link, worker=0)  # doctest: +SKIP
         >>> identity = Identity(worker=0, incarnation=0, sequence=0)  # doctest: +SKIP
@@ -48,7 +45,6 @@ class BatchPublisher:
     """
 
     def __init__(self, link: Link, worker: int) -> None:
-        self.complete = False
         self._link, self._worker = link, worker
         self._job: CollectorJob | None = None
         self._space = asyncio.Event()
@@ -77,7 +73,6 @@ class BatchPublisher:
 
         Raises:
             JobInvalid: The job's queue is too small for batches of this size.
-            JobEnded: The job is complete: no learner will take this batch.
             APIError: NATS refused it, and waiting would not help.
         """
         async with self._publishing:
@@ -171,8 +166,6 @@ class BatchPublisher:
                     raise
                 if _LEARNER_BEHIND not in (error.description or ""):
                     waited_s, wait_s = self._warn(waited_s, error), FULL_WAIT_S
-                if self.complete:
-                    raise JobEnded("the job is complete: no learner will take this batch") from error
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._space.wait(), wait_s)
                 wait_s = min(2 * wait_s, BEHIND_WAIT_S)

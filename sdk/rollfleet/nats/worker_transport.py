@@ -25,7 +25,7 @@ from rollfleet.schemes import Layout
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.batch_chunks import Identity
 from rollfleet_api.job import CollectorJob, EvaluationSpec
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerState, WorkerStatus, pack
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, WorkerState, WorkerStatus, pack
 
 HEARTBEAT_S = 1.0
 JOIN_TIMEOUT_S = 30.0
@@ -77,11 +77,6 @@ class NatsWorkerTransport:
         self._asked_s = time.monotonic()
         return self._control
 
-    @property
-    def status(self) -> WorkerStatus | None:
-        """The last reported status; None: none yet."""
-        return self._status
-
     def follow_weights(self, layout: Layout) -> NatsWeightsInbox:
         """Receive the weights of a policy with this layout from now on. Call it once."""
         spec, worker = self._evaluation, self._worker
@@ -96,7 +91,7 @@ class NatsWorkerTransport:
         return self._inbox
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition is true. Check it whenever control or weights change, and once a second.
+        """Wait until the condition is true. Check it whenever control, weights or a batch change, and once a second.
 
         Raises:
             JobEnded: The job was deleted.
@@ -122,6 +117,8 @@ class NatsWorkerTransport:
                 admitted.set_result(None)
 
         stored.add_done_callback(end_waiting)
+        for future in (admitted, stored):
+            future.add_done_callback(lambda _: self._notify())
         return PendingBatch(admitted=admitted, stored=stored)
 
     def evaluated(self, evaluation: Evaluation) -> None:
@@ -183,10 +180,8 @@ class NatsWorkerTransport:
     def _set_control(self, control: Control) -> None:
         if self._control and self._control.is_newer_than(control):
             return
-        with self._changed:
-            self._control = control
-            self._changed.notify_all()
-        self._publisher.complete = control.phase is LearnerPhase.COMPLETE
+        self._control = control
+        self._notify()
         self._publisher.retry()
 
     async def _on_taken(self, _: Msg) -> None:
@@ -206,10 +201,13 @@ class NatsWorkerTransport:
             ended.cancel()
 
     def _end(self, error: JobEnded) -> None:
-        with self._changed:
-            self._job_ended = error
-            self._changed.notify_all()
+        self._job_ended = error
+        self._notify()
         self._ended.set()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     async def _heartbeat(self) -> None:
         while True:

@@ -181,6 +181,11 @@ class ActorCritic(nn.Module):
                 f"policy mlp cannot act in {space}: some dimensions have bounds on both sides and some do not; wrap "
                 "the environment in gymnasium.wrappers.RescaleAction or ClipAction, or write policy.entrypoint"
             )
+        if (space.low == space.high).any():
+            raise PolicyInvalid(
+                f"policy mlp cannot act in {space}: `low` equals `high` in a dimension; remove that in a wrapper, or "
+                "write policy.entrypoint"
+            )
         self.bounded = bool(below.all()) and outputs > 0
         self._action_shape = space.shape
         self._action_dtype = torch.float64 if space.dtype.itemsize == 8 else torch.float32

@@ -1,5 +1,6 @@
 """A worker in the learner's own process and thread: it collects inside `receive`."""
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -10,18 +11,17 @@ from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.errors import NoWeights
 from rollfleet.schemes import Layout
 from rollfleet.transports.evaluation_log import EvaluationLog
-from rollfleet.transports.learner_side import Arrival, Resumed
+from rollfleet.transports.learner_side import Arrival, Resumed, Transport
 from rollfleet.transports.worker_side import PendingBatch, Weights
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import Snapshot, State
 from rollfleet.worker.evaluation import PolicyEvaluation
 from rollfleet.worker.worker import Worker
 from rollfleet_api.job import Mode
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, LearnerStatus, WorkerStatus
-from rollfleet_api.ranks import ALONE
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerStatus
 
 
-class InlineTransport:
+class InlineTransport(Transport):
     """See `Transport`. `receive` raises errors of environments and policies unchanged.
 
     Args:
@@ -31,11 +31,6 @@ class InlineTransport:
         acts_with_the_learners_policy: Whether the worker's policy is the object that the learner trains. It then needs
             no weights.
     """
-
-    rank = ALONE
-    peers: None = None
-    elastic: None = None
-    job: None = None
 
     def __init__(
         self,
@@ -59,6 +54,7 @@ class InlineTransport:
         self._evaluated = 0
         self._weights: torch.Tensor | None = None
         self._sequence = -1
+        self._collecting = threading.Lock()  # a background fill collects on its own thread
         self._done_round = -1
         self._open = True
 
@@ -75,8 +71,11 @@ class InlineTransport:
     def control(self, control: Control) -> None:
         """See `Transport`. The worker waits meanwhile, and applies weights as any worker that waits."""
         self._worker_transport.control = control
-        if control.phase is not LearnerPhase.COMPLETE:
-            self._worker.apply_waiting()
+        if control.phase is not LearnerPhase.COMPLETE and self._collecting.acquire(blocking=False):
+            try:
+                self._worker.apply_waiting()
+            finally:
+                self._collecting.release()
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], *, workers: frozenset[int] | None = None
@@ -97,13 +96,14 @@ class InlineTransport:
             return None
         if self._sync and control.round <= self._done_round:
             return None
-        self._worker.apply_weights(control)
-        self._evaluate(control.version_for(0))
-        self._sequence += 1
-        fragment, meta = self._worker.collect(control)
-        self._worker.report_waiting()
-        self._done_round = control.round
-        return self._arrival(fragment, meta)
+        with self._collecting:
+            self._worker.apply_weights(control)
+            self._evaluate(control.version_for(0))
+            self._sequence += 1
+            fragment, meta = self._worker.collect(control)
+            self._worker.report_waiting()
+            self._done_round = control.round
+            return self._arrival(fragment, meta)
 
     def take(self, arrival: Arrival) -> None:
         """See `Transport`. The batch is the learner's from the start."""
@@ -115,13 +115,6 @@ class InlineTransport:
     def workers(self) -> Mapping[int, WorkerStatus]:
         """See `Transport`."""
         return {0: self._worker_transport.status} if self._worker_transport.status else {}
-
-    def report(self, status: LearnerStatus) -> None:
-        """See `Transport`. Only this process reads it, so it goes nowhere."""
-
-    def corrupt(self) -> int:
-        """See `Transport`."""
-        return 0
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """See `Transport`."""

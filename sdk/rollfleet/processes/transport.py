@@ -25,19 +25,18 @@ from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
 from rollfleet.schemes import Layout
-from rollfleet.transports.learner_side import Arrival, Resumed
+from rollfleet.transports.learner_side import Arrival, Resumed, Transport
 from rollfleet.transports.roster import describe_long_step
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet.wire.buffer_pool import BufferPool
 from rollfleet.wire.fragment_message import unpack_fragment
-from rollfleet_api.messages import Control, Evaluation, LearnerStatus, WorkerStatus
-from rollfleet_api.ranks import ALONE, Rank
+from rollfleet_api.messages import Control, Evaluation, WorkerStatus
 
 log = logging.getLogger(__name__)
 
 
-class ProcessesTransport:
+class ProcessesTransport(Transport):
     """See `Transport` and `Elastic`. Starts the job's workers at once, and ends them.
 
     They end when the transport is closed or garbage-collected, and when this process ends, however it ends.
@@ -96,19 +95,6 @@ class ProcessesTransport:
     def resumed(self) -> Resumed:
         """See `Transport`. Such a job always starts from nothing."""
         return Resumed(session=1, version=0, round=0)
-
-    @property
-    def rank(self) -> Rank:
-        """See `Transport`."""
-        return ALONE
-
-    @property
-    def job(self) -> None:
-        """See `Transport`."""
-
-    @property
-    def peers(self) -> None:
-        """See `Transport`."""
 
     @property
     def elastic(self) -> "ProcessesTransport":
@@ -172,9 +158,6 @@ class ProcessesTransport:
             index: replace(status, in_step_s=handles[index].in_step_s) if index in handles else status
             for index, status in self._supervisor.statuses.items()
         }
-
-    def report(self, status: LearnerStatus) -> None:
-        """See `Transport`. Only this process reads it, so it goes nowhere."""
 
     def corrupt(self) -> int:
         """See `Transport`."""

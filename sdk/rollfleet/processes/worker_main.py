@@ -105,7 +105,7 @@ def run(arguments: WorkerArguments, workload: "Workload | None" = None) -> int:
         return worker
 
     try:
-        return work(transport, make, arguments.index)
+        return work(transport, make, arguments.index)[0]
     except JobEnded:  # the learner is gone
         return EXIT_GONE
 

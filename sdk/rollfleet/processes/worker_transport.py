@@ -7,11 +7,11 @@ on the socket, a wake-up, whenever they change. When the socket closes, the lear
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from rollfleet.system.shared_memory import SharedMemory
 from rollfleet.transports.worker_side import PendingBatch
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerPhase, WorkerStatus
+from rollfleet_api.messages import BatchMeta, Control, Evaluation, WorkerStatus
 
 CHECK_INTERVAL_S = 1.0
 HEADROOM = 1.5  # size of a slot that replaces one that was too small, relative to it
@@ -72,7 +72,7 @@ class ProcessWorkerTransport:
         self._max_batches_ahead = max_batches_ahead
         self._slots: list[_Slot] = []
         self._sequence = 0
-        self._status: WorkerStatus | None = None
+        self._waiting: deque[tuple[BatchReady, Future[None]]] = deque()  # for the learner's capacity
         self._inbox: SharedWeightsInbox | None = None
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -85,11 +85,6 @@ class ProcessWorkerTransport:
         self._control_block.beat()
         return self._instructions().control
 
-    @property
-    def status(self) -> WorkerStatus | None:
-        """See `WorkerTransport`."""
-        return self._status
-
     def follow_weights(self, layout: Layout) -> SharedWeightsInbox:
         """See `WorkerTransport`."""
         self._inbox = SharedWeightsInbox(self._weights, layout, self._location)
@@ -97,7 +92,10 @@ class ProcessWorkerTransport:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """See `WorkerTransport`."""
-        while not condition():
+        while True:
+            self._announce()
+            if condition():
+                return
             self._wait(CHECK_INTERVAL_S)
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
@@ -106,15 +104,16 @@ class ProcessWorkerTransport:
         encoded = pack_fragment(fragment, meta, checksum=False, folded=False)
         ready = BatchReady(sequence=self._sequence, start=self._write(encoded), nbytes=encoded.nbytes)
         self._sequence += 1
-        stored: Future[None] = Future()
-        stored.set_result(None)
-        return PendingBatch(admitted=_Admission(partial(self._announce, ready)), stored=stored)
+        pending = PendingBatch(admitted=Future(), stored=Future())
+        pending.stored.set_result(None)
+        self._waiting.append((ready, pending.admitted))
+        self._announce()
+        return pending
 
     def report(self, status: WorkerStatus) -> None:
         """See `WorkerTransport`."""
         self._release_weights()
         self._control_block.beat()
-        self._status = status
         with suppress(JobEnded):  # the next wait, or the next batch, raises it
             self._send(replace(status, time_s=time.time()))
 
@@ -129,22 +128,13 @@ class ProcessWorkerTransport:
         self._batches.close()
         self._weights.close()
 
-    def _announce(self, ready: BatchReady, timeout_s: float | None) -> bool:
-        """Announce a batch when the learner has capacity for it. Returns False after the timeout; None: no timeout.
-
-        Raises:
-            JobEnded: The learner will take no more batches.
-        """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        while (given := self._instructions()).taken <= ready.sequence - self._max_batches_ahead:
-            if given.control is not None and given.control.phase is LearnerPhase.COMPLETE:
-                raise JobEnded("the job is complete: no learner will take this batch")
-            left_s = CHECK_INTERVAL_S if until is None else until - time.monotonic()
-            if left_s <= 0:
-                return False
-            self._wait(min(left_s, CHECK_INTERVAL_S))
-        self._send(ready)
-        return True
+    def _announce(self) -> None:
+        """Announce the batches for which the learner has capacity."""
+        taken = self._instructions().taken
+        while self._waiting and self._waiting[0][0].sequence < taken + self._max_batches_ahead:
+            ready, admitted = self._waiting.popleft()
+            self._send(ready)
+            admitted.set_result(None)
 
     def _instructions(self) -> Instructions:
         instructions = self._control_block.read()
@@ -199,21 +189,3 @@ class ProcessWorkerTransport:
             raise JobEnded("the learner is gone") from error
         if not wake_ups:
             raise JobEnded("the learner is gone")
-
-
-class _Admission(Future[None]):
-    """A future without a thread: the caller of `result` does the waiting and the sending."""
-
-    def __init__(self, send: Callable[[float | None], bool]) -> None:
-        super().__init__()
-        self._send = send
-        self._attempt(0)
-
-    def result(self, timeout: float | None = None) -> None:
-        if not self.done():
-            self._attempt(timeout)
-        return super().result(0)
-
-    def _attempt(self, timeout_s: float | None) -> None:
-        if self._send(timeout_s):
-            self.set_result(None)

@@ -296,8 +296,9 @@ class Rollout:
             storage, collected = self._run(version, random_actions, enough)
             whole.add(storage, collected)
             self._episodes.take()
-        if not len(whole):
+        if not len(whole):  # what follows is not their beginning: begin new episodes
             whole.cut_open(self._actor.carried)
+            self.start_over()
         return whole.take(wanted, self._actor.carried_keys, version)
 
     def _allocate(self) -> Stepper:

@@ -74,7 +74,9 @@ class TensorDictRollout:
         flags = [("next", *key_of(key)) for key in env.base.done_keys]
         self._done_keys = [key for key in flags if key[-1] == "done"] or flags
         self._reward_keys = [("next", *key_of(key)) for key in env.base.reward_keys]
-        self._truncated = [key for key in flags if key[-1] == "truncated"] if spec.set_truncated else []
+        truncated = [key for key in flags if key[-1] == "truncated"]
+        self._cut_flags = [*truncated, *self._done_keys]
+        self._truncated = truncated if spec.set_truncated else []
         if spec.set_truncated and not self._truncated:
             raise EnvironmentInvalid(f"environment {env} has no key `truncated`; remove `set_truncated`")
         self._episodes = EpisodeCounts(env.num_envs)
@@ -106,7 +108,7 @@ class TensorDictRollout:
         if self._in_collect:
             self.start_over()
         self._in_collect, self._steps = True, steps or self._steps
-        wanted = self._spec.trajs_per_batch
+        self._version, wanted = version, self._spec.trajs_per_batch
         try:
             with (
                 nullcontext() if self._keeps_seeds else self._stream.active(),
@@ -122,7 +124,6 @@ class TensorDictRollout:
         except Exception as error:
             self._explain(error)
             raise
-        batch.set(VERSION, torch.full_like(batch.get(TRAJECTORY), version))
         tensors, structure = flatten(batch)
         returns, lengths = self._episodes.take()
         self._in_collect, self._worked = False, True
@@ -249,6 +250,7 @@ class TensorDictRollout:
                 self._ids[envs] = self._trajectories.take(len(envs))
             start = t + 1
         batch.set(TRAJECTORY, torch.from_numpy(ids))
+        batch.set(VERSION, torch.full_like(batch.get(TRAJECTORY), self._version))
 
     def _trajectories_of(self, wanted: int, stop: Callable[[], bool] | None, random_actions: bool) -> "TensorDict":
         """Return whole trajectories `[trajectories, T]`; once `stop` is true, what there is of them."""
@@ -262,8 +264,9 @@ class TensorDictRollout:
         while len(self._whole) < wanted and not (stopped and self._whole):
             batch, ended = self._frames(enough, random_actions)
             self._whole.add(batch, ended)
-            if stopped and not self._whole:
-                self._whole.cut()
+            if stopped and not self._whole:  # what follows is not their beginning: begin new episodes
+                self._whole.cut(self._cut_flags)
+                self.start_over()
         batch = self._whole.take(wanted)
         batch.get(TRAJECTORY)[~batch.get(MASK)] = NO_TRAJECTORY
         return batch

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import Signature
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
@@ -288,10 +289,10 @@ class FleetCollector(IterableDataset[Any]):
 
     def _targets(self, count: int) -> Sequence[int]:
         """Return the workers that `count` calls are for."""
-        raise NotImplementedError
+        return [0] * count
 
     def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
-        raise NotImplementedError
+        return attrgetter(path)(self)(*args, **kwargs)
 
     def getattr_rb(self, attr: str) -> Any:
         """Return an attribute of the replay buffer."""

@@ -54,6 +54,5 @@ def dispatched(generic: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         for name, value in rest.items()
         if name in known or name not in general or value != general[name].default
     }
-    if not spread:
-        rest["sync"] = bool(sync)
+    rest |= {"update_at_each_batch": True} if spread else {"sync": bool(sync)}  # in one process, weights act at once
     return target(makes, *args[1:], **(options or {}), **rest)

@@ -7,13 +7,15 @@ import torch
 from torchrl.envs import EnvBase
 from torchrl.envs.batched_envs import BatchedEnvBase
 
-from rollfleet.envs.torchrl_env import with_transforms
+from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 
 DEVICES = ("storing_device", "policy_device", "env_device")
 """Arguments of a collector that name a device. Each defaults to `device`."""
 
 
-def prepared(make: Any, kwargs: Mapping[str, Any], device: torch.device | None, max_frames: int) -> EnvBase:
+def prepared(
+    make: Any, kwargs: Mapping[str, Any], device: torch.device | None, max_frames: int, policy: Any = None
+) -> EnvBase:
     """Make a worker's environment, with the seed that it has.
 
     Args:
@@ -21,6 +23,7 @@ def prepared(make: Any, kwargs: Mapping[str, Any], device: torch.device | None, 
         kwargs: Its keyword arguments.
         device: The environment's device; None: its own.
         max_frames: Frames after which a trajectory is truncated; 0: no limit.
+        policy: The policy that needs transforms; None: its worker knows it.
 
     Raises:
         ValueError: The environment counts steps itself, and a limit would contradict its own.
@@ -34,7 +37,9 @@ def prepared(make: Any, kwargs: Mapping[str, Any], device: torch.device | None, 
     elif kwargs:
         raise RuntimeError(f"create_env_kwargs cannot be set on a {type(env).__name__} that exists")
     env = env if device is None else env.to(device)
-    return with_transforms(env, {"max_frames_per_traj": max_frames}, None, keeps_seeds=True)
+    env = with_transforms(env, {"max_frames_per_traj": max_frames}, policy)
+    vars(env)[KEEPS_SEEDS] = True
+    return env
 
 
 def each_of(value: Any, count: int, name: str) -> list[Any]:

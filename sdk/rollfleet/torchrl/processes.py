@@ -280,9 +280,6 @@ class SpreadCollector(MultiSyncCollector):
     Its batches are `[workers, T]`, or `[workers * env.batch_size[0], ..., T]`: time stays along the last dimension.
     """
 
-    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        return arguments | {"update_at_each_batch": True}  # in one process, new weights would be seen at once
-
     def _shape_of(self, given: Mapping[str, Any], sizes: torch.Size) -> BatchShape:
         return super()._shape_of({**given, "cat_results": 0 if sizes else "stack"}, sizes)
 

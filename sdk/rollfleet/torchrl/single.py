@@ -1,6 +1,6 @@
 """`Collector`, in this process; it also dispatches to the other classes, as TorchRL's does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -9,7 +9,6 @@ import torchrl.collectors
 from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
-from rollfleet.envs.torchrl_env import with_transforms
 from rollfleet.policies.tensordict_policy import tensordict_policy
 from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
@@ -48,16 +47,14 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         keywords = native(given)  # it may refuse: before there is an environment
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
-        make, kwargs = listed(given["create_env_fn"])[0], given["create_env_kwargs"] or {}
-        self.env = prepared(make, kwargs, self.env_device, self.max_frames_per_traj)
-        self.env_device = self.env_device or self.env.device
         if given["policy_factory"] is not None:
             if self.policy is not None:
                 raise TypeError("policy_factory cannot be used with policy argument.")
             self.policy = given["policy_factory"]()
+        make, kwargs = listed(given["create_env_fn"])[0], given["create_env_kwargs"] or {}
+        self.env = prepared(make, kwargs, self.env_device, self.max_frames_per_traj, self.policy)
+        self.env_device = self.env_device or self.env.device
         self.policy = with_spec(self.policy, self.env, trusted=bool(given["trust_policy"]))
-        if given["auto_register_policy_transforms"]:
-            self.env = with_transforms(self.env, {}, self.policy, keeps_seeds=True)
         self._know(self.env, device_of(self.storing_device, self.env_device))
         self.n_env = self.env.batch_size.numel()
         self.frames_per_batch = -(-given["frames_per_batch"] // self.n_env)
@@ -110,12 +107,6 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     def get_distant_attr(self, attr: str) -> Any:
         """Return an attribute of this collector by its path."""
         return attrgetter(attr)(self)
-
-    def _targets(self, count: int) -> Sequence[int]:
-        return [0] * count
-
-    def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
-        return self.get_distant_attr(path)(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, and the state of the environment's transforms and of the policy."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from rollfleet_api.messages import BatchMeta, Control, Evaluation, LearnerStatus, RankStatus, WorkerStatus
-from rollfleet_api.ranks import Rank
+from rollfleet_api.ranks import ALONE, Rank
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -112,7 +112,8 @@ class Peers(Protocol):
 class Transport(Protocol):
     """The learner's side of a transport. All methods but `receive` and `close` return at once.
 
-    The next call of any method raises an error that happened in the background.
+    The next call of any method raises an error that happened in the background. A transport that inherits from this
+    class has the bodies of capabilities that it lacks.
 
     Example:
         >>> from rollfleet.processes.inline import InlineTransport
@@ -137,6 +138,7 @@ class Transport(Protocol):
     @property
     def job(self) -> "CollectorJob | None":
         """The job with the edits since this learner connected; None: it is never edited."""
+        return None
 
     @property
     def rank(self) -> Rank:
@@ -144,18 +146,22 @@ class Transport(Protocol):
 
         `receive` returns batches of this rank's workers only. `members` and `workers` cover the whole job.
         """
+        return ALONE
 
     @property
     def peers(self) -> Peers | None:
         """The other ranks; None: the learner is one process."""
+        return None
 
     @property
     def elastic(self) -> Elastic | None:
         """Adds and removes workers; None: the transport does not own them."""
+        return None
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """The results of the job's evaluation so far, by version."""
+        return ()
 
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that join later. It follows the weights sent before it."""
@@ -184,10 +190,12 @@ class Transport(Protocol):
         """Return the newest heartbeat of each worker, by index."""
 
     def report(self, status: LearnerStatus) -> None:
-        """Set the content of the learner's heartbeat."""
+        """Set the content of the learner's heartbeat. By default it goes nowhere: only this process reads it."""
+        return
 
     def corrupt(self) -> int:
         """Return the number of batches that could not be read so far."""
+        return 0
 
     def close(self, *, timeout_s: float | None = None) -> None:
         """Release everything. Closing twice is harmless.

@@ -37,6 +37,8 @@ class PendingBatch:
     Attributes:
         admitted: Done when the transport has capacity for the batch. Until then the learner lags behind.
         stored: Done when the batch is safe and the fragment may change. It raises the error that stopped the batch.
+
+    A worker calls `wait_until` until they are done.
     """
 
     admitted: "Future[None]"
@@ -64,7 +66,7 @@ class WorkerTransport(Protocol):
         >>> from rollfleet.worker.worker import Worker
         >>> from rollfleet_api.messages import LearnerPhase
         >>> class PrintOneBatch:
-        ...     incarnation, status = 0, None
+        ...     incarnation = 0
         ...     control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
         ...
         ...     def follow_weights(self, layout):
@@ -81,7 +83,7 @@ class WorkerTransport(Protocol):
         ...         return PendingBatch(admitted=done, stored=done)
         ...
         ...     def report(self, status):
-        ...         self.status = status
+        ...         pass
         >>> worker = Worker(PrintOneBatch(), Workload.of(small_job(policy={"random": {}})), index=0)
         >>> worker.run()
         8 frames of version 0
@@ -96,10 +98,6 @@ class WorkerTransport(Protocol):
     def control(self) -> Control | None:
         """The newest control message; None: none has come yet."""
 
-    @property
-    def status(self) -> WorkerStatus | None:
-        """The last reported status; None: none yet."""
-
     def follow_weights(self, layout: "Layout") -> WeightsInbox | None:
         """Receive the weights of a policy with this layout from now on. Called once.
 
@@ -107,7 +105,7 @@ class WorkerTransport(Protocol):
         """
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition is true. Check it whenever control or weights change, and once a second.
+        """Wait until the condition is true. Check it whenever control, weights or a batch change, and once a second.
 
         Raises:
             JobEnded: The learner is gone for good.

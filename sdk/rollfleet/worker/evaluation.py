@@ -129,15 +129,18 @@ class EvaluationWorker:
         workload: The job, its environments and its policy.
         index: The index of the evaluation worker, from 0.
 
+    Attributes:
+        status: The last status.
+
     Raises:
         JobInvalid: The environment or the policy cannot be made.
     """
 
     def __init__(self, transport: EvaluationTransport, workload: Workload, index: int) -> None:
         self._transport = transport
-        self._status = WorkerStatus(worker=index, incarnation=0)
+        self.status = WorkerStatus(worker=index, incarnation=0)
         self._leaving = threading.Event()
-        transport.report(self._status)
+        transport.report(self.status)
         hooks = workload.make_hooks()
         if hooks.init_fn is not None:
             hooks.init_fn()
@@ -166,7 +169,7 @@ class EvaluationWorker:
             self._evaluation.load(torch.from_numpy(newest.data))
             if (evaluation := self._evaluation.evaluate(newest.version, self._is_over)) is not None:
                 self._transport.evaluated(evaluation)
-        self._transport.report(replace(self._status, state=WorkerState.COMPLETE))
+        self._transport.report(replace(self.status, state=WorkerState.COMPLETE))
 
     def leave(self) -> None:
         """Stop at the next step, and end. Safe in any thread and in a signal handler."""
@@ -174,7 +177,7 @@ class EvaluationWorker:
 
     def failed(self, error: BaseException) -> WorkerStatus:
         """Return the status that reports an error of `run`."""
-        return failure(self._status, error)
+        return failure(self.status, error)
 
     def close(self) -> None:
         """Close the environments."""

@@ -15,7 +15,9 @@ class Terminated(BaseException):
     """SIGTERM ends this process. A BaseException, so that handlers of ordinary errors do not catch it."""
 
 
-def work(transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorker], index: int) -> int:
+def work(
+    transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorker], index: int
+) -> tuple[int, WorkerStatus]:
     """Make a worker, let it work to its end, and close both it and its transport. Its error goes into its last report.
 
     Args:
@@ -24,19 +26,21 @@ def work(transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorke
         index: The worker's index.
 
     Returns:
-        The exit code. See `rollfleet_api.exit_codes`.
+        The exit code (see `rollfleet_api.exit_codes`), and the last report.
 
     Raises:
         ConnectionFailed, JobEnded, Timeout: The learner, or the way to it, is gone. The worker has not failed.
     """
     worker: Worker | EvaluationWorker | None = None
+    status = WorkerStatus(worker=index, incarnation=transport.incarnation)
     try:
         worker = make()
         worker.run()
-        return EXIT_COMPLETE
+        return EXIT_COMPLETE, worker.status
     except Terminated:
-        transport.report(replace(_last(transport, index), state=WorkerState.LEFT))
-        return EXIT_TERMINATED
+        status = replace(worker.status if worker else status, state=WorkerState.LEFT)
+        transport.report(status)
+        return EXIT_TERMINATED, status
     except (ConnectionFailed, JobEnded, Timeout):
         raise
     except Exception as error:
@@ -44,14 +48,10 @@ def work(transport: WorkerTransport, make: Callable[[], Worker | EvaluationWorke
         # environment that broke later may work next time.
         useless = isinstance(worker, Worker) and worker.first_reset_failed and not transport.incarnation
         fatal = useless or isinstance(error, JobInvalid | WeightMismatch)
-        status = worker.failed(error) if worker else failure(_last(transport, index), error)
-        transport.report(replace(status, fatal=fatal))
-        return EXIT_PERMANENT if fatal else EXIT_CRASHED
+        status = replace(worker.failed(error) if worker else failure(status, error), fatal=fatal)
+        transport.report(status)
+        return EXIT_PERMANENT if fatal else EXIT_CRASHED, status
     finally:
         transport.close()
         if worker:
             worker.close()
-
-
-def _last(transport: WorkerTransport, index: int) -> WorkerStatus:
-    return transport.status or WorkerStatus(worker=index, incarnation=transport.incarnation)

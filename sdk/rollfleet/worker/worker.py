@@ -5,9 +5,8 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -27,7 +26,6 @@ from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState
 log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARACTERS = 8000  # the end of a traceback is kept, so that a heartbeat stays small
-SHORT_WAIT_S = 0.05  # a heartbeat reports longer waits
 MEAN_EPISODES = 100  # episodes in the reported mean return
 
 
@@ -42,6 +40,7 @@ class Worker:
 
     Attributes:
         policy: The policy that acts.
+        status: The last status, with all counters.
 
     Raises:
         JobInvalid: The environment or the policy cannot be made.
@@ -57,8 +56,8 @@ class Worker:
         self._sender = 0  # session of the learner that sent the version; 0: none did
         self._returns: deque[float] = deque(maxlen=MEAN_EPISODES)
         self._leaving = threading.Event()
-        self._status = WorkerStatus(worker=index, incarnation=transport.incarnation)  # with all counters
-        transport.report(self._status)
+        self.status = WorkerStatus(worker=index, incarnation=transport.incarnation)
+        transport.report(self.status)
         self._seed, self._static_seed, self._origin = job.spec.collect.seed, False, 0
         self._hooks = workload.make_hooks()
         if self._hooks.init_fn is not None:
@@ -142,11 +141,7 @@ class Worker:
             replaced = newest is not None and 0 < newest.session < sender
             return self._is_over() or (not replaced and (newest.version if newest else 0) >= oldest)
 
-        if not ready():
-            self._report(WorkerState.WAITING_FOR_WEIGHTS)
-            began = time.monotonic()
-            self._transport.wait_until(ready)
-            self._add(waited_for_weights_s=time.monotonic() - began)
+        self._add(waited_for_weights_s=self._wait(ready, WorkerState.WAITING_FOR_WEIGHTS))
         if self._is_over():
             return False
         self._load_newest()
@@ -161,7 +156,7 @@ class Worker:
         elif control is not None:
             self._version = control.version_for(self._index)
         if (self._version, self._calls.answer) != before:
-            self._report(self._status.state)
+            self._report(self.status.state)
 
     def collect(self, control: Control) -> tuple[Fragment, BatchMeta]:
         """Collect one batch on the applied weights. `leave`, or the close of its round, cuts it short."""
@@ -182,8 +177,8 @@ class Worker:
         frames = int((fragment.steps[TRAJECTORY] >= 0).sum())  # padding has no trajectory
         self._add(frames=frames)
         self._returns.extend(fragment.episode_returns.tolist())
-        self._status = replace(
-            self._status,
+        self.status = replace(
+            self.status,
             frames_per_second=frames / (time.perf_counter() - began),
             mean_return=sum(self._returns) / len(self._returns) if self._returns else None,
         )
@@ -209,9 +204,9 @@ class Worker:
         seeds = ", ".join(map(str, self._seeds().envs[:4])) + (", ..." if self._num_envs > 4 else "")
         reproduction = (
             f"To reproduce it: seed {self._seed}, worker {self._index}, incarnation {self._transport.incarnation} "
-            f"(environments seeded {seeds}), after {self._status.frames} frames in {self._status.batches} batches"
+            f"(environments seeded {seeds}), after {self.status.frames} frames in {self.status.batches} batches"
         )
-        return failure(self._status, error, reproduction)
+        return failure(self.status, error, reproduction)
 
     def close(self) -> None:
         """Close the environments."""
@@ -289,20 +284,27 @@ class Worker:
             last = done.round if done and done.session == control.session else -1
             return not self._sync or control.round > max(last, control.closed)
 
+        paused = self._transport.control is not None and self._transport.control.phase is LearnerPhase.PAUSE
+        waited_s = self._wait(ready, WorkerState.PAUSED if paused else WorkerState.WAITING_FOR_LEARNER)
+        if not paused:
+            self._add(waited_for_round_s=waited_s)
+        return None if self._is_over() else self._transport.control
+
+    def _wait(self, ready: Callable[[], bool], state: WorkerState) -> float:
+        """Wait, and meanwhile apply newer weights and answer calls. Returns the seconds that it took."""
+        if ready():
+            return 0.0
+        self._report(state)
+        began = time.monotonic()
+
         def changed() -> bool:
             return ready() or self._newer() is not None or self._calls.changes(self._transport.control)
 
-        if not ready():
-            paused = self._transport.control is not None and self._transport.control.phase is LearnerPhase.PAUSE
-            self._report(WorkerState.PAUSED if paused else WorkerState.WAITING_FOR_LEARNER)
-            began = time.monotonic()
+        self._transport.wait_until(changed)
+        while not ready():
+            self.apply_waiting()
             self._transport.wait_until(changed)
-            while not ready():
-                self.apply_waiting()
-                self._transport.wait_until(changed)
-            if not paused:
-                self._add(waited_for_round_s=time.monotonic() - began)
-        return None if self._is_over() else self._transport.control
+        return time.monotonic() - began
 
     def _answer_call(self) -> None:
         control = self._transport.control
@@ -310,26 +312,20 @@ class Worker:
             self._calls.follow(control)
 
     def _wait_for(self, future: "Future[None]") -> None:
-        began = time.monotonic()
-        with suppress(FutureTimeout):
-            future.result(SHORT_WAIT_S)
+        waited_s = self._wait(lambda: future.done() or self._is_complete(), WorkerState.WAITING_FOR_LEARNER)
         if not future.done():
-            self._report(WorkerState.WAITING_FOR_LEARNER)
-        while not future.done():
-            self.apply_waiting()
-            with suppress(FutureTimeout):
-                future.result(SHORT_WAIT_S)
+            raise JobEnded("the job is complete: no learner will take this batch")
         future.result()
-        self._add(waited_for_space_s=time.monotonic() - began)
+        self._add(waited_for_space_s=waited_s)
 
     def _add(self, **counts: float) -> None:
-        self._status = replace(
-            self._status, **{name: getattr(self._status, name) + more for name, more in counts.items()}
-        )
+        if not any(counts.values()):
+            return
+        self.status = replace(self.status, **{name: getattr(self.status, name) + more for name, more in counts.items()})
 
     def _report(self, state: WorkerState) -> None:
-        self._status = replace(self._status, state=state, version=self._version, answer=self._calls.answer)
-        self._transport.report(self._status)
+        self.status = replace(self.status, state=state, version=self._version, answer=self._calls.answer)
+        self._transport.report(self.status)
 
 
 def failure(status: WorkerStatus, error: BaseException, reproduction: str = "") -> WorkerStatus:

@@ -87,7 +87,7 @@ export class Chart extends Component {
       dash: each.dash,
       fill: each.area === "hatched" ? () => hatched("dim") : each.area && colour("soft"),
       paths: each.steps ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      points: { show: this.props.x.length < 2 },
+      points: { show: () => this.props.x.length < 2 },
       spanGaps: false,
     });
     const short = size === "strip";

@@ -45,8 +45,8 @@ export class Compare extends Component {
 
   render({ keys }, { histories, errors }) {
     const { options } = route();
-    const metric = options.get("metric") in METRICS ? options.get("metric") : "meanReturn";
-    const axis = options.get("x") in AXES ? options.get("x") : "age";
+    const metric = Object.hasOwn(METRICS, options.get("metric")) ? options.get("metric") : "meanReturn";
+    const axis = Object.hasOwn(AXES, options.get("x")) ? options.get("x") : "age";
     const [title, format, range] = METRICS[metric];
     const to = (changes) => link(["compare"], { job: keys, metric: options.get("metric"), x: options.get("x"), ...changes });
     const compared = keys.slice(0, MOST_COMPARED);

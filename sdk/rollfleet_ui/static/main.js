@@ -59,7 +59,7 @@ class Page extends Component {
       </header>
       <main id="main" tabindex="-1" ref=${(main) => (this.main = main)}>
         ${job
-          ? html`<${Job} key=${job} job=${job} view=${parts[3] in VIEWS ? parts[3] : ""} worker=${parts[4]} />`
+          ? html`<${Job} key=${job} job=${job} view=${Object.hasOwn(VIEWS, parts[3]) ? parts[3] : ""} worker=${parts[4]} />`
           : parts[0] === "compare"
             ? html`<${Compare} key=${keys.join(" ")} keys=${keys} />`
             : html`<${Jobs} jobs=${jobs} error=${error} />`}

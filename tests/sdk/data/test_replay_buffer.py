@@ -42,6 +42,8 @@ def test_a_batch_is_stored_frame_by_frame_without_its_padding() -> None:
     padded["collector", "mask"] = torch.tensor([[True, True, False], [True, False, False]])
     buffer.extend(padded)
     assert held(buffer) == {0, 1, 2, 3, 4, 5, 6, 7, 9}
+    buffer.extend(padded[1])
+    assert buffer.write_count == 10
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,11 @@ def test_a_batch_is_stored_frame_by_frame_without_its_padding() -> None:
         (lambda buffer: buffer.sample(2, 5), "generator: expected a torch.Generator, got 5"),
         (lambda buffer: buffer.extend(5), "stores frames as a TensorDict .*, not 5"),
         (lambda buffer: buffer.extend(TensorDict({}, [3])), "stores frames as a TensorDict .* with keys"),
+        (lambda buffer: buffer.extend(TensorDict({"n": [0], "t": ["a"]}, [1])), r"stores tensors, and \['t'\] are not"),
+        (
+            lambda buffer: buffer.load_state_dict({"frames": {"m": torch.zeros(1)}, "write_count": 1}),
+            r"in \['m', 'n', 'next.x'\]",
+        ),
         (lambda buffer: buffer.load_state_dict({}), "expected the state_dict of a ReplayBuffer, got {}"),
         (lambda buffer: buffer.load_state_dict(5), "expected the state_dict of a ReplayBuffer, got 5"),
     ],
@@ -65,6 +72,7 @@ def test_a_wrong_argument_is_refused_by_its_name(use: Callable[[Any], Any], mess
     with pytest.raises(JobInvalid, match=message) as raised:
         use(buffer)
     assert "\n" not in str(raised.value)
+    assert held(buffer) == {1}
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from rollfleet.data.batch import MASK, TRAJECTORY
-from rollfleet.data.splitting import frames_of, split_trajectories, trajectories_of
+from rollfleet.data.splitting import frames_of, split_trajectories
 from rollfleet.errors import JobInvalid
 
 
@@ -51,15 +51,6 @@ def test_the_result_has_its_own_memory() -> None:
     split = split_trajectories(batch)
     split["frame"].zero_()
     assert batch["frame"].tolist() == [[1, 2, 3]]
-
-
-def test_the_flat_form_has_the_same_pieces_without_padding() -> None:
-    batch = batch_of([[3, 3, -1, -1], [4, 5, 5, 5]], mask=True)
-    pieces = trajectories_of(batch)
-    assert [piece["frame"].tolist() for piece in pieces] == [[1, 2], [5], [6, 7, 8]]
-    assert [piece.batch_size for piece in pieces] == [(2,), (1,), (3,)]
-    split = split_trajectories(batch)
-    assert [row[row[MASK]]["frame"].tolist() for row in split] == [piece["frame"].tolist() for piece in pieces]
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -141,7 +132,6 @@ def test_a_batch_without_frames_has_no_trajectories(shape: tuple[int, ...]) -> N
     split = split_trajectories(empty)
     assert split.batch_size == (0, 0)
     assert split["image"].shape == (0, 0, 2, 2)
-    assert trajectories_of(empty) == []
     assert frames_of(empty).batch_size == (0,)
 
 

@@ -1,5 +1,6 @@
 """A replay buffer that the learner fills in the background, from worker processes that die."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from tests.sdk.counting import OPTIONS, TRAJECTORY, always_0
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer
+from rollfleet.errors import JobInvalid, Timeout
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.testing import CountingEnv
 
@@ -79,6 +81,45 @@ def test_several_collectors_fill_one_buffer(fill: Fill) -> None:
     for collector in both:
         collector.async_shutdown(timeout_s=30)
         assert collector.frames == 160
+
+
+class Stuck(CountingEnv):
+    """Steps once `GO` is set."""
+
+    def step(self, action: Any) -> Any:
+        GO.wait(30)
+        return super().step(action)
+
+
+GO = threading.Event()
+
+
+@pytest.fixture
+def stuck() -> Iterator[Collector]:
+    """A collector in this process that fills, and waits for `GO` in a step."""
+    GO.clear()
+    collector = Collector(Stuck, always_0, **OPTIONS | {"replay_buffer": ReplayBuffer(1000)})
+    collector.start()
+    yield collector
+    GO.set()
+    collector.detach()
+
+
+def test_a_call_waits_for_the_batch_under_way_until_its_timeout(stuck: Collector) -> None:
+    with pytest.raises(Timeout, match=r"the batch under way did not come within 0\.1 s"):
+        stuck.call(None, "env.spec", timeout_s=0.1)
+
+
+def test_the_ratio_of_a_running_fill_cannot_change(stuck: Collector) -> None:
+    with pytest.raises(JobInvalid, match=r"fills the replay buffer already; pass `frames_per_sample` to the first"):
+        stuck.start(frames_per_sample=1)
+
+
+def test_a_paused_collector_shuts_down(stuck: Collector) -> None:
+    GO.set()
+    with stuck.pause():
+        stuck.async_shutdown(timeout_s=30)
+    assert not stuck.is_running
 
 
 def test_a_dropped_collector_stops_filling_in_order(fill: Fill, started: Callable[[], list[psutil.Process]]) -> None:

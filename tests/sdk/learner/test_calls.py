@@ -79,6 +79,7 @@ def test_numpys_integers_are_numbers(collect: "Collect") -> None:
     collector.wait_for_version(np.int8(3), np.float32(20))  # type: ignore[arg-type]
     state = collector.state_dict()
     collector.load_state_dict(state | {"version": np.int64(state["version"])})
+    assert list(collector.episode_returns) == state["episode_returns"]
     next(collector)
     collector.shutdown(np.float64(3))
 

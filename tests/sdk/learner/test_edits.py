@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -32,9 +32,9 @@ def test_loop_ends_at_total_frames_that_are_set_while_it_runs(
 
 
 def test_weights_go_out_at_the_interval_that_is_set_while_it_runs(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    start_worker(server.provision(**SPEC), 0)
+    start_workers(**SPEC)
     with connect(actor_critic()) as collector:
         for _ in range(3):
             next(collector)

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, actor_critic, deafen
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, deafen
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once
 
@@ -103,10 +103,8 @@ def test_a_rank_that_missed_every_message_continues_from_stored_ones(
     assert of_other <= of_leader
 
 
-def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect, start_worker: StartWorker) -> None:
-    job = server.provision(**SYNC)
-    for index in range(4):
-        start_worker(job, index)
+def test_rank_0_reports_the_totals_of_all_ranks(server: Server, connect: Connect, start_workers: StartWorkers) -> None:
+    start_workers(**SYNC)
     other, leader = [connect(actor_critic(), rank=rank, ranks=2) for rank in (1, 0)]
     other.load_state_dict(other.state_dict() | {"frames": 1000, "batches": 10})
     at_once(lambda each: list(islice(each, 3)), [leader, other])

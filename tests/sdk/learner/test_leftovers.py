@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import psutil
 import pytest
-from tests.job_server import Server, StartWorker
+from tests.job_server import Server, StartWorker, StartWorkers
 from tests.waiting import wait_until
 
 import rollfleet
@@ -105,11 +105,11 @@ def shared() -> set[str]:
 @pytest.mark.parametrize("end", list(ENDS))
 @pytest.mark.parametrize("where", BEFORE)
 def test_nothing_outlives_a_program_whose_collector_was(
-    where: str, end: str, use: str, server: Server, start_worker: StartWorker, tmp_path: Path
+    where: str, end: str, use: str, server: Server, start_workers: StartWorkers, tmp_path: Path
 ) -> None:
     before = shared()
     if where == "nats":
-        start_worker(server.provision(), 0)
+        start_workers()
     learner = Learner(where, use, end, tmp_path, server.url(Role.LEARNER))
     try:
         code, errors = learner.wait()

@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from tests.job_server import Connect, Server, StartWorker
+from tests.job_server import Connect, Server, StartWorker, StartWorkers
 from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.waiting import wait_until
 
 from rollfleet import ActorCritic, Collector, Processes
 from rollfleet.testing import CountingEnv
-from rollfleet.worker.worker import SHORT_WAIT_S
 from rollfleet_api import streams
 from rollfleet_api.messages import WorkerState
 from rollfleet_api.permissions import Role
@@ -46,10 +45,9 @@ def gate() -> Iterator[threading.Event]:
 
 
 def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
-    gate: threading.Event, server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    gate: threading.Event, connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = server.provision(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
-    start_worker(job, 0)
+    start_workers(**ASYNC | SUSPECT | {"env": {"entrypoint": f"{__name__}:Gated"}})
     collector = connect()
     next(collector)
     assert "environment step" not in caplog.text
@@ -90,10 +88,9 @@ def test_over_processes_a_hanging_step_is_reported_too(
 
 
 def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
-    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = server.provision(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
     collector = connect()
     while next(collector).shape[0] != 2:
         pass
@@ -127,8 +124,8 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     collector = connect()
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
-    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # it reports this after a while only
-    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > SHORT_WAIT_S)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
+    wait_until(lambda: next(collector) is not None and collector.stats().waited_for_space_s > 0)
     assert collector.stats().waited_for_weights_s == 0
 
 

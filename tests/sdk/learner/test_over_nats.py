@@ -5,9 +5,8 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, WorkerThread, actor_critic, always
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, always
 
-from rollfleet import CollectorJob
 from rollfleet.errors import JobEnded, LearnerReplaced, MessageTooLarge, NoWeights
 from rollfleet.nats.streams import deprovision
 from rollfleet.rollout.trajectory_ids import split
@@ -24,10 +23,6 @@ ASYNC: dict[str, Any] = SYNC | {"mode": "Async", "collect": {"framesPerBatch": 3
 
 def workers_of(batch: Any) -> list[int]:
     return [split(int(row[0]))[0] for row in batch["collector", "traj_ids"]]
-
-
-def start_all(job: CollectorJob, start_worker: StartWorker) -> list[WorkerThread]:
-    return [start_worker(job, index) for index in range(job.spec.workers)]
 
 
 def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
@@ -48,9 +43,9 @@ def test_weights_for_some_workers_reach_these_alone_also_those_that_join_later(
 
 
 def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
-    server: Server, connect: Connect, start_worker: StartWorker
+    connect: Connect, start_workers: StartWorkers
 ) -> None:
-    start_all(server.provision(**ASYNC | {"weights": {"interval": 0}}), start_worker)
+    start_workers(**ASYNC | {"weights": {"interval": 0}})
     with connect() as collector:
         with pytest.raises(NoWeights, match="update_policy_weights_"):
             next(collector)
@@ -60,9 +55,9 @@ def test_workers_without_weights_wait_and_an_endless_wait_raises_no_weights(
 
 
 def test_a_second_learner_takes_over_and_the_first_raises_learner_replaced(
-    server: Server, connect: Connect, start_worker: StartWorker
+    connect: Connect, start_workers: StartWorkers
 ) -> None:
-    start_all(server.provision(**ASYNC), start_worker)
+    start_workers(**ASYNC)
     first = connect(actor_critic())
     next(first)
     with connect(actor_critic()) as second:
@@ -83,9 +78,9 @@ def test_weights_with_too_many_parameters_are_refused(
 
 
 def test_a_learner_of_a_deleted_job_raises_job_ended(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    start_all(server.provision(**ASYNC), start_worker)
+    start_workers(**ASYNC)
     collector = connect(actor_critic())
     next(collector)
     admin = server.link()
@@ -97,9 +92,9 @@ def test_a_learner_of_a_deleted_job_raises_job_ended(
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_a_returning_learner_continues_with_the_next_version_and_the_same_workers(
-    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
+    spec: dict[str, Any], connect: Connect, start_workers: StartWorkers
 ) -> None:
-    workers = start_all(server.provision(**spec), start_worker)
+    workers = start_workers(**spec)
 
     def crash() -> None:
         with connect(actor_critic()) as collector:

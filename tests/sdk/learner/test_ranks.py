@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
 from tests.running import running
 from tests.sdk.batch_sender import Sender
 from tests.sdk.concurrent_calls import at_once, begin
@@ -44,10 +44,9 @@ def both(connect: Connect, ranks: int = 2, **more: Any) -> list[Collector]:
 
 
 def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
-    server: Server, connect: Connect, start_worker: StartWorker
+    connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
-    workers = [start_worker(job, index) for index in range(WORKERS)]
+    workers = start_workers(**SYNC | {"collect": {"framesPerBatch": 64, "totalFrames": 64 * 20}})
 
     def go(collector: Collector) -> list[Any]:
         with collector:
@@ -65,18 +64,14 @@ def test_in_mode_sync_each_rank_gets_its_workers_fragments_of_every_round(
         for mine in (leader, other)
     ]
     assert not ids[0] & ids[1]
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(
-    rank: int, server: Server, connect: Connect, start_worker: StartWorker
+    rank: int, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    for index in range(WORKERS):
-        start_worker(job, index)
+    start_workers(**SYNC)
     given: list[Any] = []
 
     def postproc(batch: Any) -> Any:
@@ -96,12 +91,8 @@ def test_a_rank_that_drops_its_part_of_a_round_delays_no_other(
     assert at_once(go, collectors) == [0, 2]
 
 
-def test_no_round_opens_before_every_rank_received_the_last_one(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    job = server.provision(**SYNC)
-    for index in range(WORKERS):
-        start_worker(job, index)
+def test_no_round_opens_before_every_rank_received_the_last_one(connect: Connect, start_workers: StartWorkers) -> None:
+    start_workers(**SYNC)
     leader, other = both(connect)
     next(leader)
     ahead = begin(next, leader)
@@ -117,10 +108,9 @@ def test_no_round_opens_before_every_rank_received_the_last_one(
 
 
 def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over_all_ranks(
-    server: Server, connect: Connect, start_worker: StartWorker
+    connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
-    workers = [start_worker(job, index) for index in range(WORKERS)]
+    workers = start_workers(**ASYNC | {"collect": {"framesPerBatch": 16, "totalFrames": 16 * 100}})
 
     def go(collector: Collector) -> list[Any]:
         with collector:
@@ -132,9 +122,7 @@ def test_in_mode_async_each_batch_goes_to_its_workers_rank_and_frames_count_over
     assert sum(map(len, of_ranks)) >= 100
     assert len(of_ranks[0]) < 100  # frames of other ranks count
     assert [collector.stats().missed for collector in collectors] == [0, 0, 0]
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_rank_0_alone_sends_versions(server: Server, connect: Connect, start_worker: StartWorker) -> None:
@@ -161,9 +149,8 @@ def test_rank_0_alone_sends_versions(server: Server, connect: Connect, start_wor
     other.shutdown()
     assert next(leader).numel() > 0  # the job continues
     leader.shutdown()
+    join_all(workers)
     for worker in workers:
-        worker.join()
-        assert worker.error is None
         assert worker.transport.control is not None
         assert (worker.transport.control.session, worker.transport.control.seed) == (1, None)
 
@@ -266,11 +253,8 @@ def test_batches_sent_before_the_job_shrank_reach_their_rank(server: Server, con
     assert sorted(values(other, 2)) == [1.0, 3.0]
 
 
-def test_when_rank_0_starts_again_the_others_follow_it(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(WORKERS)]
+def test_when_rank_0_starts_again_the_others_follow_it(connect: Connect, start_workers: StartWorkers) -> None:
+    workers = start_workers(**SYNC)
     leader, other = both(connect)
     at_once(lambda collector: list(islice(collector, 3)), [leader, other])
     leader.detach()
@@ -280,17 +264,13 @@ def test_when_rank_0_starts_again_the_others_follow_it(
     assert other.version == leader.version
     leader.shutdown()
     assert list(other) == []
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_nats_may_be_killed_and_started_again_under_several_ranks(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    for index in range(WORKERS):
-        start_worker(job, index)
+    start_workers(**SYNC)
     collectors = both(connect)
     at_once(lambda collector: list(islice(collector, 3)), collectors)
     server.kill()

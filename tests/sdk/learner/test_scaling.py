@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from tests.job_server import Connect, Server, StartWorker
+from tests.job_server import Connect, Server, StartWorker, StartWorkers
 from tests.waiting import wait_until
 
 from rollfleet import ActorCritic, Collector
@@ -36,10 +36,9 @@ def until_shared_among(workers: int, collector: Collector) -> None:
 
 
 def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC, workers=2)
-    started = [start_worker(job, index) for index in range(2)]
+    started = start_workers(**SYNC, workers=2)
     collector = connect()
     until_shared_among(2, collector)
 
@@ -60,11 +59,10 @@ def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
 
 
 def test_the_default_of_max_lag_follows_the_number_of_workers(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_worker: StartWorker, start_workers: StartWorkers
 ) -> None:
     spec = SYNC | {"mode": "Async"}
-    job = server.provision(**spec, workers=1)
-    start_worker(job, 0)
+    start_workers(**spec, workers=1)
     collector = connect()
     next(collector)
     admission = collector._gatherer.admission
@@ -92,9 +90,9 @@ def test_the_learner_reports_its_loops_wait_for_data(
 
 
 def test_the_learner_reports_the_number_of_episodes(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    start_worker(server.provision(**SYNC, workers=1), 0)
+    start_workers(**SYNC, workers=1)
     collector, link = connect(), server.link()
 
     def reported() -> LearnerStatus | None:
@@ -106,10 +104,9 @@ def test_the_learner_reports_the_number_of_episodes(
 
 
 def test_the_reported_lowest_version_covers_present_workers_only(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
     env, link = gymnasium.make("CartPole-v1"), server.link()
     collector = connect(ActorCritic(env.observation_space, env.action_space))
     while set(collector.versions()) != {0, 1}:

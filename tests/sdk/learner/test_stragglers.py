@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.counting import Parts, always_0
 
@@ -201,6 +201,4 @@ def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
         while not next(collector)[MASK][2:].any():
             assert set(collector.stats().workers) == {0, 1}
     collector.shutdown()
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)

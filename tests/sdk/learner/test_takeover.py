@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, actor_critic, always
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, always, join_all
 from tests.waiting import wait_until
 from torch import nn
 
@@ -24,10 +24,9 @@ SYNC: dict[str, Any] = {
 
 @pytest.mark.parametrize("broken", ["control", "manifest", "learner"])
 def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
-    broken: str, server: Server, connect: Connect, start_worker: StartWorker
+    broken: str, server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**SYNC)
     collector = connect(actor_critic())
     list(islice(collector, 3))
     collector.detach()
@@ -38,15 +37,13 @@ def test_unreadable_messages_are_skipped_and_sessions_and_versions_count_on(
         assert collector.version == 3
         assert len(list(islice(collector, 3))) == 3
         assert collector.version == 6
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_a_learner_that_returns_with_older_weights_is_noticed(
-    server: Server, connect: Connect, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
+    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start_worker(server.provision(**SYNC | {"workers": 1}), 0)
+    start_workers(**SYNC | {"workers": 1})
     policy = actor_critic()
     first = connect(policy)
     next(first)
@@ -122,7 +119,7 @@ def test_a_version_of_a_replaced_learner_is_never_taken_for_its_successors(
     transport: Any = replaced._transport
     weights = Whole().select(always(actor_critic(), 0))
     transport._sender.weights(newest, Whole().layout(weights).snapshot(weights))
-    wait_until(lambda: worker.transport.status and worker.transport.status.version == newest)
+    wait_until(lambda: worker.status and worker.status.version == newest)
     own: float = newest if interval else math.inf  # the successor's first version
     actions: set[tuple[bool, int]] = set()
     while (True, 1) not in actions or successor.batches < 4:

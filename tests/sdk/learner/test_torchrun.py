@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.job_server import Server, StartWorker
+from tests.job_server import Server, StartWorkers, join_all
 
 from rollfleet_api.address import Address
 from rollfleet_api.permissions import Role
@@ -41,11 +41,10 @@ def under_torchrun(learner: str, folder: Path, address: Address) -> str:
 
 @pytest.mark.slow
 def test_the_documented_learner_trains_under_torchrun(
-    repository: Path, tmp_path: Path, server: Server, start_worker: StartWorker
+    repository: Path, tmp_path: Path, server: Server, start_workers: StartWorkers
 ) -> None:
     rounds = 6
-    job = server.provision(**JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}})
-    workers = [start_worker(job, index) for index in range(WORKERS)]
+    workers = start_workers(**JOB | {"mode": "Sync", "collect": {"framesPerBatch": 64, "totalFrames": 64 * rounds}})
     learner = learner_of((repository / "docs" / "consumers.md").read_text())
     written = under_torchrun(learner, tmp_path, server.address(Role.LEARNER))
     for rank in range(RANKS):
@@ -54,17 +53,14 @@ def test_the_documented_learner_trains_under_torchrun(
         # Both write lines and line ends separately to one pipe, so that their outputs may mix.
         report = f"rank {rank}: {rounds} batches, {frames} frames, version ({rounds}|{rounds + 1})(?![0-9])"
         assert re.search(report, written)
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 @pytest.mark.slow
 def test_in_mode_async_ranks_under_join_may_end_at_different_steps(
-    repository: Path, tmp_path: Path, server: Server, start_worker: StartWorker
+    repository: Path, tmp_path: Path, server: Server, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})
-    workers = [start_worker(job, index) for index in range(WORKERS)]
+    workers = start_workers(**JOB | {"mode": "Async", "collect": {"framesPerBatch": 16, "totalFrames": 16 * 20}})
     page = (repository / "docs" / "consumers.md").read_text()
     learner, joining = learner_of(page), "with Join([loss]), rollfleet.connect("
     assert "with Join([loss]): ..." in page
@@ -75,6 +71,4 @@ def test_in_mode_async_ranks_under_join_may_end_at_different_steps(
     frames = [int(each) for each in re.findall(r"rank \d: \d+ batches, (\d+) frames", written)]
     assert len(frames) == RANKS
     assert sum(frames) >= 16 * 20
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)

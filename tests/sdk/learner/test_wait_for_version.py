@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker
+from tests.job_server import Connect, StartWorkers
 from tests.waiting import wait_until
 
 from rollfleet.errors import Timeout
@@ -121,10 +121,10 @@ def test_a_version_that_was_not_sent_is_no_workers_fault(collect: "Collect") -> 
 
 @pytest.mark.parametrize("call", ["pause", "wait_for_version"])
 def test_a_successor_may_pause_or_wait_before_its_first_round(
-    call: str, server: Server, connect: Connect, start_worker: StartWorker
+    call: str, connect: Connect, start_workers: StartWorkers
 ) -> None:
     """Workers collect nothing for the last round of the learner before."""
-    start_worker(server.provision(workers=1, policy={"random": {}}), 0)
+    start_workers(workers=1, policy={"random": {}})
     first = connect()
     next(first)
     first.detach()

@@ -1,5 +1,6 @@
 """Weights: how often they are sent, to which workers, and in which form."""
 
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictParams
 from torch import Tensor, nn
 
+from rollfleet import ReplayBuffer
 from rollfleet.errors import JobInvalid, NoWeights, WeightMismatch
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.schemes import Trained, Whole
@@ -56,19 +58,6 @@ def everyone(collect: "Collect", shown: float) -> dict[int, set[float]]:
 # --- when ------------------------------------------------------------------------------------------------------------
 
 
-def test_weights_are_sent_every_weights_interval_batches(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Constant(), weights_interval=2, **OPTIONS)
-    assert [int(batch[VERSION].unique()) for batch in islice(collector, 5)] == [1, 1, 2, 2, 3]
-    assert collector.version == 3
-
-
-def test_with_interval_0_only_the_first_version_is_sent_by_itself(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Constant(), weights_interval=0, **OPTIONS)
-    assert [int(batch[VERSION].unique()) for batch in islice(collector, 3)] == [1, 1, 1]
-    assert collector.update_policy_weights_() == 2
-    assert int(next(collector)[VERSION].unique()) == 2
-
-
 @pytest.mark.parametrize("interval", [0, 1, 3])
 def test_each_version_names_the_same_weights_in_every_place(collect: "Collect", interval: int) -> None:
     """In this process the learner's own module acts only where each batch has a version of its own."""
@@ -83,15 +72,22 @@ def test_each_version_names_the_same_weights_in_every_place(collect: "Collect", 
     assert acted == {version: {float(number)} for version, number in enumerate(sent, 1)}
 
 
-def test_zeroed_weights_change_every_workers_actions_in_the_next_batch(collect: "Collect") -> None:
-    """They went to an unused copy, or nowhere, in pytorch/rl#3587 and ray#58697."""
-    policy = Constant(1)
-    collector = collect("CartPole-v1", policy, **OPTIONS)
-    assert shown_by_worker(next(collector)) == everyone(collect, 1.0)
-    set_to(policy, 0.0)
-    batch = next(collector)
-    assert shown_by_worker(batch) == everyone(collect, 0.0)
-    assert (batch["action"] == 0).all()
+def test_a_version_names_one_set_of_weights_while_another_thread_trains(collect: "Collect") -> None:
+    policy, buffer = Constant(0), ReplayBuffer(100_000)
+    collector = collect("CartPole-v1", policy, replay_buffer=buffer, **OPTIONS)
+    collector.start()
+    sent: list[int] = []
+    while buffer.write_count < 40 * 16:
+        set_to(policy, len(sent) % 7)
+        sent.append(collector.update_policy_weights_())
+    collector.async_shutdown()
+    assert sent == sorted(set(sent))
+    frames = TensorDict(buffer.state_dict()["frames"], batch_size=[len(buffer)])
+    acted: dict[int, set[float]] = {}
+    for version, shown in zip(frames[VERSION].tolist(), frames["shown"].tolist(), strict=True):
+        acted.setdefault(version, set()).add(shown)
+    assert all(len(weights) == 1 for weights in acted.values())
+    assert len(acted) > 1
 
 
 def test_of_several_updates_between_two_batches_the_newest_counts(collect: "Collect") -> None:
@@ -120,30 +116,24 @@ def test_in_mode_async_batches_older_than_max_lag_are_dropped_and_counted(apart:
 # --- from what -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["module", "dict", "TensorDict", "TensorDict of parameters"])
-def test_weights_come_from_a_module_a_dict_or_a_tensordict(collect: "Collect", form: str) -> None:
-    collector = collect("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
-    next(collector)
-    source = Constant(1)
-    source.shift.fill_(3.0)
-    weights = {
-        "module": source,
-        "dict": source.state_dict(),
-        "TensorDict": TensorDict(source.state_dict()),
-        "TensorDict of parameters": TensorDict.from_module(source),
-    }[form]
-    collector.update_policy_weights_(weights)
-    assert shown_by_worker(next(collector)) == everyone(collect, 4.0)
+FORMS: list[Callable[[Constant], dict[str, Any]]] = [
+    lambda source: {"policy_or_weights": source},
+    lambda source: {"policy": source},
+    lambda source: {"policy_or_weights": source.state_dict()},
+    lambda source: {"weights": source.state_dict()},
+    lambda source: {"weights": TensorDict(source.state_dict())},
+    lambda source: {"policy_or_weights": TensorDict.from_module(source)},
+    lambda source: {"weights": TensorDictParams(TensorDict.from_module(source))},
+]
 
 
-def test_the_source_of_weights_may_be_a_keyword(collect: "Collect") -> None:
+def test_weights_come_from_a_module_a_dict_or_a_tensordict(collect: "Collect") -> None:
     collector = collect("CartPole-v1", Constant(0), weights_interval=0, **OPTIONS)
-    collector.update_policy_weights_(policy=Constant(5))
-    assert shown_by_worker(next(collector)) == everyone(collect, 5.0)
-    collector.update_policy_weights_(weights=Constant(6).state_dict())
-    assert shown_by_worker(next(collector)) == everyone(collect, 6.0)
-    collector.update_policy_weights_(weights=TensorDictParams(TensorDict.from_module(Constant(7))))
-    assert shown_by_worker(next(collector)) == everyone(collect, 7.0)
+    for number, form in enumerate(FORMS):
+        source = Constant(number)
+        source.shift.fill_(3.0)
+        collector.update_policy_weights_(**form(source))
+        assert shown_by_worker(next(collector)) == everyone(collect, 3.0 + number)
 
 
 @pytest.mark.parametrize(
@@ -243,15 +233,20 @@ def test_weights_dict_updates_several_in_one_version(collect: "Collect") -> None
     ],
 )
 def test_unknown_models_and_contradictory_arguments_are_refused(
-    collect: "Collect", arguments: dict[str, Any], error: type[Exception], message: str
+    here: "Collect", arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    collector = collect("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
+    collector = here("CartPole-v1", Two(), weights_interval=0, **OPTIONS)
     next(collector)
     with pytest.raises(error, match=message):
         collector.update_policy_weights_(**arguments)
 
 
 # --- how -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_scheme_decides_which_weights_act_in_every_place(collect: "Collect") -> None:
+    collector = collect("CartPole-v1", Constant(1.001953125), weight_scheme=Whole("bfloat16"), **OPTIONS)
+    assert shown_by_worker(next(collector)) == everyone(collect, 1.0)
 
 
 @pytest.mark.parametrize(("precision", "found"), [("float32", 1.001953125), ("bfloat16", 1.0)])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -10,13 +11,12 @@ import pytest
 import torch
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
 from tests.sdk.wire.joined_chunks import split
 from tests.waiting import wait_until
 
 from rollfleet.data.batch import Fragment
-from rollfleet.errors import JobEnded
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import Control, LearnerPhase, WorkerState, WorkerStatus, pack
@@ -197,24 +197,21 @@ def test_lost_confirmations_of_chunks_do_not_hold_up_their_batch(lost: int, serv
     collector.detach()
 
 
-def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect, start_worker: StartWorker) -> None:
+def test_chunks_fit_the_servers_max_payload(server: Server, connect: Connect, start_workers: StartWorkers) -> None:
     server.kill()
     config = server.folder / "nats.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"max_payload": 4096}))
     server.start_again()
-    job = server.provision(**SYNC | {"collect": {"framesPerBatch": 1024}})
-    for index in range(2):
-        start_worker(job, index)
+    start_workers(**SYNC | {"collect": {"framesPerBatch": 1024}})
     with connect(actor_critic()) as collector:
         assert [batch.shape for batch in islice(collector, 3)] == [(8, 128)] * 3
         assert collector.stats().bytes / 6 > 4 * 4096
 
 
 def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**ASYNC | {"delivery": {"maxBatchesAhead": 3}})
     collector = connect(actor_critic())
     next(collector)
     for worker in workers:
@@ -223,17 +220,14 @@ def test_while_the_learner_sleeps_workers_wait_and_the_queue_stays_bounded(
     assert held <= 2 * 3
     assert values(collector, 10)
     collector.shutdown()
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 @pytest.mark.parametrize("spec", [SYNC, ASYNC], ids=["sync", "async"])
 def test_nats_can_be_killed_and_restarted(
-    spec: dict[str, Any], server: Server, connect: Connect, start_worker: StartWorker
+    spec: dict[str, Any], server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**spec)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**spec)
     with connect(actor_critic()) as collector:
         seen = [batch["collector", "traj_ids"] for batch in islice(collector, 5)]
         for _ in range(2):
@@ -243,22 +237,22 @@ def test_nats_can_be_killed_and_restarted(
         assert collector.frames == sum(ids.numel() for ids in seen)
         assert collector.stats().missed == 0
         assert collector.version == 25
+    join_all(workers)
     for worker in workers:
-        worker.join()
-        assert worker.error is None
         assert worker.transport.incarnation == 0
 
 
-def test_a_batch_that_waits_for_space_fails_with_job_ended_when_the_job_completes(server: Server) -> None:
-    server.provision(**ASYNC | {"policy": {"random": {}}})
-    transport = NatsWorkerTransport(server.link(Role.WORKER), 0)
-    transport.send(fragment(), META).stored.result(10)
-    sending = transport.send(fragment(), META)  # the first one takes its slot
+def test_a_worker_that_waits_for_space_leaves_when_the_job_completes(server: Server, start_worker: StartWorker) -> None:
+    job = server.provision(**ASYNC | {"policy": {"random": {}}})
     learner = server.link(Role.LEARNER)
-    complete = Control(session=1, phase=LearnerPhase.COMPLETE, round=0, version=0)
-    learner.call(learner.store(learner.subjects.control, pack(complete)))
-    with pytest.raises(JobEnded):
-        sending.stored.result(10)
+    control = Control(session=1, phase=LearnerPhase.RUN, round=0, version=0)
+    learner.call(learner.store(learner.subjects.control, pack(control)))
+    worker = start_worker(job, 0)
+    worker.wait_for(WorkerState.WAITING_FOR_LEARNER)  # the first batch takes its slot
+    learner.call(learner.store(learner.subjects.control, pack(replace(control, phase=LearnerPhase.COMPLETE))))
+    worker.join()
+    assert worker.status is not None
+    assert worker.status.state is WorkerState.COMPLETE
 
 
 def test_no_two_workers_get_the_same_incarnation(server: Server, start_worker: StartWorker) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nats.js.errors import NotFoundError
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, of, values
 from tests.sdk.wire.joined_chunks import split
@@ -65,9 +65,8 @@ def test_a_job_continues_after_nats_has_lost_its_storage(
             for batch in islice(collector, 8):
                 assert int(batch["collector", "policy_version"].min()) >= before - 8
             assert collector.version == before + 8
+    join_all(workers)
     for worker in workers:
-        worker.join()
-        assert worker.error is None
         assert worker.transport.incarnation == 0
 
 
@@ -151,8 +150,8 @@ def test_a_worker_ends_after_its_job_was_deleted(
     admin.call(deprovision(admin))
     waiting.join()
     assert isinstance(waiting.error, JobEnded)
-    assert waiting.transport.status is not None
-    assert waiting.transport.status.state is WorkerState.LEFT
+    assert waiting.status is not None
+    assert waiting.status.state is WorkerState.LEFT
 
 
 def test_a_sending_worker_ends_after_its_job_was_deleted(

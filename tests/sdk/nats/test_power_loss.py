@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.job_server import Connect, Server, StartWorker, actor_critic
+from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.nats.numbered_batches import META, fragment, values
 from tests.waiting import wait_until
@@ -77,10 +77,9 @@ def pull_nothing(collector: Collector) -> Any:
 
 
 def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**SYNC)
     with connect(actor_critic()) as collector:
         list(islice(collector, 3))
         copy = copied(server)
@@ -93,9 +92,7 @@ def test_rounds_continue_and_the_newest_control_and_weights_are_stored_again(
         assert control is not None
         assert manifest is not None
         assert (control.round, manifest.version) == (9, 9)
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_a_round_whose_fragments_were_lost_gets_them_again(server: Server, connect: Connect) -> None:
@@ -134,10 +131,9 @@ def test_a_worker_that_starts_after_the_loss_gets_the_newest_control(
 
 
 def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**SYNC)
     first = connect(actor_critic())
     list(islice(first, 3))
     copy = copied(server)
@@ -147,16 +143,13 @@ def test_a_learner_that_had_just_connected_is_not_replaced_by_its_predecessor(
         link = transport_of(second)._link
         wait_until(lambda: link._recovered.is_set() and link.client.stats["reconnects"])
         assert begin(next, second).result(30).shape[0] == 8
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(
-    server: Server, connect: Connect, start_worker: StartWorker
+    server: Server, connect: Connect, start_workers: StartWorkers
 ) -> None:
-    job = server.provision(**SYNC)
-    workers = [start_worker(job, index) for index in range(2)]
+    workers = start_workers(**SYNC)
     first = connect(actor_critic())
     list(islice(first, 3))
     first.detach()
@@ -173,9 +166,7 @@ def test_a_learner_that_died_with_nats_has_a_successor_whose_numbers_go_on(
         resumed = transport_of(fourth).resumed
         assert (resumed.session > 2, resumed.round >= 12, resumed.version >= 12) == (True, True, True)
         assert begin(next, fourth).result(30).shape[0] == 8
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
 
 
 def test_lost_batches_are_counted_as_missed(server: Server, connect: Connect) -> None:

@@ -58,8 +58,8 @@ def test_a_nats_that_came_back_empty_is_waited_for(
     worker.join()
     assert worker.error is None
     assert worker.transport.incarnation == 0
-    assert worker.transport.status is not None
-    assert worker.transport.status.state is WorkerState.COMPLETE
+    assert worker.status is not None
+    assert worker.status.state is WorkerState.COMPLETE
 
 
 @pytest.mark.parametrize("role", [None, *Role])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import pytest
 import torch
-from tests.job_server import Server, WorkerThread
+from tests.job_server import Server, WorkerThread, join_all
 from tests.nats_servers import START_TIMEOUT_S, SUBJECTS, NatsServers
 
 import rollfleet
@@ -136,9 +136,7 @@ def test_a_restart_of_the_one_server_with_a_jobs_streams_ends_nobody(
         if storage == "Memory":  # as the operator does when NATS was away
             owner.call(insist(lambda: provision(owner, job, kept=kept)), timeout_s=START_TIMEOUT_S)
         list(islice(collector, 10))
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) < 20
 
 

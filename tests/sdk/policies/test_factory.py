@@ -275,6 +275,10 @@ def test_an_unsupported_space_is_refused() -> None:
         make_policy(PolicySpec(mlp=MlpSpec()), gymnasium.spaces.Text(3), FREE)
     with pytest.raises(PolicyInvalid, match=r"cannot act in Dict.*several parts; flatten it"):
         make_policy(PolicySpec(mlp=MlpSpec()), SEEN, gymnasium.spaces.Dict({"a": FREE}))
+    with pytest.raises(PolicyInvalid, match=r"`low` equals `high` in a dimension"):
+        make_policy(
+            PolicySpec(mlp=MlpSpec()), SEEN, gymnasium.spaces.Box(np.array([0, -1]), np.array([0, 1]), dtype=np.float32)
+        )
 
 
 @pytest.mark.parametrize(

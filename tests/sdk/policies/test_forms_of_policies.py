@@ -100,13 +100,3 @@ def test_outputs_of_a_tensordict_module_at_the_root_are_its_state(collect: "Coll
     assert torch.equal(whole["counted"], whole["step_count"])
     assert torch.equal(whole["is_init"], whole["step_count"] == 0)
     assert "_steps" not in set(whole.keys())
-
-
-def test_a_policy_may_take_a_tensordict(collect: "Collect") -> None:
-    def policy(td: Any) -> Any:
-        action = torch.zeros(len(td), dtype=torch.int64)
-        return td.update({"action": action, "twice": 2 * td["observation"], "_private": td["observation"]})
-
-    batch = next(collect("CartPole-v1", policy, **SMALL))
-    assert torch.equal(batch["twice"], 2 * batch["observation"])
-    assert "_private" not in set(batch.keys())

@@ -7,11 +7,8 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import Tensor, nn
 
-from rollfleet.errors import EnvironmentInvalid, PolicyInvalid, WeightMismatch
-from rollfleet.policies.factory import make_policy
+from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.policies.lazy import initialise, initialise_as_learner, is_lazy
-from rollfleet.weights.layout import state_of
-from rollfleet_api.job import PolicySpec
 
 SEEN, ACTED = Box(-1.0, 1.0, (3,)), Discrete(2)
 
@@ -86,13 +83,3 @@ def test_a_learner_without_the_environment_is_shown_what_to_do() -> None:
 
     with pytest.raises(PolicyInvalid, match=r"no environment here .*'robot'.*; call the policy once before"):
         initialise_as_learner(Lazy(), missing)
-
-
-def test_weights_of_lazy_parameters_are_refused() -> None:
-    with pytest.raises(WeightMismatch, match=r"net\.0\.weight: this parameter is lazy"):
-        state_of(Lazy())
-
-
-def test_a_policy_by_name_is_initialised() -> None:
-    policy = make_policy(PolicySpec(entrypoint=f"{__name__}:Lazy"), SEEN, ACTED)
-    assert not is_lazy(policy)

@@ -42,33 +42,9 @@ def workers_of(batch: Any) -> Tensor:
 # --- policy ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("action", [0, 1])
-def test_a_module_acts(collect: "Collect", action: int) -> None:
-    assert (next(collect("CartPole-v1", Constant(action), **SMALL))["action"] == action).all()
-
-
 def test_a_callable_that_returns_actions_acts(collect: "Collect") -> None:
     batch = next(collect("CartPole-v1", lambda observation: (observation[:, 2] > 0).long(), **SMALL))
     assert torch.equal(batch["action"], (batch["observation"][..., 2] > 0).long())
-
-
-def test_other_outputs_of_a_callable_policy_are_in_the_batch(collect: "Collect") -> None:
-    def policy(observation: Tensor) -> dict[str, Tensor]:
-        return {"action": torch.zeros(len(observation), dtype=torch.int64), "twice": 2 * observation}
-
-    batch = next(collect("CartPole-v1", policy, **SMALL))
-    assert torch.equal(batch["twice"], 2 * batch["observation"])
-
-
-def test_a_tensordict_module_reads_and_writes_by_its_keys(collect: "Collect") -> None:
-    policy = TensorDictSequential(
-        TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["loc"]),
-        TensorDictModule(lambda loc: loc.tanh(), in_keys=["loc"], out_keys=["action"]),
-    )
-    batch = next(collect("Pendulum-v1", policy, **SMALL))
-    assert torch.equal(batch["action"], batch["loc"].tanh())
-    with torch.no_grad():
-        torch.testing.assert_close(batch["loc"], policy[0].module(batch["observation"]))
 
 
 def test_without_a_policy_actions_are_random_from_the_seed(collect: "Collect") -> None:
@@ -193,12 +169,6 @@ def test_policy_and_observations_are_on_policy_device(collect: "Collect", device
     assert policy.anchor.device.type == "cpu"  # the learner's own policy stays on its device
 
 
-def test_batches_are_put_on_device(collect: "Collect") -> None:
-    batch = next(collect("CartPole-v1", Constant(), device="meta", **SMALL))
-    assert {value.device.type for value in batch.values(True, True)} == {"meta"}
-    assert batch.batch_size == (2 * collect.workers, 16 // collect.workers)
-
-
 # --- exploration -----------------------------------------------------------------------------------------------------
 
 
@@ -226,12 +196,12 @@ def test_the_built_in_policy_samples_or_takes_the_most_likely(collect: "Collect"
 @pytest.mark.parametrize(
     ("how", "sampled"), [("random", True), ("mode", False), ("mean", False), ("deterministic", False)]
 )
-def test_tensordicts_modules_see_the_jobs_exploration(collect: "Collect", how: str, sampled: bool) -> None:
+def test_tensordicts_modules_see_the_jobs_exploration(here: "Collect", how: str, sampled: bool) -> None:
     policy = TensorDictSequential(
         TensorDictModule(lambda seen: (seen[:, :1], torch.ones(len(seen), 1)), ["observation"], ["loc", "scale"]),
         ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=Normal),
     )
-    batch = next(collect("Pendulum-v1", policy, exploration=how, **SMALL, **collect.alone))
+    batch = next(here("Pendulum-v1", policy, exploration=how, **SMALL))
     assert torch.equal(batch["action"], batch["loc"]) != sampled
 
 
@@ -290,14 +260,3 @@ def test_ids_stay_unique_when_a_seed_is_set(collect: "Collect") -> None:
     collector.set_seed(0)
     after = {int(each) for each in next(collector)["collector", "traj_ids"].unique()}
     assert not before & after
-
-
-def test_workers_policies_change_only_when_weights_are_sent(apart: "Collect") -> None:
-    policy = Constant(0)
-    collector = apart("CartPole-v1", policy, weights_interval=0, **SMALL)
-    next(collector)
-    with torch.no_grad():
-        policy.action.fill_(1)
-    assert (next(collector)["action"] == 0).all()
-    collector.update_policy_weights_()
-    assert (next(collector)["action"] == 1).all()

@@ -144,6 +144,7 @@ def test_in_mode_sync_a_round_has_its_frames_with_any_number_of_workers(processe
     check(next(collector), {0, 1, 2, 3})
     collector.remove_workers([0, 2, 3])
     check(next(collector), {1})
+    assert list(collector.versions()) == [1]
     assert collector.add_workers() == [4]
     check(next(collector), {1, 4})
     with pytest.raises(JobInvalid, match="shut the collector down"):

@@ -55,12 +55,6 @@ def test_the_iterator_ends_with_the_batch_that_reaches_total_frames(collect: "Co
         next(collector)
 
 
-def test_without_total_frames_there_is_no_end(collect: "Collect") -> None:
-    collector = collect(Countdown, always_1, num_envs=2, frames_per_batch=4)
-    assert collector.total_frames == 0
-    assert len(list(islice(collector, 30))) == 30
-
-
 def test_in_mode_async_frames_per_batch_counts_one_worker(apart: "Collect") -> None:
     collector = apart(Countdown, always_1, num_envs=2, frames_per_batch=20, mode="async")
     seen: set[int] = set()
@@ -98,15 +92,6 @@ def test_cat_results_sets_how_workers_fragments_are_joined(apart: "Collect", how
 
 
 # --- env, env_kwargs -------------------------------------------------------------------------------------------------
-
-
-def test_env_is_an_id(collect: "Collect") -> None:
-    assert next(collect("CartPole-v1", num_envs=2, frames_per_batch=8))["observation"].shape[-1] == 4
-
-
-def test_env_is_a_function_that_makes_one_environment(collect: "Collect") -> None:
-    batch = next(collect(lambda: Countdown(mark=7), num_envs=2, frames_per_batch=8))
-    assert set(marks(batch)) == {7}
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -168,31 +153,6 @@ def test_max_frames_per_traj_truncates_and_begins_a_new_episode(collect: "Collec
     assert set(collector.episode_lengths) == {4}
 
 
-def test_set_truncated_marks_the_last_frame_of_episodes_that_continue(collect: "Collect") -> None:
-    batch = next(collect(partial(Countdown, 1000), always_1, set_truncated=True, num_envs=2, frames_per_batch=20))
-    assert batch["next", "truncated"][:, -1].all()
-    assert not batch["next", "truncated"][:, :-1].any()
-
-
-def test_reset_at_each_iter_begins_every_batch_with_new_episodes_under_new_ids(collect: "Collect") -> None:
-    collector = collect(partial(Countdown, 1000), always_1, reset_at_each_iter=True, num_envs=2, frames_per_batch=20)
-    seen: set[int] = set()
-    for batch in islice(collector, 3):
-        assert (batch["observation"][:, 0, 1] == 0).all()
-        ids = set(batch["collector", "traj_ids"].flatten().tolist())
-        assert len(ids) == 2 * collect.workers
-        assert not ids & seen
-        seen |= ids
-
-
-def test_episodes_span_batches_by_default(collect: "Collect") -> None:
-    collector = collect(partial(Countdown, 1000), always_1, num_envs=2, frames_per_batch=20)
-    first, second = next(collector), next(collector)
-    assert torch.equal(first["next", "observation"][:, -1], second["observation"][:, 0])
-    assert torch.equal(first["collector", "traj_ids"][:, -1], second["collector", "traj_ids"][:, 0])
-    assert not first["next", "done"].any()
-
-
 def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: "Collect") -> None:
     frames = 16 * collect.workers
     collector = collect(partial(Countdown, 3), always_1, reset_when_done=False, num_envs=2, frames_per_batch=frames)
@@ -200,13 +160,6 @@ def test_without_reset_when_done_the_rest_of_a_row_is_padding(collect: "Collect"
         assert (batch["collector", "mask"].sum(1) == 3).all()
         assert (batch["collector", "traj_ids"][~batch["collector", "mask"]] == -1).all()
     assert collector.frames == 2 * 2 * 3 * collect.workers  # padding does not count
-
-
-def test_step_count_and_is_init_show_a_frames_position_in_its_episode(collect: "Collect") -> None:
-    batch = next(collect(Countdown, always_1, step_count=True, is_init=True, num_envs=2, frames_per_batch=40))
-    frame = batch["observation"][..., 1:2]
-    assert torch.equal(batch["step_count"], frame.long())
-    assert torch.equal(batch["is_init"], frame == 0)
 
 
 def test_trajs_per_batch_gives_whole_trajectories_of_each_worker(collect: "Collect") -> None:

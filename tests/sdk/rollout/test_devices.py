@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
-from tests.job_server import Connect, Server, StartWorker
+from tests.job_server import Connect, StartWorkers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -106,10 +106,10 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_sets_the_threshold_too(server: Server, start_worker: StartWorker, connect: Connect, name: str) -> None:
+def test_a_job_sets_the_threshold_too(start_workers: StartWorkers, connect: Connect, name: str) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
-    start_worker(server.provision(env=env, policy={"random": {}}, collect={"framesPerBatch": 32}), 0)
+    start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
     batch = next(connect())
     assert (batch["next", "observation"][..., 1:] == 1).all()
     assert (batch["next", "reward"] == 2).all()

@@ -23,8 +23,6 @@ from rollfleet.errors import EnvironmentInvalid, PolicyInvalid
 from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy, UniformActions
 from rollfleet.rollout.rollout import Rollout
-from rollfleet.wire.fragment_message import pack_fragment, unpack_fragment
-from rollfleet_api.messages import BatchMeta
 
 KEYS = [("image",), ("arm", "angle"), ("arm", "touch"), ("pair", "0"), ("pair", "1")]
 
@@ -96,16 +94,6 @@ def test_random_actions_of_a_nested_space_are_in_the_batch_with_their_log_probab
     assert len(batch["action", "keys", "2"].reshape(-1, 2).unique(dim=0)) == 8
     expected = -np.log(2 * 2) - np.log(3) - np.log(2 * 2) - np.log(4 * 2)
     assert torch.allclose(batch["action_log_prob"], torch.tensor(expected).float())
-
-
-def test_a_nested_space_survives_the_wire() -> None:
-    fragment = rolling(SerialVectorEnv([Robot] * 2), RandomPolicy(ACTIONS)).collect(version=3)
-    assert all(value.is_contiguous() for value in (*fragment.steps.values(), *fragment.final.values()))
-    meta = BatchMeta(session=1, round=0, version=3, frames=fragment.frames)
-    _, received = unpack_fragment(bytearray(b"".join(pack_fragment(fragment, meta).parts)))
-    sent, got = to_batch(fragment), to_batch(received)
-    assert set(sent.keys(True, True)) == set(got.keys(True, True))
-    assert (sent == got).all()
 
 
 class Plain(gymnasium.Env[Any, Any]):

@@ -7,12 +7,19 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
-from tests.sdk.rollouts import always_0, rollout_of
+from tensordict.nn import TensorDictModule
+from tests.sdk.rollouts import Countdown, always_0, rollout_of
+from torchrl.envs import GymEnv
 
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import VectorEnv
 from rollfleet.envs.serial import SerialVectorEnv
+from rollfleet.envs.torchrl_env import TorchRLEnv
+from rollfleet.rollout.seeding import Seeds
+from rollfleet.rollout.tensordict_rollout import TensorDictRollout
+from rollfleet.rollout.trajectory_ids import TrajectoryIds
 from rollfleet.testing import CountingEnv
+from rollfleet_api.collection import CollectSpec
 
 MAKERS = [partial(CountingEnv, episode_frames=frames) for frames in (5, 3, 100)]
 MODES: dict[str, Callable[[], VectorEnv]] = {
@@ -59,6 +66,36 @@ def test_a_fragment_is_cut_when_stop_turns_true_and_the_next_continues(mode: str
         ended = joined["next", "done"].squeeze(-1).sum(1).tolist()
         lengths = torch.cat([fragment.episode_lengths for fragment in fragments])
         assert sorted(lengths.tolist()) == [3] * ended[1] + [5] * ended[0]
+
+
+def test_the_rest_of_a_trajectory_that_was_cut_is_no_trajectory() -> None:
+    rollout = rollout_of(SerialVectorEnv([partial(Countdown, 10)]), always_0, steps=20, trajs_per_batch=1)
+    cut, whole = (rollout.collect(version=0, stop=stop) for stop in (after(4), None))
+    assert (cut.episode_lengths.tolist(), whole.episode_lengths.tolist()) == ([], [10])
+    first, second = to_batch(cut), to_batch(whole)
+    assert (first.shape, second.shape) == ((1, 4), (1, 10))
+    assert first["next", "truncated"][0, -1]
+    assert set(first["collector", "traj_ids"][0].tolist()).isdisjoint(second["collector", "traj_ids"][0].tolist())
+
+
+def test_the_rest_of_a_trajectory_of_torchrl_that_was_cut_is_no_trajectory() -> None:
+    env = TorchRLEnv(GymEnv("CartPole-v1"))
+    spec = CollectSpec(frames_per_batch=20, trajs_per_batch=1)
+    seeds, ids = Seeds.derive(0, 0, 0, 1), TrajectoryIds(0, 0)
+    rollout = TensorDictRollout(
+        env,
+        TensorDictModule(lambda _: torch.tensor([1, 0]), ["observation"], ["action"]),
+        steps=20,
+        seeds=seeds,
+        trajectories=ids,
+        collect=spec,
+    )
+    cut, whole = (to_batch(rollout.collect(version=0, stop=stop)) for stop in (after(4), None))
+    assert cut.shape == (1, 4)
+    assert cut["next", "truncated"][0, -1]
+    assert cut["next", "done"][0, -1]
+    assert whole.shape[1] >= 8  # as long as CartPole takes to fall
+    assert set(cut["collector", "traj_ids"][0].tolist()).isdisjoint(whole["collector", "traj_ids"][0].tolist())
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -36,6 +36,32 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of TorchRL and the simulato
 TORQUE, SIDES = Bounded(-2.0, 2.0, (1,)), OneHot(2)
 
 
+class Shown(nn.Module):
+    """Puts its weight into the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, observation: Any) -> Any:
+        action = torch.nn.functional.one_hot(torch.zeros(observation.shape[:-1], dtype=torch.int64), 2)
+        return action, self.weight.detach().expand(observation.shape[:-1]).clone()
+
+
+def test_each_frame_of_a_whole_trajectory_has_the_version_that_acted(collect: "Collect") -> None:
+    policy = TensorDictModule(Shown(), in_keys=["observation"], out_keys=["action", "shown"])
+    collector = collect(cartpole, policy, num_envs=3, frames_per_batch=12 * collect.workers, trajs_per_batch=1)
+    several = False
+    for number in range(1, 9):
+        with torch.no_grad():
+            next(policy.parameters()).fill_(number)
+        batch = next(collector)
+        batch = batch[batch["collector", "mask"]]
+        assert (batch["collector", "policy_version"] == batch["shown"]).all()
+        several |= len(batch["shown"].unique()) > 1
+    assert several
+
+
 def pendulum() -> Any:
     return GymEnv("Pendulum-v1")
 
@@ -108,10 +134,11 @@ POLICIES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 
 NEED_TRANSFORMS = ("drifting", "lstm", "gru")
+OF_OWN_STATE = ("gaussian", "greedy", "drifting", "lstm", "of-tensors", "of-agents")
+"""Policies whose state, or call, differs from those of the others."""
 
 
-@pytest.mark.parametrize("kind", POLICIES)
-def test_a_policy_acts_as_in_torchrls_collector(collect: "Collect", kind: str) -> None:
+def check(collect: "Collect", kind: str) -> None:
     make, make_policy = POLICIES[kind]
     policy = make_policy()
     expected = list(torchrls(make, policy, auto_register_policy_transforms=kind in NEED_TRANSFORMS))
@@ -122,6 +149,18 @@ def test_a_policy_acts_as_in_torchrls_collector(collect: "Collect", kind: str) -
     ) as collector:
         for batch, theirs in zip(collector, expected, strict=True):
             assert_equal(batch[:envs], rows_of(theirs))
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_a_policy_acts_as_in_torchrls_collector(here: "Collect", kind: str) -> None:
+    check(here, kind)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OF_OWN_STATE else pytest.param(kind, marks=pytest.mark.slow) for kind in POLICIES]
+)
+def test_a_policy_of_other_workers_acts_as_in_torchrls_collector(apart: "Collect", kind: str) -> None:
+    check(apart, kind)
 
 
 def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") -> None:

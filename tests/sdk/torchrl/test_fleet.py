@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from tests.job_server import join_all
 from tests.sdk.torchrl import programs
 from tests.sdk.torchrl.programs import linear, running
 
@@ -50,6 +51,4 @@ def test_a_jobs_batches_have_torchrls_shape_until_the_job_ends(
             with torch.no_grad():
                 policy.module.bias += 1
     assert shapes == [shape] * 4
-    for worker in workers:
-        worker.join()
-        assert worker.error is None
+    join_all(workers)
