@@ -81,7 +81,7 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                 return 0
             if seen.held(ConditionType.FAILED):
                 return EXIT_FAILURE
-            pods = [pod for pod in jobs.describe(job).pods if pod.role == Role.LEARNER]
+            pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER]
             new = [pod for pod in pods if pod.phase != "Pending" and pod.name not in followed]
             for pod in new:
                 followed.add(pod.name)

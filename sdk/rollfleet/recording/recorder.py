@@ -54,6 +54,9 @@ class Recorder:
         folder: The recording's folder. Batches are added to an earlier recording of the same job.
         segment_bytes: Size of the batches of one file at most; a single larger batch has its own.
 
+    Attributes:
+        job: The job, as it was at the start.
+
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
         OSError: The folder cannot be written.
@@ -65,8 +68,8 @@ class Recorder:
     """
 
     def __init__(self, observer: Observer, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self._observer = observer
-        self._writer = SegmentWriter(folder, observer.job, segment_bytes=segment_bytes)
+        self._observer, self.job = observer, observer.job
+        self._writer = SegmentWriter(folder, self.job, segment_bytes=segment_bytes)
         self._batches = self._frames = self._bytes = 0
         self._stop = threading.Event()
         self._done: futures.Future[None] = futures.Future()

@@ -131,7 +131,8 @@ def test_a_hook_is_named(name: str) -> None:
     hook: dict[str, Any] = {name: print_it}
     spec = the_job(**hook).spec
     assert getattr(spec.collect, name) == f"{HERE}:print_it"
-    assert the_job(**{name: f"{HERE}:print_it"}).spec.source == spec.source is not None
+    text: dict[str, Any] = {name: f"{HERE}:print_it"}
+    assert the_job(**text).spec.source == spec.source is not None
 
 
 def test_a_kept_job_is_not_deleted_after_its_end() -> None:
