@@ -75,12 +75,6 @@ class History:
     floor: int = 0
     floor_until_s: float = -inf
 
-    def begin(self, workers: int, session: int) -> None:
-        """Start over if the workers or the learner are others: earlier samples say nothing about these."""
-        if self.of != (workers, session):
-            self.of = (workers, session)
-            self.forget()
-
     def forget(self) -> None:
         """Drop samples and advice: the job did not collect normally."""
         self.samples.clear()
@@ -107,10 +101,11 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
     if learner is None or learner.waited_s is None or not running or now_s - learner.time_s > STALE_S:
         history.forget()
         return workers
-    history.begin(workers, learner.session)
     speeds = _speeds(heartbeats.workers, workers, now_s)
-    if len(speeds) < workers:
+    if len(speeds) < workers or history.of != (workers, learner.session):  # earlier samples say nothing about others
         history.forget()
+    history.of = (workers, learner.session)
+    if len(speeds) < workers:
         return workers
     _sample(history.samples, learner, learner.waited_s, sum(speeds) / workers)
     advice = _advice(job, scale.target_wait, history.samples)
@@ -118,7 +113,9 @@ def _wanted(job: CollectorJob, scale: AutoscaleSpec, heartbeats: Heartbeats, his
         return workers
     history.advice.append((now_s, advice))
     if advice > workers:
-        return _more(workers, advice, history, now_s)
+        if now_s - history.went_down_s < RETRY_LOWER_S:
+            history.floor, history.floor_until_s = workers + 1, now_s + RETRY_LOWER_S
+        return advice
     while len(history.advice) > 1 and history.advice[1][0] <= now_s - SCALE_DOWN_DELAY_S:
         history.advice.popleft()
     calm = now_s - history.advice[0][0] >= SCALE_DOWN_DELAY_S
@@ -181,12 +178,6 @@ def _whole(workers: float) -> int:
 
 def _odds(share: float) -> float:
     return share / (1 - share)
-
-
-def _more(workers: int, advice: int, history: History, now_s: float) -> int:
-    if advice > workers and now_s - history.went_down_s < RETRY_LOWER_S:
-        history.floor, history.floor_until_s = workers + 1, now_s + RETRY_LOWER_S
-    return advice
 
 
 def _fewer(workers: int, history: History, now_s: float) -> int:

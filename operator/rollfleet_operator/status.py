@@ -7,13 +7,7 @@ from pydantic import JsonValue, ValidationError
 
 from rollfleet_api.permissions import Role
 from rollfleet_api.reported import reported
-from rollfleet_api.status import (
-    CollectorJobStatus,
-    Condition,
-    ConditionType,
-    Phase,
-    WorkersStatus,
-)
+from rollfleet_api.status import CollectorJobStatus, Condition, ConditionType, Phase, WorkersStatus
 from rollfleet_api.text import last_line
 from rollfleet_api.times import format_time
 from rollfleet_operator import names

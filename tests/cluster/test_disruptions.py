@@ -33,18 +33,6 @@ def test_a_job_outlives_a_worker_the_operator_and_nats(
     assert names(lab) == workers, "neither was noticed by a worker"
 
 
-def test_workers_continue_after_nats_lost_its_memory(lab: "Lab", release: "Release", counting: dict[str, Any]) -> None:
-    counting["spec"]["delivery"]["storage"] = "Memory"
-    lab.apply(counting)
-    before = lab.wait_for_frames("counting", more_than=10_000)
-    pods = names(lab) | {pod["metadata"]["name"] for pod in lab.pods("learner")}
-    release.kubectl("delete", "pod", "rollfleet-nats-0")
-    release.kubectl("rollout", "status", "statefulset/rollfleet-nats", "--timeout=120s")
-    lab.wait_until("counting", lambda status: status["frames"] > before["frames"] + 20_000, "frames", timeout_s=120)
-    assert lab.status("counting")["publishedVersion"] > before["publishedVersion"]
-    assert names(lab) | {pod["metadata"]["name"] for pod in lab.pods("learner")} == pods
-
-
 def test_a_job_whose_learner_is_deleted_in_mid_run_completes(lab: "Lab", counting: dict[str, Any]) -> None:
     total = counting["spec"]["collect"]["totalFrames"] = 200 * counting["spec"]["collect"]["framesPerBatch"]
     lab.apply(counting)

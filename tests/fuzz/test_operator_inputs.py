@@ -3,36 +3,30 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.control.pure.scene import NOW_S, Scene, a_job, wanted
 
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.messages import Control, LearnerStatus, MessageInvalid, WorkerState, WorkerStatus, unpack
-from rollfleet_api.permissions import Role
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator import names
 from rollfleet_operator.autoscale import History, decide
-from rollfleet_operator.desired import Inputs, access_objects, desired, runs
 from rollfleet_operator.errors import TemplateInvalid
 from rollfleet_operator.events import event, events_between
 from rollfleet_operator.frame_rate import FrameRate
 from rollfleet_operator.manifest import Manifest
-from rollfleet_operator.nats_port import Endpoint, Heartbeats
-from rollfleet_operator.observed import Observed, observe, parsed_pod
+from rollfleet_operator.nats_port import Heartbeats
 from rollfleet_operator.plan import plan_access, plan_runs
-from rollfleet_operator.settings import Settings
-from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.status import status
 from rollfleet_operator.verdict import verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
 
-NOW_S = 1_800_000_000.0
-UID = "0b5e0000-0000-4000-8000-000000000001"
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -77,47 +71,22 @@ templates = mapping(
 )
 
 
-def a_job(**spec: Any) -> CollectorJob:
-    usual: dict[str, Any] = {
-        "workers": 2,
-        "env": {"id": "CartPole-v1"},
-        "policy": {"mlp": {}},
-        "collect": {"framesPerBatch": 64},
-    }
-    metadata = {"name": "cartpole", "namespace": "lab", "uid": UID, "generation": 1, "resourceVersion": "5"}
-    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": usual | spec})
-
-
-def inputs() -> Inputs:
-    files = {role: b"credentials" for role in Role}
-    return Inputs(settings=Settings(), endpoint=Endpoint(url="nats://nats:4222"), credentials=files)
-
-
-def reconciled(job: CollectorJob, observed: Observed, heartbeats: Heartbeats) -> None:
+def reconciled(scene: Scene) -> None:
     """Every decision of a reconciliation, and the JSON of what it would write."""
-    found = verdict(job, observed, heartbeats, NOW_S)
-    built = inputs()
-    for wanted in (runs(job, built), None):
-        actions = plan_runs(job, wanted, observed, found.stage) + plan_access(access_objects(job, built), observed)
+    job, observed, found = scene.job, scene.observed, scene.verdict
+    children = [*wanted(job).values()]
+    runs, rights = ([each for each in children if (each["kind"] == "Job") is is_run] for is_run in (True, False))
+    for known in (runs, None):
+        actions = plan_runs(job, known, observed, found.stage) + plan_access(rights, observed)
         json.dumps([getattr(action, "manifest", None) or getattr(action, "patch", None) for action in actions])
     rate = FrameRate()
-    rates = [rate.update(heartbeats.learner, NOW_S) for _ in range(2)]
-    now = status(
-        Snapshot(
-            job=job,
-            observed=observed,
-            heartbeats=heartbeats,
-            verdict=found,
-            problem=None,
-            frames_per_second=rates[-1],
-            now_s=NOW_S,
-        )
-    )
+    rates = [rate.update(scene.heartbeats.learner, NOW_S) for _ in range(2)]
+    now = status(replace(scene.snapshot, frames_per_second=rates[-1]))
     text = json.dumps(now.model_dump(mode="json", by_alias=True, exclude_none=True), allow_nan=False)
     again = job.model_copy(update={"status": type(now).model_validate(json.loads(text), by_alias=True)})
     for announcement in events_between(None, now):
         assert len(event(again, announcement, NOW_S)["message"]) <= 1024
-    verdict(again, observed, heartbeats, NOW_S + 1)
+    verdict(again, observed, scene.heartbeats, NOW_S + 1)
 
 
 @given(worker=templates, learner=templates)
@@ -128,7 +97,7 @@ def test_any_template_makes_runs_or_is_refused_with_a_reason(worker: Manifest, l
     except JobErrors:
         return
     try:
-        runs = [each for each in desired(job, inputs()) if each["kind"] == "Job"]
+        runs = [each for each in wanted(job).values() if each["kind"] == "Job"]
     except TemplateInvalid:
         return
     for run in runs:
@@ -146,15 +115,6 @@ def test_any_template_makes_runs_or_is_refused_with_a_reason(worker: Manifest, l
 def test_any_stored_job_is_a_job_or_has_errors(spec: Any, metadata: Any) -> None:
     with suppress(JobErrors):
         parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec})
-
-
-def built(job: CollectorJob) -> list[Manifest]:
-    """The job's objects, as the API server would return them."""
-    found = desired(job, inputs())
-    for manifest in found:
-        stored = {"uid": f"uid of {manifest['metadata']['name']}", "creationTimestamp": "2026-11-20T00:00:00Z"}
-        manifest["metadata"] |= stored
-    return found
 
 
 times = st.sampled_from(["2026-11-21T00:00:00Z", "2026-11-21T00:00:00.123456Z"])
@@ -189,8 +149,8 @@ indices = st.fixed_dictionaries(
 )
 @SETTINGS
 def test_any_children_leave_the_job_reconcilable(data: Any, run_status: Any, learner: bool, suspend: bool) -> None:
-    job = a_job(suspend=suspend, **({"learner": {"template": {}}} if learner else {}))
-    children = built(job)
+    job = a_job(suspend=suspend, learner={"template": {}} if learner else None)
+    children = [*Scene(job).with_children().children]
     runs = [child for child in children if child["kind"] == "Job"]
     runs[0]["status"] = run_status
     foreign = {**runs[0], "metadata": {**runs[0]["metadata"], "name": data.draw(st.text(max_size=9)), "uid": "foreign"}}
@@ -214,7 +174,7 @@ def test_any_children_leave_the_job_reconcilable(data: Any, run_status: Any, lea
         }
         for number in range(data.draw(st.integers(0, 3)))
     ]
-    reconciled(job, observe([*children, foreign], filter(None, map(parsed_pod, pods))), Heartbeats())
+    reconciled(Scene(job, (*children, foreign), tuple(pods)))
 
 
 numbers = st.floats() | st.integers(0, 2**63 - 1) | st.sampled_from([NOW_S, NOW_S - 1, -0.0, 5e-324, 1.7e308])
@@ -259,37 +219,16 @@ CONTROL = Control(session=1, phase="Run", round=0, version=1)  # type: ignore[ar
 @pytest.fixture(scope="module")
 def running() -> Callable[[list[Any], Any], None]:
     """Reconciles a job with two running workers and these heartbeats."""
-    job = a_job(autoscale={"maxWorkers": 8})
-    children = built(job)
-    run = next(child for child in children if child["kind"] == "Job")
-    pods = [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"pod-{index}",
-                "uid": f"pod-{index}",
-                "resourceVersion": "7",
-                "labels": {names.ROLE: "worker"},
-                "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
-                "creationTimestamp": "2026-11-21T00:00:00Z",
-                "ownerReferences": [{"kind": "Job", "uid": run["metadata"]["uid"]}],
-            },
-            "spec": run["spec"]["template"]["spec"],
-            "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]},
-        }
-        for index in (0, 1)
-    ]
-    observed = observe(children, list(filter(None, map(parsed_pod, pods))))
+    scene = Scene(a_job(autoscale={"maxWorkers": 8})).with_children().running(0, 1)
 
     def reconcile(workers: list[Any], learners: list[Any]) -> None:
         beats = {beat.worker: beat for beat in workers if beat}
         history = History()
         for step, learner in enumerate(learners):
             heartbeats = Heartbeats(workers=beats, learner=learner, control=CONTROL)
-            decided = decide(job, heartbeats, history, NOW_S + step)
+            decided = decide(scene.job, heartbeats, history, NOW_S + step)
             assert 1 <= decided <= 8
-            reconciled(job, observed, heartbeats)
+            reconciled(replace(scene, heartbeats=heartbeats))
 
     return reconcile
 

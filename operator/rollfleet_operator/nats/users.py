@@ -7,13 +7,7 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role, permissions
 from rollfleet_api.streams import subjects_of
 from rollfleet_operator.nats.keys import Keys
-from rollfleet_operator.nats.tokens import (
-    Claims,
-    Kind,
-    Signer,
-    Token,
-    credentials_file,
-)
+from rollfleet_operator.nats.tokens import Claims, Kind, Signer, Token, credentials_file
 from rollfleet_operator.rotation import rotation_s
 
 SUBSCRIPTIONS = 64  # of one connection; learners and workers need fewer than ten

@@ -32,9 +32,11 @@ async def own(link: Link, job: CollectorJob) -> dict[str, bytes]:
         JetStreamRefused: There is too little space for `delivery.maxBytes`, or too few servers for `delivery.replicas`.
     """
     kept: dict[str, bytes] = {}
+    leases = {link.subjects.lease(index) for index in range(job.spec.workers)}  # workers may send any others
 
     async def keep(message: Msg) -> None:
-        kept[message.subject] = message.data
+        if message.subject in (link.subjects.control, link.subjects.learner, *leases):
+            kept[message.subject] = message.data
 
     await provision(link, job)
     for subject in (link.subjects.control, link.subjects.learner, link.subjects.leases):

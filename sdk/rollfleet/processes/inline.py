@@ -100,7 +100,11 @@ class InlineTransport(Transport):
             self._worker.apply_weights(control)
             self._evaluate(control.version_for(0))
             self._sequence += 1
-            fragment, meta = self._worker.collect(control)
+            try:
+                fragment, meta = self._worker.collect(control)
+            except BaseException:
+                self._worker.start_over()  # a hook may have raised: no learner gets the frames that were collected
+                raise
             self._worker.report_waiting()
             self._done_round = control.round
             return self._arrival(fragment, meta)

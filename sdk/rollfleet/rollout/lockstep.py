@@ -54,20 +54,18 @@ class LockstepStepper:
         """See `Stepper`."""
         (env, actor, episodes, _, spec, infos), arrays = self._context, into.arrays
         limit, finals = spec.max_frames_per_traj, FinalObservations()
+        returns, lengths = episodes.returns, episodes.lengths
         columns = {key: array.swapaxes(0, 1) for key, array in arrays.items()}  # [T, envs, ...]
         carried, (first, *more) = actor.carried, [columns[key] for key in actor.carried_keys]
         others = [(column, index) for index, column in enumerate(more, 1)]
         # Other values that are known before a step, in arrays that stay the same: each is copied into its column.
-        before = [(columns[TRAJECTORY], self._ids)]
-        if STEP_COUNT in columns:
-            before.append((columns[STEP_COUNT], episodes.lengths))
+        known = ((TRAJECTORY, self._ids), (STEP_COUNT, lengths))
+        before = [(columns[key], value) for key, value in known if key in columns]
         outputs = [columns[key] for key in actor.keys]
         rewards, terminations, truncations = columns[REWARD], columns[TERMINATED], columns[TRUNCATED]
         reported = [columns[key] for key in infos.shapes] if infos is not None else []
         step, action_of, advance = env.step, actor.action_of, actor.advance
-        returns, lengths = episodes.returns, episodes.lengths
-        total, t = len(rewards), 0
-        for t in range(total) if stop is None else _until(stop, total):
+        for t in range(len(rewards)) if stop is None else _until(stop, len(rewards)):
             if t:
                 values = act()
             first[t] = carried[0]
@@ -90,26 +88,32 @@ class LockstepStepper:
             advance(following, values)
             done = np.logical_or(terminated, truncated)
             if np.count_nonzero(done):
-                self._end(done, t, info, finals)
-                if infos is not None and self._mode is AutoresetMode.SAME_STEP:
-                    infos.write(info.get("final_info", {}), [column[t] for column in reported], done)
+                self._end(done, t, info, finals, [column[t] for column in reported])
                 if not spec.reset_when_done and self._waiting.all():
                     break
         check_outcome(env, (reward, terminated, truncated))
-        for key, rows in actor.rest():
-            columns[key][: t + 1] = rows
-        frames = t + 1 if not self._waiting.all() else total
+        return self._complete(arrays, t, finals, version)
+
+    def _complete(self, arrays: dict[Any, Array], t: int, finals: FinalObservations, version: int) -> Collected:
+        """Fill in what is the same for all steps, once frame `t` is the last."""
+        for key, rows in self._context.actor.rest():
+            arrays[key].swapaxes(0, 1)[: t + 1] = rows
+        frames = t + 1 if not self._waiting.all() else arrays[REWARD].shape[1]
         if VERSION in arrays:
             arrays[VERSION][...] = version
         if MASK in arrays:
             self._pad(arrays)
-        if not spec.trajs_per_batch:
+        if not self._context.spec.trajs_per_batch:
             self._close_rows(arrays, frames - 1, finals)
         return Collected(frames=np.full(len(self._ids), frames), finals=finals.take(frames))
 
-    def _end(self, done: NDArray[np.bool_], t: int, info: dict[str, Any], finals: FinalObservations) -> None:
-        """Record the last observations of episodes that ended with frame `t`, and start the next episodes."""
-        env, actor, episodes, trajectories, spec, _ = self._context
+    def _end(
+        self, done: NDArray[np.bool_], t: int, info: dict[str, Any], finals: FinalObservations, reported: list[Array]
+    ) -> None:
+        """Record the last observations, and infos, of episodes that ended with frame `t`. Start the next episodes."""
+        env, actor, episodes, trajectories, spec, infos = self._context
+        if infos is not None and self._mode is AutoresetMode.SAME_STEP:
+            infos.write(info.get("final_info", {}), reported, done)
         counted = ended = done.nonzero()[0]
         if not spec.reset_when_done:
             counted = ended[~self._waiting[ended]]

@@ -186,6 +186,10 @@ class Worker:
         meta = BatchMeta(session=session, round=control.round, version=self._version, frames=frames)
         return fragment, meta
 
+    def start_over(self) -> None:
+        """Begin new episodes in the next batch."""
+        self._rollout.start_over()
+
     def report_waiting(self) -> None:
         """Report that this worker waits for the learner, and its counters."""
         self._report(WorkerState.WAITING_FOR_LEARNER)

@@ -8,7 +8,7 @@ from tests.control.pure.nats_in_memory import NatsInMemory
 
 if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
-from tests.control.api_server.lab import Lab, RunningOperator, WaitFor, quick
+from tests.control.api_server.lab import Lab, RunningOperator, quick
 
 
 @pytest.fixture(scope="module")  # some modules start their own
@@ -37,16 +37,16 @@ def start_operator(api_server: "ApiServer") -> Iterator[Callable[..., RunningOpe
 
 
 @pytest.fixture
-def own_lab(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[Lab]:
+def own_lab(api_server: "ApiServer") -> Iterator[Lab]:
     """A namespace for operators that the test starts, with a NATS of its own. Not in a module that asks for `lab`."""
-    lab = Lab(api_server, NatsInMemory(), wait_for)
+    lab = Lab(api_server, NatsInMemory())
     yield lab
     lab.clear()
 
 
 @pytest.fixture
-def lab(api_server: "ApiServer", operator: RunningOperator, wait_for: WaitFor) -> Iterator[Lab]:
+def lab(api_server: "ApiServer", operator: RunningOperator) -> Iterator[Lab]:
     """A namespace that the operator watches."""
-    lab = Lab(api_server, operator.nats, wait_for)
+    lab = Lab(api_server, operator.nats)
     yield lab
     lab.clear()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 from tests.api.job_data import SMALLEST, job_data
+from tests.control.kubernetes import wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 START_S = 60.0
 JSON, MERGE, APPLY = "application/json", "application/merge-patch+json", "application/apply-patch+yaml"
-WaitFor = Callable[[Callable[[], Any]], Any]
 
 
 class RunningOperator:
@@ -79,8 +79,8 @@ class Lab:
         nats: The operator's NATS.
     """
 
-    def __init__(self, server: "ApiServer", nats: NatsInMemory, wait_for: WaitFor) -> None:
-        self._server, self.nats, self._wait_for = server, nats, wait_for
+    def __init__(self, server: "ApiServer", nats: NatsInMemory) -> None:
+        self._server, self.nats = server, nats
         self.namespace = f"lab-{uuid.uuid4().hex[:8]}"
         server.call(server.api._request("POST", "/api/v1/namespaces", body={"metadata": {"name": self.namespace}}))
 
@@ -259,7 +259,7 @@ class Lab:
 
     def run(self, role: str = "worker") -> Manifest:
         """The one Kubernetes Job of a role, once there is exactly one."""
-        found: Manifest = self._wait_for(lambda: runs[0] if len(runs := self.runs(role)) == 1 else None)
+        found: Manifest = wait_for(lambda: runs[0] if len(runs := self.runs(role)) == 1 else None)
         return found
 
     def status(self, name: str = "cartpole") -> Manifest:
@@ -323,5 +323,5 @@ class Lab:
             found = self.condition(kind)
             return found if (found.get("status"), found.get("reason")) == (status, reason) else None
 
-        condition: Manifest = self._wait_for(look)
+        condition: Manifest = wait_for(look)
         return condition

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.permissions import Role
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 LEARNER = {"template": {"spec": {"containers": [{"name": "learner", "command": ["python", "train.py"]}]}}}
 
 
@@ -74,7 +74,7 @@ def test_pods_pass_pod_security_restricted_with_devices_claims_and_files(lab: "L
         ("Job", ""),
     ],
 )
-def test_deleted_child_comes_back(lab: "Lab", wait_for: WaitFor, kind: str, name: str) -> None:
+def test_deleted_child_comes_back(lab: "Lab", kind: str, name: str) -> None:
     lab.apply()
     name = name or lab.run()["metadata"]["name"]
     before = wait_for(lambda: lab.get(kind, name))
@@ -82,7 +82,7 @@ def test_deleted_child_comes_back(lab: "Lab", wait_for: WaitFor, kind: str, name
     wait_for(lambda: (found := lab.get(kind, name)) and found["metadata"]["uid"] != before["metadata"]["uid"])
 
 
-def test_drift_is_repaired(lab: "Lab", wait_for: WaitFor) -> None:
+def test_drift_is_repaired(lab: "Lab") -> None:
     lab.apply()
     run, policy = lab.run()["metadata"]["name"], names.network_policy("cartpole", Role.WORKER)
     lab.patch("Job", run, {"spec": {"completions": 9, "parallelism": 9}})
@@ -93,7 +93,7 @@ def test_drift_is_repaired(lab: "Lab", wait_for: WaitFor) -> None:
     wait_for(lambda: len((lab.get("NetworkPolicy", policy) or {})["spec"]["policyTypes"]) == 2)
 
 
-def test_unchanged_apply_changes_nothing(lab: "Lab", wait_for: WaitFor) -> None:
+def test_unchanged_apply_changes_nothing(lab: "Lab") -> None:
     lab.apply()
     wait_for(lambda: (before := versions(lab)) and lab.seconds_pass(0.5) and before == versions(lab))
     before = versions(lab)
@@ -114,7 +114,7 @@ def test_object_of_another_owner_is_not_taken(lab: "Lab", kind: str, name: str) 
     assert "ownerReferences" not in found["metadata"]
 
 
-def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab") -> None:
     lab.apply()
     lab.run()
     wait_for(lambda: lab.key in lab.nats.published)
@@ -129,7 +129,7 @@ def test_children_of_an_earlier_job_of_the_name_are_waited_for(lab: "Lab", wait_
     wait_for(lambda: lab.runs() and lab.run()["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
 
 
-def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab", wait_for: WaitFor) -> None:
+def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab") -> None:
     lab.apply()
     wait_for(lambda: lab.status().get("phase"))
     with lab.replaced_during_reconciliation("cartpole") as replaced:
@@ -139,7 +139,7 @@ def test_status_of_an_earlier_job_is_not_written_into_a_later_one(lab: "Lab", wa
     assert lab.status() == {}  # its own waits until what the earlier one left is gone
 
 
-def test_credentials_are_rotated_on_request(lab: "Lab", wait_for: WaitFor) -> None:
+def test_credentials_are_rotated_on_request(lab: "Lab") -> None:
     lab.apply()
     run, name = lab.run(), names.secret("cartpole", Role.WORKER)
     before = wait_for(lambda: lab.get("Secret", name))
@@ -151,7 +151,7 @@ def test_credentials_are_rotated_on_request(lab: "Lab", wait_for: WaitFor) -> No
     lab.wait_condition("Degraded", "AnnotationInvalid")
 
 
-def test_missing_source_is_reported_and_waited_for(lab: "Lab", wait_for: WaitFor) -> None:
+def test_missing_source_is_reported_and_waited_for(lab: "Lab") -> None:
     lab.apply(source={"configMap": "code"})
     assert "`code`" in lab.wait_condition("Degraded", "SourceMissing")["message"]
     assert lab.runs() == []
@@ -173,7 +173,7 @@ def test_template_that_is_refused_leaves_the_workers_alone(lab: "Lab") -> None:
 
 
 @pytest.fixture
-def stuck(lab: "Lab", wait_for: WaitFor) -> Callable[[str], dict[str, Any]]:
+def stuck(lab: "Lab") -> Callable[[str], dict[str, Any]]:
     """Runs workers, and takes away what their successors need; returns the spec to go on with."""
 
     def build(why: str) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def stuck(lab: "Lab", wait_for: WaitFor) -> Callable[[str], dict[str, Any]]:
 
 @pytest.mark.parametrize("why", ["SourceMissing", "TemplateInvalid", "Invalid"])
 def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
-    lab: "Lab", stuck: Callable[[str], dict[str, Any]], wait_for: WaitFor, why: str
+    lab: "Lab", stuck: Callable[[str], dict[str, Any]], why: str
 ) -> None:
     spec = stuck(why)
     name = names.secret("cartpole", Role.WORKER)
@@ -209,7 +209,7 @@ def test_job_that_cannot_be_made_now_is_scaled_suspended_and_rotated(
     wait_for(lambda: not lab.runs())
 
 
-def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab", wait_for: WaitFor) -> None:
+def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab") -> None:
     lab.apply()
     job: Any = lab.get(KIND, "cartpole")
     owner = {"apiVersion": job["apiVersion"], "kind": KIND, "name": "cartpole", "uid": job["metadata"]["uid"]}
@@ -226,7 +226,7 @@ def test_objects_of_others_with_our_labels_are_passed_over(lab: "Lab", wait_for:
     assert lab.get("Job", "evaluation")
 
 
-def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: "Lab", wait_for: WaitFor) -> None:
+def test_credentials_are_rotated_although_nats_has_no_space_for_an_edit(lab: "Lab") -> None:
     lab.apply(workers=2)
     before, name = lab.run(), names.secret("cartpole", Role.WORKER)
     secret: Any = lab.get("Secret", name)

@@ -1,10 +1,10 @@
 """On a real API server: whatever is edited in whatever order, a job becomes what a fresh one would be."""
 
 import random
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.kubernetes import wait_for
 
 from rollfleet_operator import names
 from rollfleet_operator.manifest import Manifest
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 
 CHOICES: dict[str, list[Any]] = {
     "workers": [1, 2, 5],
@@ -61,7 +60,7 @@ def comparable(child: Manifest, job: str) -> str:
 
 
 @pytest.mark.parametrize("edits", [30, pytest.param(100, marks=pytest.mark.slow)])
-def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: "Lab", wait_for: WaitFor, edits: int) -> None:
+def test_random_edits_converge_to_what_a_fresh_apply_gives(lab: "Lab", edits: int) -> None:
     lab.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"a.py": ""}})
     chance = random.Random(0)
     spec: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 StartOperator = Callable[..., "RunningOperator"]
 OTHER_TOKEN = "of-user-other"
 
@@ -40,7 +40,7 @@ def versions(lab: "Lab") -> dict[str, str]:
     return {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for kind in kinds for each in lab.all(kind)}
 
 
-def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOperator) -> None:
     lab.apply(learner={"template": {}})
     first = start()
     lab.wait_condition("Progressing", "Starting")
@@ -53,9 +53,7 @@ def test_new_operator_takes_over_and_touches_nothing(lab: "Lab", start: StartOpe
     assert versions(lab) == before
 
 
-def test_changes_during_the_operators_absence_are_caught_up(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor
-) -> None:
+def test_changes_during_the_operators_absence_are_caught_up(lab: "Lab", start: StartOperator) -> None:
     lab.apply()
     lab.apply(name="other")
     first = start()
@@ -74,7 +72,7 @@ def test_changes_during_the_operators_absence_are_caught_up(
 
 @pytest.mark.parametrize("pod", ["none", "starting"])
 def test_deleted_secret_is_noticed_and_soon_if_a_starting_pod_waits_for_it(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor, pod: str
+    lab: "Lab", start: StartOperator, pod: str
 ) -> None:
     lab.apply()
     start(resync_s=0.5, verify_s=0.5 if pod == "none" else 3600.0)
@@ -103,7 +101,7 @@ def test_defect_of_the_operator_is_a_condition(
     lab.run()
 
 
-def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: StartOperator) -> None:
     lab.grant("other", KIND, "get", "list", "watch", "patch", status=True)
     for kind in ("Pod", "ServiceAccount", "NetworkPolicy", "Secret"):
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
@@ -118,7 +116,7 @@ def test_missing_right_is_a_condition_until_it_is_granted(lab: "Lab", start: Sta
     lab.wait_condition("Degraded", "AsExpected", "False")
 
 
-def test_no_event_without_a_written_status(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+def test_no_event_without_a_written_status(lab: "Lab", start: StartOperator) -> None:
     lab.grant("other", KIND, "get", "list", "watch")
     for kind in ("Job", "Pod", "ServiceAccount", "NetworkPolicy", "Secret", "Event"):
         lab.grant("other", kind, "get", "list", "watch", "create", "patch")
@@ -144,9 +142,7 @@ def test_counters_wait_for_the_next_interval_and_transitions_do_not(lab: "Lab", 
     assert lab.status()["frames"] == 2
 
 
-def test_probe_detects_a_stuck_operator(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_probe_detects_a_stuck_operator(lab: "Lab", start: StartOperator, monkeypatch: pytest.MonkeyPatch) -> None:
     running = start(workers=1)
     wait_for(lambda: running.http("/readyz")[0] == 200)
     assert running.http("/healthz") == (200, "ok")
@@ -154,7 +150,7 @@ def test_probe_detects_a_stuck_operator(
     assert running.http("/healthz")[0] == 503
 
 
-def test_metrics_cover_each_job(lab: "Lab", start: StartOperator, wait_for: WaitFor) -> None:
+def test_metrics_cover_each_job(lab: "Lab", start: StartOperator) -> None:
     lab.apply(workers=3)
     running = start()
     sample = f'rollfleet_job_workers_desired{{name="cartpole",namespace="{lab.namespace}"}} 3.0'
@@ -164,7 +160,7 @@ def test_metrics_cover_each_job(lab: "Lab", start: StartOperator, wait_for: Wait
 
 
 def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_status(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor
+    lab: "Lab", start: StartOperator
 ) -> None:
     running = start()
     lab.apply()
@@ -196,7 +192,7 @@ def test_return_is_in_the_metrics_once_there_is_one_and_waits_alone_write_no_sta
 
 
 def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
-    lab: "Lab", start: StartOperator, wait_for: WaitFor, api_server: "ApiServer"
+    lab: "Lab", start: StartOperator, api_server: "ApiServer"
 ) -> None:
     first, api = start(), api_server.api
     lab.apply()
@@ -221,3 +217,36 @@ def test_job_that_is_nested_too_deeply_for_a_decoder_stops_no_other(
     start()
     lab.apply(workers=4)
     wait_for(lambda: workers() == [4])
+
+
+MUCH: dict[str, Any] = {"delivery": {"maxBytes": "900Gi"}}
+LITTLE: dict[str, Any] = {"delivery": {"maxBytes": "64Mi"}}
+
+
+def test_job_above_the_limit_starts_when_it_asks_for_less(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+) -> None:
+    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
+    own_lab.apply(**MUCH)
+    refused = own_lab.wait_condition("Degraded", "LimitExceeded")
+    assert "asks for 921600 MiB (`delivery.maxBytes`), and a job may have 1024 MiB" in refused["message"]
+    assert own_lab.runs() == []
+    assert own_lab.key not in own_lab.nats.published
+    own_lab.apply(**LITTLE)
+    own_lab.run()
+    own_lab.wait_condition("Degraded", "AsExpected", "False")
+
+
+def test_running_job_above_the_limit_goes_on_with_what_it_has_until_a_rotation_revokes_it(
+    own_lab: "Lab", start_operator: Callable[..., "RunningOperator"]
+) -> None:
+    start_operator(own_lab.namespace, own_lab.nats, max_bytes_per_job=1 << 30)
+    own_lab.apply(**LITTLE)
+    uid = own_lab.run()["metadata"]["uid"]
+    own_lab.apply(**MUCH)
+    own_lab.wait_condition("Degraded", "LimitExceeded")
+    assert own_lab.run()["metadata"]["uid"] == uid
+    assert own_lab.nats.published[own_lab.key].spec.delivery.max_bytes == "64Mi"
+    own_lab.patch(KIND, "cartpole", {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}})
+    wait_for(lambda: names.ROTATE in own_lab.nats.published[own_lab.key].metadata.annotations)
+    assert own_lab.nats.published[own_lab.key].spec.delivery.limit_bytes == 1 << 30

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.control.api_server.operator_program import OperatorProgram
+from tests.control.kubernetes import wait_for
 from tests.control.wire.jwt_nats import NatsInJwtMode
 
 if TYPE_CHECKING:
@@ -16,16 +18,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 StartOperator = Callable[..., Any]
-WaitFor = Callable[..., Any]
 
 MEMORY_MIB = 512  # the chart's limit
 REPEATED: dict[str, Any] = {"spec": {"containers": [{"name": "worker", "env": [{"name": "A1"}]}] * 8000}}  # 374 KiB
 EMPTY: dict[str, Any] = {"spec": {"tolerations": [[]] * 230_000}}  # 0.9 MB
 
 
-def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(
-    own_lab: "Lab", start_operator: StartOperator, wait_for: WaitFor
-) -> None:
+def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(own_lab: "Lab", start_operator: StartOperator) -> None:
     lab = own_lab
     running = start_operator(lab.namespace, lab.nats)
     lab.apply("large", template=REPEATED)
@@ -40,7 +39,7 @@ def test_a_job_of_many_equal_names_is_refused_and_stops_no_other(
 
 @pytest.mark.timeout(400)
 def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
-    own_lab: "Lab", api_server: "ApiServer", wait_for: WaitFor, tmp_path: Path
+    own_lab: "Lab", api_server: "ApiServer", tmp_path: Path
 ) -> None:
     lab = own_lab
     nats = NatsInJwtMode(tmp_path)
@@ -48,17 +47,21 @@ def test_sixteen_jobs_of_nearly_a_megabyte_fit_into_the_operators_memory(
         for again in range(2):  # the second one lists them all at its start
             program = OperatorProgram("one", lab.namespace, api_server.kubeconfig(), nats, {})
             try:
-                wait_for(lambda program=program: program.answers("/readyz"), 90)
+                wait_for(partial(program.answers, "/readyz"), 90)
                 for index in range(0 if again else 16):
                     lab.apply(f"large-{index}", template=EMPTY)
                 wait_for(lambda: all(_is_refused(lab, index) for index in range(16)))
                 lab.apply(f"small-{again}")
-                wait_for(lambda again=again: lab.status(f"small-{again}").get("observedGeneration"))
+                wait_for(partial(_is_seen, lab, f"small-{again}"))
                 assert _peak_mib(program) < MEMORY_MIB
             finally:
                 program.end()
     finally:
         nats.stop()
+
+
+def _is_seen(lab: "Lab", name: str) -> bool:
+    return "observedGeneration" in lab.status(name)
 
 
 def _is_refused(lab: "Lab", index: int) -> bool:

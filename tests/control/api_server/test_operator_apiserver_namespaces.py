@@ -1,11 +1,11 @@
 """On a real API server: an operator of several namespaces, one of which refuses it."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.control.api_server.lab import Lab, RunningOperator, quick
-from tests.control.kubernetes import OTHER, OTHER_TOKEN
+from tests.control.kubernetes import OTHER, OTHER_TOKEN, wait_for
 from tests.control.pure.nats_in_memory import NatsInMemory
 
 from rollfleet_operator import program
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from tests.control.kubernetes import ApiServer
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 
 
 @pytest.fixture
-def labs(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[tuple[Lab, Lab]]:
+def labs(api_server: "ApiServer") -> Iterator[tuple[Lab, Lab]]:
     """Two namespaces, on one NATS."""
     nats = NatsInMemory()
-    pair = Lab(api_server, nats, wait_for), Lab(api_server, nats, wait_for)
+    pair = Lab(api_server, nats), Lab(api_server, nats)
     yield pair
     for lab in pair:
         lab.clear()
@@ -50,7 +49,7 @@ def refused(operator: RunningOperator, lab: Lab) -> bool:
 
 
 def test_namespace_without_rights_holds_up_no_other(
-    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator]
 ) -> None:
     ours, theirs = labs
     ours.grant_everything(OTHER)
@@ -72,7 +71,7 @@ def test_namespace_without_rights_holds_up_no_other(
 
 
 def test_jobs_of_a_namespace_without_rights_stay_on_nats(
-    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator]
 ) -> None:
     ours, theirs = labs
     ours.grant_everything(OTHER)
@@ -90,7 +89,7 @@ def test_jobs_of_a_namespace_without_rights_stay_on_nats(
 
 
 def test_operator_that_is_refused_everywhere_is_not_ready(
-    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator], wait_for: WaitFor
+    labs: tuple[Lab, Lab], running: Callable[[], RunningOperator]
 ) -> None:
     operator = running()
     wait_for(lambda: all(refused(operator, lab) for lab in labs))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from tests.control.api_server.lab import Lab, RunningOperator, WaitFor
+from tests.control.api_server.lab import Lab, RunningOperator
 from tests.control.api_server.operator_program import OperatorProgram
 from tests.control.api_server.viewer import Viewer, account_token, user_of, viewer_of
 from tests.control.kubernetes import OTHER, OTHER_TOKEN, TOKEN, wait_for
@@ -33,10 +33,10 @@ StartOperator = Callable[..., RunningOperator]
 
 
 @pytest.fixture
-def labs(api_server: "ApiServer", wait_for: WaitFor) -> Iterator[tuple[Lab, Lab]]:
+def labs(api_server: "ApiServer") -> Iterator[tuple[Lab, Lab]]:
     """Two namespaces with one NATS, each with a job."""
     nats = NatsInMemory()
-    labs = Lab(api_server, nats, wait_for), Lab(api_server, nats, wait_for)
+    labs = Lab(api_server, nats), Lab(api_server, nats)
     for lab in labs:
         lab.apply()
     yield labs

@@ -9,6 +9,7 @@ from tests.api.job_data import ENV, RULES, job_data
 
 from rollfleet_api.crd import crd
 from rollfleet_api.job import KIND
+from rollfleet_api.messages import LearnerPhase
 from rollfleet_api.validation import JobErrors, parse_job
 from rollfleet_operator.errors import ApiError
 from rollfleet_operator.kinds import KINDS
@@ -82,19 +83,19 @@ def refusal(api_server: "ApiServer", namespace: str, spec: dict[str, Any]) -> st
     return ""
 
 
-def test_validate_and_the_api_server_refuse_the_same_jobs(own_lab: "Lab", api_server: "ApiServer") -> None:
-    assert refusal(api_server, own_lab.namespace, {}) == ""
+def test_validate_and_the_api_server_refuse_the_same_jobs(lab: "Lab", api_server: "ApiServer") -> None:
+    assert refusal(api_server, lab.namespace, {}) == ""
     taken = []
     for spec in SPECS:
         with pytest.raises(JobErrors):
             parse_job(job_data(**spec))
-        if not refusal(api_server, own_lab.namespace, spec):
+        if not refusal(api_server, lab.namespace, spec):
             taken.append(spec)
     assert taken == []
 
 
-def test_each_rule_of_the_definition_reports_a_violation(own_lab: "Lab", api_server: "ApiServer") -> None:
-    result = "\n".join(refusal(api_server, own_lab.namespace, spec) for spec in SPECS)
+def test_each_rule_of_the_definition_reports_a_violation(lab: "Lab", api_server: "ApiServer") -> None:
+    result = "\n".join(refusal(api_server, lab.namespace, spec) for spec in SPECS)
     unheard = [text for text in rules_of_a_spec() if not re.search(text, result)]
     assert unheard == []
 
@@ -111,3 +112,39 @@ def rules_of_a_spec() -> Iterator[str]:
             if "oldSelf" not in rule["rule"]:
                 with_numbers = re.match(r"'(.*)'\.format", rule.get("messageExpression", ""))
                 yield re.escape(with_numbers[1]).replace("%d", r"\d+") if with_numbers else re.escape(rule["message"])
+
+
+# Changes, which only the API server sees.
+
+
+def refused(lab: "Lab", **spec: Any) -> str:
+    with pytest.raises(ApiError) as error:
+        lab.apply(**spec)
+    assert error.value.status == 422
+    return str(error.value)
+
+
+def test_name_that_is_too_long_is_refused_with_its_limit(lab: "Lab") -> None:
+    assert "at most 40 characters" in refused(lab, name="x" * 41)
+
+
+def test_mode_is_fixed(lab: "Lab") -> None:
+    lab.apply(mode="Async")
+    assert "delete and recreate the job" in refused(lab, mode="Sync")
+
+
+def test_storage_is_fixed(lab: "Lab") -> None:
+    lab.apply()
+    assert "NATS cannot move" in refused(lab, delivery={"storage": "Memory"})
+
+
+def test_complete_job_takes_no_edits(lab: "Lab") -> None:
+    lab.apply()
+    lab.learner_says(LearnerPhase.COMPLETE)
+    lab.wait_condition("Complete", "LearnerDone")
+    assert "the job is complete" in refused(lab, workers=5)
+
+
+def test_defaults_are_filled_in(lab: "Lab") -> None:
+    spec = lab.apply()["spec"]
+    assert (spec["mode"], spec["failure"]["maxRestartsPerWorker"], spec["delivery"]["maxBytes"]) == ("Async", 10, "4Gi")

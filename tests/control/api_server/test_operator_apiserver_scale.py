@@ -1,10 +1,10 @@
 """On a real API server: a job gets more or fewer workers, and those that stay are left alone."""
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.control.kubernetes import wait_for
 
 from rollfleet_api.job import KIND
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tests.control.api_server.lab import Lab
 
 pytestmark = pytest.mark.cluster
-WaitFor = Callable[[Callable[[], Any]], Any]
 
 
 def template(lab: "Lab") -> tuple[str, str, Any]:
@@ -44,7 +43,7 @@ def learn(lab: "Lab", *, workers: int, waited_s: float, batches: int, later_s: f
 
 
 @pytest.mark.parametrize("mode", ["Sync", "Async"])
-def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", wait_for: WaitFor, mode: str) -> None:
+def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", mode: str) -> None:
     lab.apply(workers=2, mode=mode)
     before = template(lab)
 
@@ -58,7 +57,7 @@ def test_kubectl_scale_leaves_running_workers_alone(lab: "Lab", wait_for: WaitFo
     scale(1)
 
 
-def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab: "Lab", wait_for: WaitFor) -> None:
+def test_autoscale_sets_the_number_that_kubectl_shows_and_replaces_no_worker(lab: "Lab") -> None:
     lab.apply(workers=2, autoscale={"maxWorkers": 8})
     before = template(lab)
     learn(lab, workers=2, waited_s=0.0, batches=0)

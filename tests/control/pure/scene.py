@@ -4,6 +4,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.api.job_data import SMALLEST, job_data
+
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, LearnerPhase, LearnerStatus, WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
@@ -19,6 +21,16 @@ from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Verdict, verdict
 
 NOW_S = 1_800_000_000.0
+UID = "0b5e0000-0000-4000-8000-000000000001"
+
+
+def a_job(
+    name: str = "cartpole", *, labels: dict[str, str] | None = None, generation: int = 1, **spec: Any
+) -> CollectorJob:
+    """A job as the API server would give it, with these fields of its spec (in YAML's words) instead of the usual."""
+    metadata = {"name": name, "namespace": "lab", "uid": UID, "generation": generation, "labels": labels or {}}
+    data = job_data(metadata | {"creationTimestamp": format_time(NOW_S - 100)})
+    return parse_job(data | {"spec": overlay(SMALLEST | {"workers": 2}, spec)})
 
 
 def wanted(

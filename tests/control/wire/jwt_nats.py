@@ -164,6 +164,12 @@ class Site:
         small = {"policy": {"random": {}}, "collect": {"framesPerBatch": 8}, "delivery": {"maxBytes": "4Mi"}}
         return parse_job(job_data({"name": name, "namespace": namespace, "uid": uid}, **small | spec))
 
+    async def start(self, name: str = "a", **fields: Any) -> CollectorJob:
+        """Return a job that the operator has provisioned."""
+        job = self.job(name, **fields)
+        await self.nats.provision(job)
+        return job
+
     def nats_with(self, **settings: Any) -> NatsOnServer:
         return NatsOnServer(replace(self.server.settings, **settings))
 

@@ -87,8 +87,7 @@ async def test_everyone_sees_that_a_job_was_deleted(
 ) -> None:
     """The account goes with the job: NATS ends all connections, and takes none."""
     monkeypatch.setattr(presence, "DELETED_AFTER_S", 1.0)
-    job = site.job(policy={"random": {}})
-    await site.nats.provision(job)
+    job = await site.start(policy={"random": {}})
     workers, learners = site.address(job, Role.WORKER), site.address(job, Role.LEARNER)
 
     def work() -> None:

@@ -46,9 +46,8 @@ async def hears(site: "Site", job: CollectorJob) -> bool:
 
 async def running(site: "Site") -> CollectorJob:
     """A job of which the operator has heard: some of it was there before it listened, the rest came afterwards."""
-    job = site.job(workers=2)
+    job = await site.start(workers=2)
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     await site.speak(job, Role.WORKER, {subjects.lease(1): LEASE})
     await site.nats.heartbeats(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL, subjects.learner: LEARNER})
@@ -93,8 +92,7 @@ async def test_later_job_of_the_same_name_gets_nothing_of_the_first(nats_server:
 
 
 async def test_lost_streams_of_an_existing_account_are_recreated(nats_server: "NatsInJwtMode", site: "Site") -> None:
-    job = site.job(delivery={"maxBytes": "4Mi", "storage": "Memory"})
-    await site.nats.provision(job)
+    job = await site.start(delivery={"maxBytes": "4Mi", "storage": "Memory"})
     await site.speak(job, Role.LEARNER, {subjects_of(job).control: CONTROL})
     assert (await site.nats.heartbeats(job)).control == CONTROL
     nats_server.kill()

@@ -54,8 +54,7 @@ async def begin(site: "Site", job: CollectorJob, *, leases: bool = False) -> Non
 
 
 async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Site") -> None:
-    job = site.job(workers=WORKERS, delivery={"maxBytes": "64Mi"})
-    await site.nats.provision(job)
+    job = await site.start(workers=WORKERS, delivery={"maxBytes": "64Mi"})
     subjects = subjects_of(job)
     await site.nats.heartbeats(job)
     async with site.guest(job, Role.WORKER) as worker:
@@ -75,8 +74,7 @@ async def test_heartbeats_of_many_workers_on_paper_take_little_memory(site: "Sit
 
 
 async def test_answers_to_the_learner_are_not_kept(site: "Site") -> None:
-    job = site.job(workers=2)
-    await site.nats.provision(job)
+    job = await site.start(workers=2)
     await site.nats.heartbeats(job)
     subjects, large = subjects_of(job), Answer(number=1, result="x" * 60_000)
     beats = {subjects.worker(index): replace(failed(index), error=None, answer=large) for index in range(2)}
@@ -86,8 +84,7 @@ async def test_answers_to_the_learner_are_not_kept(site: "Site") -> None:
 
 
 async def test_messages_of_invented_workers_are_dropped_and_counted(site: "Site") -> None:
-    job = site.job(workers=2)
-    await site.nats.provision(job)
+    job = await site.start(workers=2)
     await site.nats.heartbeats(job)
     subjects = subjects_of(job)
     beats = {subjects.worker(2): failed(2), f"{subjects.worker(0)}0": failed(0), subjects.worker(1): failed(0)}

@@ -30,8 +30,7 @@ async def stream_names(site: "Site", job: CollectorJob) -> set[str | None]:
 
 
 async def test_a_job_gets_its_streams_and_its_spec(site: "Site") -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     subjects = subjects_of(job)
     assert await stream_names(site, job) == {subjects.state_stream, subjects.batches_stream}
     assert CollectorJob.model_validate_json(await site.stored(job, subjects.spec)) == job
@@ -47,7 +46,7 @@ async def test_job_with_reserved_space_may_change(site: "Site") -> None:
 @pytest.mark.parametrize(("first", "then"), [("Block", "DropOldest"), ("DropOldest", "Block")])
 async def test_whenfull_may_change(site: "Site", first: str, then: str) -> None:
     for when in (first, then):
-        await site.nats.provision(job := site.job(delivery={"maxBytes": "4Mi", "whenFull": when}))
+        job = await site.start(delivery={"maxBytes": "4Mi", "whenFull": when})
     async with site.administrator(subjects_of(job)) as client:
         stream = await client.jsm().stream_info(subjects_of(job).batches_stream)
         assert stream.config.discard == {"Block": "new", "DropOldest": "old"}[then]
@@ -57,9 +56,8 @@ async def test_whenfull_may_change(site: "Site", first: str, then: str) -> None:
 async def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of_messages(
     site: "Site", storage: str
 ) -> None:
-    job = site.job(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
+    job = await site.start(workers=4, delivery={"maxBytes": "8Mi", "maxBatchesAhead": 1024, "storage": storage})
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     async with site.guest(job, Role.WORKER) as guest:
         stream = guest.client.jetstream()
         for number in range(4095):  # without an answer to each
@@ -70,8 +68,7 @@ async def test_small_job_with_most_batches_ahead_is_not_held_up_by_the_number_of
 
 
 async def test_provisioning_again_changes_nothing(site: "Site") -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     async with site.guest(job, Role.WORKER) as worker:
         heard = await worker.client.subscribe(subjects_of(job).spec)
         await worker.flush()
@@ -102,8 +99,7 @@ async def test_job_changes_reach_its_streams_and_workers_stay_connected(site: "S
 async def test_a_server_that_starts_next_knows_its_jobs_and_what_was_sent_meanwhile_is_read(
     nats_server: "NatsInJwtMode", site: "Site"
 ) -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     credentials = site.credentials(job, Role.LEARNER)
     await site.speak(job, Role.LEARNER, {subjects_of(job).learner: LEARNER})
     assert (await site.nats.heartbeats(job)).learner == LEARNER
@@ -151,9 +147,8 @@ async def test_another_job_of_the_same_name_starts_with_nothing_of_the_first(sit
 
 
 async def test_later_operator_reads_the_last_heartbeats(site: "Site") -> None:
-    job = site.job(workers=2)
+    job = await site.start(workers=2)
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     await site.speak(job, Role.WORKER, {subjects.worker(1): WORKER})
     await site.speak(job, Role.LEARNER, {subjects.learner: LEARNER, subjects.control: CONTROL})
     heard = await site.nats.heartbeats(job)
@@ -163,9 +158,8 @@ async def test_later_operator_reads_the_last_heartbeats(site: "Site") -> None:
 
 
 async def test_message_published_during_the_subscription_is_known_at_the_next_reconciliation(site: "Site") -> None:
-    job = site.job(workers=2)
+    job = await site.start(workers=2)
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     await site.speak(job, Role.LEARNER, {subjects.control: CONTROL})
     assert (await site.nats.heartbeats(job)).control == CONTROL
     newer = replace(CONTROL, phase=LearnerPhase.COMPLETE)
@@ -175,18 +169,16 @@ async def test_message_published_during_the_subscription_is_known_at_the_next_re
 
 
 async def test_heartbeats_of_more_workers_than_one_request_returns_are_all_read(site: "Site") -> None:
-    job = site.job(workers=2100)
+    job = await site.start(workers=2100)
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     result = {subjects.worker(index): WorkerStatus(worker=index, incarnation=0) for index in range(0, 2100, 3)}
     await site.speak(job, Role.WORKER, result)
     assert set((await site.nats.heartbeats(job)).workers) == set(range(0, 2100, 3))
 
 
 async def test_invalid_heartbeat_is_ignored(site: "Site") -> None:
-    job = site.job(workers=3)
+    job = await site.start(workers=3)
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     async with site.guest(job, Role.WORKER) as worker:
         await worker.client.jetstream().publish(subjects.worker(0), b"\xff{")
     await site.speak(job, Role.WORKER, {subjects.worker(2): WORKER, subjects.worker(1): WORKER})

@@ -51,8 +51,7 @@ async def test_rotation_on_request_renews_credentials_of_before_it(site: "Site")
 
 
 async def test_credentials_of_before_a_rotation_open_nothing_once_pods_have_new_ones(site: "Site") -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     subject = subjects_of(job).worker(0)
     old, new = site.credentials(job, Role.WORKER, ago_s=2000), site.credentials(job, Role.WORKER)
     async with site.guest(job, Role.WORKER, old) as before, site.guest(job, Role.WORKER, new) as after:
@@ -83,8 +82,7 @@ async def test_credentials_that_were_refused_stay_refused(site: "Site", then: st
 
 
 async def test_an_operator_that_renews_late_refuses_the_earlier_credentials_later(site: "Site") -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     old = site.credentials(job, Role.WORKER, ago_s=2000)
     late = rotated(job, REVOKED_AFTER_S + 60)
     await site.nats.provision(late, renewed_s=time.time())
@@ -119,8 +117,7 @@ def with_short_credentials(site: "Site", monkeypatch: pytest.MonkeyPatch) -> Cal
 
     async def run(use: Work) -> None:
         monkeypatch.setattr(rotation, "CHECK_EVERY_S", 0.2)
-        job = site.job()
-        await site.nats.provision(job)
+        job = await site.start()
         file = site.file(site.credentials(job, Role.WORKER, life_s=LIFE_S))
 
         def work() -> None:

@@ -48,8 +48,7 @@ async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
 async def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs_are_named(
     site: "Site", role: Role, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = site.job("acro", namespace="team-a")
-    await site.nats.provision(job)
+    job = await site.start("acro", namespace="team-a")
     own = site.address(job, role)
 
     def connect() -> None:
@@ -66,8 +65,7 @@ async def test_credentials_of_another_job_end_a_connection_at_once_and_both_jobs
 async def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(
     site: "Site", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = site.job("acro", namespace="team-a")
-    await site.nats.provision(job)
+    job = await site.start("acro", namespace="team-a")
     for name, value in site.address(job, Role.LEARNER).variables().items():
         monkeypatch.setenv(name, value)
 
@@ -82,8 +80,7 @@ async def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(
 
 
 async def test_further_refusals_are_counted_and_reported_once(site: "Site", caplog: pytest.LogCaptureFixture) -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     address = site.address(job, Role.WORKER)
 
     def publish() -> None:
@@ -100,8 +97,7 @@ async def test_further_refusals_are_counted_and_reported_once(site: "Site", capl
 
 
 async def test_each_rank_of_a_learner_has_its_own_consumer(site: "Site") -> None:
-    job = site.job(workers=20)
-    await site.nats.provision(job)
+    job = await site.start(workers=20)
     learner = site.address(job, Role.LEARNER)
 
     def work() -> None:
@@ -181,9 +177,8 @@ def direct_get(job: CollectorJob, subject: str) -> str:
 @pytest.mark.parametrize(("role", "most_bytes"), [(Role.WORKER, 64 << 20), (Role.LEARNER, 3 << 30)])
 async def test_redirected_replies_give_a_job_no_larger_streams(site: "Site", role: Role, most_bytes: int) -> None:
     """JetStream replies to any subject, also to its own API: a stored message could be a request of the server."""
-    job = site.job()
+    job = await site.start()
     subjects = subjects_of(job)
-    await site.nats.provision(job)
     before = await configurations(site, job)
     larger = json.dumps(state_stream(job, most_bytes) | {"max_msgs": -1, "duplicate_window": 10**14}).encode()
     allowed = permissions(subjects, role).publish
@@ -220,8 +215,7 @@ async def test_credentials_of_a_deleted_job_do_not_open_a_later_job_of_its_name(
 
 
 async def test_expired_credentials_are_refused_and_cut_off(site: "Site") -> None:
-    job = site.job()
-    await site.nats.provision(job)
+    job = await site.start()
     short = site.credentials(job, Role.WORKER, life_s=2)
     async with site.guest(job, Role.WORKER, short) as worker:
         await asyncio.wait_for(worker.closed.wait(), 10)
@@ -254,8 +248,7 @@ async def test_a_job_stores_no_more_than_its_account_may(site: "Site") -> None:
 
 
 async def test_a_job_has_no_more_connections_than_its_workers_need(site: "Site") -> None:
-    job = site.job(workers=1)
-    await site.nats.provision(job)
+    job = await site.start(workers=1)
     async with AsyncExitStack() as connected:
         for _ in range(3 * 1 + 32 - 1):  # one is the operator's
             await connected.enter_async_context(site.guest(job, Role.WORKER))

@@ -68,7 +68,7 @@ async def test_fifty_default_jobs_fit_into_the_defaults_of_the_chart(site: "Site
 
 
 async def test_batches_that_use_half_of_their_space_get_twice_as_much_up_to_max_bytes(site: "Site") -> None:
-    await site.nats.provision(job := site.job(delivery={"maxBytes": "200Mi"}))
+    job = await site.start(delivery={"maxBytes": "200Mi"})
     await send(site, job, range(63))
     assert not await site.nats.grow(job)
     await send(site, job, range(63, 65))
@@ -79,7 +79,7 @@ async def test_batches_that_use_half_of_their_space_get_twice_as_much_up_to_max_
 
 
 async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: "Site") -> None:
-    await site.nats.provision(job := site.job())
+    job = await site.start()
     async with site.guest(job, Role.LEARNER) as learner:
         for chunk in range(33):
             subject = subjects_of(job).weights_of(None).chunk(1, chunk)
@@ -89,12 +89,12 @@ async def test_weights_that_use_half_of_the_state_get_twice_as_much(site: "Site"
 
 
 async def test_job_that_drops_its_oldest_batches_has_all_of_max_bytes_at_once(site: "Site") -> None:
-    await site.nats.provision(job := site.job(delivery={"whenFull": "DropOldest"}))
+    job = await site.start(delivery={"whenFull": "DropOldest"})
     assert await reserved(site, job) == (4096, 64)
 
 
 async def test_restarted_operator_takes_no_space_away(site: "Site") -> None:
-    await site.nats.provision(job := site.job(delivery={}))
+    job = await site.start(delivery={})
     await send(site, job, range(65))
     await site.nats.grow(job)
     restarted = site.nats_with()
@@ -130,7 +130,7 @@ async def test_refused_job_learns_how_much_is_free_and_which_jobs_have_the_rest(
 
 @pytest.mark.parametrize("nats_server", [250], indirect=True)
 async def test_job_that_gets_no_more_space_waits_and_goes_on_when_batches_are_taken(site: "Site") -> None:
-    await site.nats.provision(job := site.job(delivery={}))
+    job = await site.start(delivery={})
     await send(site, job, range(120))
     with pytest.raises(NatsFull, match="58 MiB of 250 MiB are free"):
         await site.nats.grow(job)
@@ -145,7 +145,7 @@ async def test_batch_and_weights_above_the_first_space_arrive_once_the_operator_
     site: "Site", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(space, "FIRST", Space(batches=2 * MIB, state=2 * MIB))
-    await site.nats.provision(job := site.job(delivery={}))
+    job = await site.start(delivery={})
     link = await asyncio.to_thread(Link, site.address(job, Role.WORKER), role=Role.WORKER)
     worker = await asyncio.to_thread(NatsWorkerTransport, link, 0)
     policy = torch.nn.Linear(1000, 1000)

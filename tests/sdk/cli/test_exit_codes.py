@@ -77,6 +77,8 @@ def table(repository: Path) -> dict[str, set[str]]:
         ("run", 2, "see `rollfleet run --help`"),
         ("run nowhere.yaml", 2, "nowhere.yaml"),
         ("run job.yaml --workers 0", 2, "--workers"),
+        ("run job.yaml --workers 1000000", 1, "spec.workers"),
+        ("plot nowhere.csv", 2, "nowhere.csv"),
         ("run job.yaml --ui-port 8000", 2, "Invalid value for --ui-port: there is no page: add --ui; see"),
         ("plot --no-such-option empty.csv", 2, "--no-such-option"),
     ],

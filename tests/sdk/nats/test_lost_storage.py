@@ -43,6 +43,17 @@ def keep_provisioned(server: Server, job: CollectorJob) -> Link:
     return link
 
 
+def test_only_leases_of_the_jobs_workers_are_kept(server: Server) -> None:
+    job = server.provision(**ASYNC)
+    link = server.link()
+    kept = link.call(own(link, job), timeout_s=10)
+    for index in range(1000):
+        link.call(link.client.publish(server.subjects.lease(index), b"{}"))
+    link.call(link.client.flush())
+    wait_until(lambda: server.subjects.lease(1) in kept)
+    assert kept.keys() == {server.subjects.lease(0), server.subjects.lease(1)}
+
+
 def lose_everything(server: Server) -> None:
     server.kill()
     shutil.rmtree(server.folder / "jetstream", ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -11,9 +12,10 @@ from tests.sdk.transports.rigs import make_rig
 from rollfleet.errors import NoWeights
 from rollfleet.processes.inline import InlineTransport
 from rollfleet.schemes import Whole
-from rollfleet.testing import BACKGROUND_CHECKS, TRANSPORT_CHECKS, MakeRig, Marked, Rig, small_job
+from rollfleet.testing import BACKGROUND_CHECKS, TRANSPORT_CHECKS, MakeRig, Marked, Rig, marked_workload, small_job
 from rollfleet.testing.rig import receive, run, send
 from rollfleet.testing.transport_checks import Check
+from rollfleet.transports.hooks import Hooks
 from rollfleet.transports.workload import Workload
 from rollfleet_api.messages import LearnerPhase, WorkerState
 
@@ -95,4 +97,25 @@ def test_inline_worker_raises_errors_of_environments_unchanged() -> None:
     run(transport)
     with pytest.raises(ArithmeticError, match="the simulator broke"):
         transport.receive(timeout_s=0)
+    transport.close()
+
+
+def test_inline_worker_begins_new_episodes_after_the_error_of_a_hook() -> None:
+    seen: list[Any] = []
+
+    def broken_once(batch: Any) -> None:
+        seen.append(batch)
+        if len(seen) == 2:
+            raise ArithmeticError("the hook broke")
+
+    workload = replace(marked_workload(small_job()), make_hooks=lambda: Hooks(post_collect_hook=broken_once))
+    transport = InlineTransport(workload)
+    send(transport, 1)
+    run(transport)
+    receive(transport)
+    with pytest.raises(ArithmeticError):
+        transport.receive(timeout_s=0)
+    (following,) = receive(transport)
+    before = {number for batch in seen[:2] for number in batch["collector", "traj_ids"].unique().tolist()}
+    assert before.isdisjoint(following.batch["collector", "traj_ids"].unique().tolist())
     transport.close()
