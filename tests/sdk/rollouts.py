@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rollfleet.data.batch import to_batch
 from rollfleet.envs.factory import VectorEnv, make_env
+from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.random_policy import RandomPolicy
 from rollfleet.rollout.rollout import Rollout
 from rollfleet.rollout.seeding import Seeds
@@ -50,6 +51,15 @@ def always_1(observation: Tensor) -> Tensor:
 def towards_fall(observation: Tensor) -> Tensor:
     """Push CartPole to the side that its pole leans to: exact in any batch size, episodes of 25 to 60 frames."""
     return (observation[:, 2] > 0).long()
+
+
+def mlp(spec: EnvSpec) -> ActorCritic:
+    """Make the built-in policy for an environment, always with the same weights."""
+    env = make_env(spec)
+    torch.manual_seed(0)
+    policy = ActorCritic(env.single_observation_space, env.single_action_space)
+    env.close()
+    return policy
 
 
 def rollout_of(

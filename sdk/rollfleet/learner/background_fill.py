@@ -12,7 +12,7 @@ from rollfleet.errors import JobInvalid, Timeout
 
 TURN_S = 0.1  # between two looks whether to stop, while `held` keeps the turn
 POLL_S = 0.002  # between two looks at the number of samples
-AT_EXIT_S = 10.0  # for the batch under way: torch aborts a program that exits during its work
+AT_EXIT_S = 60.0  # for the batch under way: torch aborts a program that exits during its work (busy machines: > 10 s)
 _LATE = "the batch under way did not come within {:g} s"
 
 

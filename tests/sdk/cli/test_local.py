@@ -125,14 +125,6 @@ def test_an_unknown_environment_is_one_line_before_anything_starts(workplace: "W
     workplace.assert_nothing_is_left()
 
 
-def test_options_of_the_command_line_are_checked_too(workplace: "Workplace") -> None:
-    workplace.write_job()
-    program = workplace.run("--workers", "1000000")
-    assert program.wait() == 1
-    assert "spec.workers" in program.output
-    workplace.assert_nothing_is_left()
-
-
 def test_without_an_installed_nats_server_the_error_says_how_to_get_one(
     workplace: "Workplace", monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -44,13 +44,6 @@ def test_run_takes_a_file_with_one_job(cli: CliRunner, tmp_path: Path, text: str
     assert result.output
 
 
-def test_a_missing_file_is_named(cli: CliRunner) -> None:
-    for command in ("run", "plot"):
-        result = cli.invoke(app, [command, "nowhere.file"])
-        assert result.exit_code == 2
-        assert "nowhere.file" in result.output
-
-
 def test_plot_draws_a_learning_curve(cli: CliRunner, tmp_path: Path) -> None:
     curve = tmp_path / "curve.csv"
     curve.write_text("frames,mean_return\n64,\n128,10.5\n192,20\n")

@@ -2,26 +2,35 @@
 
 import shutil
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from typer.testing import CliRunner, Result
 
+from rollfleet.cli.main import app
 from rollfleet.cli.starters import STARTERS
 
 if TYPE_CHECKING:
     from tests.sdk.cli.program import Workplace
 
 
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run a command in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(app, [*arguments])
+
+
 @pytest.mark.parametrize("starter", STARTERS)
-def test_a_starter_is_a_valid_job_with_its_code_in_a_config_map(workplace: "Workplace", starter: str) -> None:
-    program = workplace.start("init", "new", "--example", starter)
-    assert program.wait() == 0, program.output
-    assert "run it here:      cd new && rollfleet run job.yaml --learner learner.py" in program.output
-    folder = workplace.folder / "new"
+def test_a_starter_is_a_valid_job_with_its_code_in_a_config_map(run: Callable[..., Result], starter: str) -> None:
+    shown = run("init", "new", "--example", starter).output
+    assert "run it here:      cd new && rollfleet run job.yaml --learner learner.py" in shown
+    folder = Path("new")
     assert {path.name for path in folder.iterdir()} == set(STARTERS[starter])
-    program = workplace.start("validate", "new/job.yaml")
-    assert program.wait() == 0, program.output
+    assert run("validate", "new/job.yaml").exit_code == 0
     job = yaml.safe_load((folder / "job.yaml").read_text())
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     (code,) = kustomization["configMapGenerator"]
@@ -29,13 +38,13 @@ def test_a_starter_is_a_valid_job_with_its_code_in_a_config_map(workplace: "Work
     assert set(code["files"]) == {name for name in STARTERS[starter] if name.endswith(".py")}
 
 
-def test_nothing_is_overwritten(workplace: "Workplace") -> None:
-    learner = workplace.write("learner.py", "mine")
-    program = workplace.start("init")
-    assert program.wait() == 1
-    assert "learner.py exists already; name another folder" in program.output
-    assert learner.read_text() == "mine"
-    assert not (workplace.folder / "job.yaml").exists()
+def test_nothing_is_overwritten(run: Callable[..., Result]) -> None:
+    Path("learner.py").write_text("mine")
+    result = run("init")
+    assert result.exit_code == 1
+    assert "learner.py exists already; name another folder" in result.output
+    assert Path("learner.py").read_text() == "mine"
+    assert not Path("job.yaml").exists()
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

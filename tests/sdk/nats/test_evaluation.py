@@ -68,6 +68,12 @@ def evaluate(server: Server) -> "Iterator[Any]":
         yield start
 
 
+def send(collector: Collector, version: int, **weights: Any) -> None:
+    """Send weights until they have this version."""
+    while collector.version < version:
+        collector.update_policy_weights_(**weights)
+
+
 def versions(collector: Collector) -> list[int]:
     return [each.version for each in collector.evaluations]
 
@@ -96,8 +102,7 @@ def test_evaluation_workers_take_turns(server: Server, connect: Connect, evaluat
             of_two.leave()
             break
     for last in (6, 10):  # the other one's, and no one evaluates version 8
-        while collector.version < last:
-            collector.update_policy_weights_()
+        send(collector, last)
         wait_until(lambda: collector.version in versions(collector))
     assert versions(collector) == [2, 4, 6, 10]
 
@@ -107,21 +112,9 @@ def test_an_evaluation_worker_that_joins_late_evaluates_the_stored_version(
 ) -> None:
     job = server.provision(**SPEC)
     collector = connect(actor_critic())
-    while collector.version < 3:
-        collector.update_policy_weights_()
+    send(collector, 3)
     evaluate(job)
     wait_until(lambda: versions(collector) == [3])
-
-
-def test_the_next_learner_gets_the_last_result(server: Server, connect: Connect, evaluate: Any) -> None:
-    evaluate(server.provision(**SPEC))
-    collector = connect(actor_critic())
-    while collector.version < 3:
-        collector.update_policy_weights_()
-    wait_until(lambda: versions(collector) == [3])
-    collector.detach()
-    following = connect(actor_critic())
-    wait_until(lambda: versions(following) == [3])
 
 
 def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(
@@ -135,8 +128,7 @@ def test_a_learner_that_runs_gets_results_of_an_evaluation_that_is_added(
     owner.call(provision(owner, edited), timeout_s=10)
     wait_until(lambda: collector.job.spec.evaluation)
     evaluate(edited)
-    while collector.version < 3:
-        collector.update_policy_weights_()
+    send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
 
 
@@ -152,34 +144,29 @@ def test_the_end_of_the_job_ends_evaluation(server: Server, connect: Connect, ev
 def test_a_cut_connection_loses_no_later_version(server: Server, connect: Connect, evaluate: Any) -> None:
     evaluate(server.provision(**SPEC))
     collector = connect(actor_critic())
-    while collector.version < 3:
-        collector.update_policy_weights_()
+    send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
     server.kill()
     server.start_again()
-    while collector.version < 6:
-        collector.update_policy_weights_()
+    send(collector, 6)
     wait_until(lambda: versions(collector) == [3, 6], 60)
 
 
 def test_weights_that_do_not_fit_are_named(server: Server, connect: Connect, evaluate: Any) -> None:
     thread = evaluate(server.provision(**SPEC))
     collector = connect(None)
-    while collector.version < 3:
-        collector.update_policy_weights_(weights={"odd": torch.zeros(3)})
+    send(collector, 3, weights={"odd": torch.zeros(3)})
     thread.join()
     assert "odd" in str(thread.error)
 
 
-def test_the_heartbeat_of_the_learner_has_the_newest_evaluation(
+def test_the_heartbeat_of_a_learner_and_the_next_learner_have_the_newest_evaluation(
     server: Server, connect: Connect, evaluate: Any
 ) -> None:
     evaluate(server.provision(**SPEC))
-    collector = connect(actor_critic())
-    while collector.version < 3:
-        collector.update_policy_weights_()
+    collector, link = connect(actor_critic()), server.link()
+    send(collector, 3)
     wait_until(lambda: versions(collector) == [3])
-    link = server.link()
 
     def in_heartbeat() -> bool:
         status = link.call(read_state(link, link.subjects.learner, LearnerStatus))
@@ -187,3 +174,6 @@ def test_the_heartbeat_of_the_learner_has_the_newest_evaluation(
 
     collector._gatherer.check_workers()  # its first heartbeat
     wait_until(in_heartbeat)
+    collector.detach()
+    following = connect(actor_critic())
+    wait_until(lambda: versions(following) == [3])

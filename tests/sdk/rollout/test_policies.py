@@ -9,26 +9,16 @@ import pytest
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from tests.sdk.rollouts import always_0, rollout_of
+from tests.sdk.rollouts import always_0, mlp, rollout_of
 from torch import Tensor, nn
 
 from rollfleet.data.batch import to_batch
-from rollfleet.envs.factory import make_env
 from rollfleet.errors import PolicyInvalid
-from rollfleet.policies.actor_critic import ActorCritic
 from rollfleet.policies.factory import Policy
 from rollfleet_api.job import EnvSpec
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
-
-
-def mlp(spec: EnvSpec) -> ActorCritic:
-    env = make_env(spec)
-    torch.manual_seed(0)
-    policy = ActorCritic(env.single_observation_space, env.single_action_space)
-    env.close()
-    return policy
 
 
 def test_a_tensor_of_actions_is_enough() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from tests.sdk.rollouts import always_0, rollout_of
+from tests.sdk.rollouts import always_0, mlp, rollout_of
 
 from rollfleet.data.batch import Fragment, to_batch
 from rollfleet.envs.factory import make_env
@@ -21,14 +21,6 @@ from rollfleet_api.job import EnvSpec, Vectorization
 
 CARTPOLE = EnvSpec(id="CartPole-v1", num_envs=3)
 PENDULUM = EnvSpec(id="Pendulum-v1", num_envs=2)
-
-
-def mlp(spec: EnvSpec) -> ActorCritic:
-    env = make_env(spec)
-    torch.manual_seed(0)
-    policy = ActorCritic(env.single_observation_space, env.single_action_space)
-    env.close()
-    return policy
 
 
 def same(one: Fragment, other: Fragment) -> bool:

@@ -168,9 +168,9 @@ def test_the_steps_of_an_exploration_module_reach_workers(collect: "Collect") ->
     with torch.no_grad():
         actor.module[0].module.bias.copy_(torch.tensor([100.0, 0.0]))
     noise = EGreedyModule(spec=SIDES, eps_init=1.0, eps_end=0.0, annealing_num_steps=1)
-    frames = 16 * collect.workers
+    frames = 16 * collect.alone.get("workers", collect.workers)  # threads share TensorDict's interaction type
     with collect(
-        cartpole, TensorDictSequential(actor, noise), frames_per_batch=frames, total_frames=2 * frames
+        cartpole, TensorDictSequential(actor, noise), frames_per_batch=frames, total_frames=2 * frames, **collect.alone
     ) as collector:
         assert next(collector)["action"][..., 1].any()
         noise.step(1)
