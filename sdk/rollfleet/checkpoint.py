@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from rollfleet.arguments import path_of, shown, whole_number
 from rollfleet.errors import JobInvalid, RollfleetError
@@ -81,6 +82,7 @@ class Checkpoint:
 
         Raises:
             OSError: The file could not be written. Earlier ones stay.
+            RollfleetError: A part's state has values that `resume` would not load, such as NumPy's. Earlier files stay.
         """
         job: dict[str, Any] = self._collector.job.dump()
         if type(policy := self._parts.get("policy")) is ActorCritic:  # `rollfleet play` makes one again
@@ -93,10 +95,21 @@ class Checkpoint:
         earlier = _files(self._folder)
         path = self._folder / f"checkpoint-{max(earlier, default=0) + 1}.pt"
         unfinished = self._folder / _UNFINISHED
-        with unfinished.open("wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with unfinished.open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except (OSError, RuntimeError) as error:
+            cause = error if isinstance(error, OSError) else error.__context__  # torch's writer hides an OSError
+            if not isinstance(cause, OSError):
+                raise
+            raise OSError(cause.errno, cause.strerror, str(unfinished)) from error
+        if unsafe := get_unsafe_globals_in_checkpoint(unfinished):
+            raise RollfleetError(
+                f"a checkpoint holds tensors, numbers, texts and containers, but the state of {', '.join(self._parts)} "
+                f"has {', '.join(unsafe)}; convert it, such as with float() or torch.as_tensor()"
+            )
         unfinished.replace(path)
         _flush(self._folder)  # the new name is on disk before an old file goes
         for number in sorted(earlier)[: max(0, len(earlier) + 1 - self._keep)]:
@@ -146,8 +159,9 @@ def read(path: Path) -> tuple[Path, dict[str, Any]]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        cause = str(error).partition(". ")[0] or type(error).__name__  # torch's advice is to execute its code
         raise RollfleetError(
-            f"{path} is damaged, or no checkpoint; move it away to use the one before it, or {_WRITE_ONE}"
+            f"{path} is damaged, or no checkpoint ({cause}); move it away to use the one before it, or {_WRITE_ONE}"
         ) from error
     if not (isinstance(state, dict) and {"job", "collector", "parts"} <= state.keys()):
         raise RollfleetError(f"{path} is no checkpoint; {_WRITE_ONE}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from tests.running import running
@@ -99,12 +100,27 @@ def test_failed_save_leaves_the_earlier_file(tmp_path: Path) -> None:
     assert read(tmp_path)[0].name == "checkpoint-1.pt"
 
 
+def test_a_full_disk_is_an_error_of_the_system_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "unfinished.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*unfinished\.tmp'"):
+        Learner(tmp_path).checkpoint.save()
+
+
+@pytest.mark.parametrize("value", [np.float64(0.1), np.zeros(2)], ids=["number", "array"])
+def test_a_state_that_cannot_be_resumed_is_not_saved(tmp_path: Path, value: object) -> None:
+    learner = Learner(tmp_path).train(1)
+    learner.optimizer.param_groups[0]["lr"] = value
+    with pytest.raises(RollfleetError, match=r"the state of policy, optimizer has .*numpy\.dtype.*; convert it"):
+        learner.checkpoint.save()
+    assert read(tmp_path)[0].name == "checkpoint-1.pt"
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_damaged_file_is_named(tmp_path: Path, share: float) -> None:
     Learner(tmp_path).train(1)
     (path,) = tmp_path.iterdir()
     os.truncate(path, int(path.stat().st_size * share))
-    with pytest.raises(RollfleetError, match=r"checkpoint-1\.pt is damaged, or "):
+    with pytest.raises(RollfleetError, match=r"checkpoint-1\.pt is damaged, or no checkpoint \(.+\); "):
         Learner(tmp_path).checkpoint.resume()
 
 
@@ -114,7 +130,7 @@ def test_no_code_of_a_file_runs(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "ran",)
 
     torch.save({"job": {}, "collector": {}, "parts": Hostile()}, tmp_path / "checkpoint-1.pt")
-    with pytest.raises(RollfleetError, match="is damaged, or "):
+    with pytest.raises(RollfleetError, match=r"is damaged, or no checkpoint \(Weights only load failed\); "):
         read(tmp_path)
     assert names(tmp_path) == ["checkpoint-1.pt"]
 

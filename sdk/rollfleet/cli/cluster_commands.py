@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rollfleet_api.job import CollectorJob
 
 app = typer.Typer()
+NO_LEARNER = "a learner is named by --learner, and its arguments come after `--`"
 
 Job = Annotated[str, typer.Argument(help="Name of the job, or `namespace/name`.")]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
@@ -48,7 +49,7 @@ def top(
             described = cluster.describe(names[0])
             return overview([described.job], described.pods, described.time)
         found = [cluster.get(name) for name in names] or cluster.list(all_namespaces=all_namespaces)
-        return overview(found, None, datetime.now(UTC))
+        return overview(found, None, datetime.now(UTC), all_namespaces=all_namespaces)
 
     with suppress(KeyboardInterrupt):
         show(_console(), read, every_s=every)
@@ -100,6 +101,10 @@ def submit(
     """Submit a job to a cluster, or change it there, like `kubectl apply`; or publish it on a NATS server."""
     from rollfleet_api.documents import read_job
 
+    if arguments and not learner:
+        raise typer.BadParameter(NO_LEARNER)
+    if credentials and not nats:
+        raise typer.BadParameter("--credentials are those of --nats: add it")
     known, sources = read_job(job), None
     if nats:
         if learner or follow or context or namespace or kubeconfig:

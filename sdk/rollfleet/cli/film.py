@@ -40,8 +40,7 @@ class GifRecorder(VectorWrapper):
         Raises:
             OSError: The file cannot be written.
         """
-        assert self._images, "no step was filmed"
-        first, *rest = self._images
+        first, *rest = self._images or []
         duration_ms = 1000 / self.metadata.get("render_fps", DEFAULT_FPS)
         first.save(path, format="GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
         self._images = None

@@ -314,9 +314,12 @@ def _of_process(process: _Process, error: str = "") -> dict[str, object]:
 
 
 def _free(folder: Path) -> Path:
-    """Return the folder, or one with a number if another run has it."""
+    """Make the folder, or one with a number if another run has it. `_save` reports that none can be made."""
     number = 1
-    while folder.exists():
+    while True:
+        with suppress(FileExistsError):
+            with suppress(PermissionError, NotADirectoryError):
+                folder.mkdir(mode=0o700, parents=True)
+            return folder
         number += 1
         folder = folder.with_name(f"{folder.name.partition('_')[0]}_{number}")
-    return folder

@@ -22,7 +22,7 @@ from rollfleet.cli.watch import JobWatch
 from rollfleet.nats.embedded_server import NatsServer, start_nats_server
 from rollfleet.system.child_processes import Child, describe_exit, spawn
 from rollfleet.system.cpus import available_cpus
-from rollfleet_api.address import SHOWS_FAILURES, THREADS, WORKER, Address
+from rollfleet_api.address import CA, CREDENTIALS, SHOWS_FAILURES, THREADS, WORKER, Address
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_CRASHED, EXIT_PERMANENT, NO_FAILURE
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -32,7 +32,6 @@ from rollfleet_api.text import reason_of
 if TYPE_CHECKING:
     from rollfleet.cli.live_run import LiveRun
 
-EXIT_SUCCESS = 0
 
 STOP_GRACE_S = 2.0
 FIRST_RESTART_WAIT_S, LONGEST_RESTART_WAIT_S = 0.1, 5.0
@@ -121,7 +120,7 @@ class _Children:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             error = next(error for task in done if (error := task.exception()))
             if isinstance(error, _Ended) and not error.reason:
-                return EXIT_SUCCESS
+                return 0
             self._local.display.error(str(error))
             if self._local.live:
                 self._local.live.failed(error.reason if isinstance(error, _Ended) else "Error", str(error))
@@ -156,7 +155,7 @@ class _Children:
     async def _run_learner(self, workers: "list[asyncio.Task[None]]", evaluating: "list[asyncio.Task[None]]") -> None:
         command = [sys.executable, *(self._local.learner or ("-m", "rollfleet.cli.default_learner"))]
         code, end = await self._run("learner", command, self._environ(Role.LEARNER))
-        if code == EXIT_SUCCESS:
+        if code == 0:
             await asyncio.wait([*workers, *evaluating], timeout=COMPLETE_GRACE_S)
             raise _Ended
         if fatal := [beat for beat in self._watch.workers.values() if beat.fatal]:  # its process ends now, too
@@ -222,7 +221,9 @@ class _Children:
     def _environ(self, role: Role) -> dict[str, str]:
         job = self._local.job
         address = Address(url=_url(self._local, self._server, role), job=job.key)
-        environ = {**os.environ, **address.variables(), "PYTHONUNBUFFERED": "1"}
+        others = (CREDENTIALS, CA) if self._server else ()  # of another server than the embedded one
+        own_environ = {name: value for name, value in os.environ.items() if name not in others}
+        environ = {**own_environ, **address.variables(), "PYTHONUNBUFFERED": "1"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._local.folder), environ.get("PYTHONPATH"))))
         own = {SHOWS_FAILURES: "1"} if role is Role.LEARNER else _worker_only(job, os.environ)
         return environ | _MALLOC_VARIABLES | own
@@ -230,7 +231,7 @@ class _Children:
 
 def _worker_only(job: CollectorJob, environ: Mapping[str, str]) -> dict[str, str]:
     threads = str(max(1, available_cpus() // job.spec.workers))
-    variables = {THREADS: threads, "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}
+    variables = {THREADS: environ.get(THREADS, threads), "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", threads)}
     if job.spec.policy.device == "cpu" and job.spec.env.device in (None, "cpu") and not job.spec.resources.gpu.count:
         variables["CUDA_VISIBLE_DEVICES"] = ""  # the job asks for no GPU: use none of its memory
     return variables

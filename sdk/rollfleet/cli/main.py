@@ -80,6 +80,8 @@ def run(
     from rollfleet.cli.validate import check_environment
     from rollfleet_api.documents import read_job
 
+    if arguments and not learner:
+        raise typer.BadParameter(cluster_commands.NO_LEARNER)
     if ui_port and not ui:
         raise typer.BadParameter("there is no page: add --ui", param_hint="--ui-port")
     known = _with(read_job(job), workers=workers, seed=seed)
@@ -169,13 +171,15 @@ def worker(
     from rollfleet.system.process_setup import exit_on_sigterm
 
     exit_on_sigterm()  # before the imports below, which take seconds
-    from rollfleet_api.address import Address, EnvironmentIncomplete, worker_index
+    from rollfleet_api.address import Address, worker_index
+    from rollfleet_api.subjects import Subjects
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         address = Address.read(os.environ, url=nats, job=job, credentials=credentials)
+        Subjects.parse(address.job)
         number = worker_index(os.environ) if index is None else index
-    except EnvironmentIncomplete as error:
+    except ValueError as error:
         from rollfleet_api.exit_codes import EXIT_PERMANENT
 
         typer.echo(str(error), err=True)
@@ -202,7 +206,6 @@ def record(
     environment variables.
     """
     from rollfleet.cli.record_program import main
-    from rollfleet_api.address import Address
     from rollfleet_api.quantity import parse_bytes
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -210,8 +213,7 @@ def record(
         segment_bytes = parse_bytes(segment_size)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--segment-size") from None
-    address = Address.read(os.environ, url=nats, job=job, credentials=credentials)
-    raise typer.Exit(main(address, to, segment_bytes=segment_bytes, timeout_s=timeout))
+    raise typer.Exit(main(job, nats, credentials, to, segment_bytes=segment_bytes, timeout_s=timeout))
 
 
 @app.command()

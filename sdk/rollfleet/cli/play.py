@@ -33,6 +33,7 @@ def play(
     from rollfleet.checkpoint import read
     from rollfleet.cli.film import GifRecorder
     from rollfleet.collector import Collector
+    from rollfleet.envs.torchrl_env import TorchRLEnv
     from rollfleet.errors import JobInvalid
     from rollfleet_api.documents import read_job
     from rollfleet_api.job import CollectorJob
@@ -45,13 +46,15 @@ def play(
     try:
         env = _env(known, pictures=gif is not None)
         actor = _policy(known, env, path, saved["parts"])
+        if gif and isinstance(env, TorchRLEnv):
+            raise JobInvalid("an environment of TorchRL makes no pictures here; play without --gif")
     except JobInvalid as error:
         raise JobInvalid(f"{error}. Name a job that can be played: --job FILE, or --env and --policy") from error
     recorder = GifRecorder(env) if gif else None
     collect = known.spec.collect
     returns = []
     with Collector(
-        recorder or env,
+        env.base if isinstance(env, TorchRLEnv) else recorder or env,
         actor,
         frames_per_batch=1,
         exploration="deterministic",

@@ -4,16 +4,17 @@ from pathlib import Path
 
 from rollfleet.cli.stop_signal import StopSignal
 from rollfleet.recording.recorder import record
-from rollfleet_api.address import Address
-
-EXIT_COMPLETE = 0
 
 
-def main(address: Address, folder: Path, *, segment_bytes: int, timeout_s: float) -> int:
+def main(
+    job: str | None, nats: str | None, credentials: Path | None, folder: Path, *, segment_bytes: int, timeout_s: float
+) -> int:
     """Record until the job ends. A second signal ends the program at once; batches of the last seconds are lost.
 
     Args:
-        address: The job's address.
+        job: The job's name; it, `nats` and `credentials` are found as `rollfleet.record` finds them.
+        nats: The NATS server's URL.
+        credentials: A NATS credentials file.
         folder: The folder for batches.
         segment_bytes: The maximum size of one file.
         timeout_s: How long to wait for NATS, and then for the job.
@@ -29,17 +30,12 @@ def main(address: Address, folder: Path, *, segment_bytes: int, timeout_s: float
     def end_at_once() -> None:
         raise SystemExit(stop.exit_code)
 
-    stop = StopSignal(lambda: None, end_at_once)
     recorder = record(
-        address.job,
-        folder,
-        address=address.url,
-        credentials=address.credentials,
-        segment_bytes=segment_bytes,
-        timeout_s=timeout_s,
+        job, folder, address=nats, credentials=credentials, segment_bytes=segment_bytes, timeout_s=timeout_s
     )
+    stop = StopSignal(lambda: None, end_at_once)  # before it, a signal ends the program
     with recorder:
-        print(f"recording {address.job} to {folder}", flush=True)
+        print(f"recording {recorder.job.key} to {folder}", flush=True)
         while not (stop.number or recorder.wait(0.2)):
             pass
     counts = recorder.counts()
@@ -47,4 +43,4 @@ def main(address: Address, folder: Path, *, segment_bytes: int, timeout_s: float
         f"recorded {counts.batches:,} batches, {counts.frames:,} frames, {counts.bytes / 1e6:,.1f} MB; "
         f"{counts.missed:,} missed, {counts.corrupt:,} unreadable"
     )
-    return stop.exit_code or EXIT_COMPLETE
+    return stop.exit_code

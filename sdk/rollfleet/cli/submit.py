@@ -9,6 +9,7 @@ from rollfleet.cli.validate import importing_from
 from rollfleet.cluster.jobs import Jobs
 from rollfleet.cluster.sources import Sources
 from rollfleet.errors import JobEnded, JobInvalid
+from rollfleet.transports.hooks import HOOKS
 from rollfleet_api.diagnosis import diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
@@ -25,13 +26,15 @@ def with_learner(
     Its own `learner.template` and `source` stay. The modules that it names may lie in `folder`, that of the job's file.
 
     Raises:
-        JobInvalid: The template runs another program.
+        JobInvalid: The template runs another program, or pods would find another module by the learner's name.
     """
     data: dict[str, Any] = job.dump()
     sources = Sources()
-    with importing_from(folder), importing_from(learner.resolve().parent):
+    with importing_from(learner.resolve().parent), importing_from(folder):
         for module in (learner.stem, *_modules(job)):
             sources.keep(module)
+    if sources.files.get(learner.name) != learner.read_text(encoding="utf-8"):
+        raise JobInvalid(f"{learner}: Python finds another module `{learner.stem}`, or none: rename the file")
     source = data["spec"].setdefault("source", {"configMap": f"{job.metadata.name}-source"})
     spec = data["spec"].setdefault("learner", {"template": {}})["template"].setdefault("spec", {})
     containers = spec.setdefault("containers", [])
@@ -78,7 +81,7 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
                 return 0
             if seen.held(ConditionType.FAILED):
                 return EXIT_FAILURE
-            pods = [pod for pod in jobs.describe(job).pods if pod.role == Role.LEARNER]
+            pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER]
             new = [pod for pod in pods if pod.phase != "Pending" and pod.name not in followed]
             for pod in new:
                 followed.add(pod.name)
@@ -91,7 +94,9 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
 
 
 def _modules(job: CollectorJob) -> Iterator[str]:
-    env, policy = job.spec.env, job.spec.policy
-    for name in (env.entrypoint, env.id, policy.entrypoint, *(each.entrypoint for each in env.wrappers)):
+    spec = job.spec
+    hooks = (getattr(spec.collect, name) for name in HOOKS)
+    wrappers = (each.entrypoint for each in spec.env.wrappers)
+    for name in (spec.env.entrypoint, spec.env.id, spec.policy.entrypoint, spec.weights.scheme, *wrappers, *hooks):
         if name and ":" in name:
             yield name.partition(":")[0]

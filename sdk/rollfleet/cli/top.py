@@ -55,10 +55,13 @@ def jobs_table(jobs: Iterable[JobView]) -> Table:
     return table
 
 
-def overview(jobs: Sequence[JobView], pods: Sequence[Pod] | None, now: datetime) -> RenderableType:
+def overview(
+    jobs: Sequence[JobView], pods: Sequence[Pod] | None, now: datetime, *, all_namespaces: bool = False
+) -> RenderableType:
     """Build the whole output: jobs and, where `pods` are given, the workers of the one job."""
     if not jobs:
-        return Text("no CollectorJobs in this namespace; --all-namespaces shows all namespaces")
+        here = "in this namespace; --all-namespaces shows all namespaces"
+        return Text(f"no CollectorJobs {'in any namespace' if all_namespaces else here}")
     if pods is None:
         return jobs_table(jobs)
     missing = sum(job.status.workers.desired for job in jobs) - len({pod.worker for pod in pods} - {None})

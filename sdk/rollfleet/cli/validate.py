@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from rollfleet.system.entrypoints import imported, load
+from rollfleet.transports.hooks import HOOKS
+from rollfleet_api.collection import CollectSpec, WeightsSpec
 from rollfleet_api.documents import Document, read_documents, read_text
 from rollfleet_api.job import Backend, CollectorJob, EnvSpec, PolicySpec
 from rollfleet_api.validation import JobErrors, Problem
 
 STDIN_NAME = "standard input"
 
-Part = TypeVar("Part", EnvSpec, PolicySpec)
+Part = TypeVar("Part", EnvSpec, PolicySpec, CollectSpec, WeightsSpec)
 
 
 def validate(paths: list[str], *, stdin: TextIO, out: TextIO) -> int:
@@ -71,9 +74,7 @@ def _local_problems(document: Document) -> Iterator[Problem]:
     raw = document.data.get("spec") if isinstance(document.data, Mapping) else None
     if not isinstance(raw, Mapping):
         return
-    env, policy = _part(EnvSpec, raw.get("env")), _part(PolicySpec, raw.get("policy"))
-    brings_code = bool(raw.get("source") or raw.get("image"))
-    for path, message in _unknown_names(env, policy, brings_code):
+    for path, message in _unknown_names(raw, bool(raw.get("source") or raw.get("image"))):
         yield Problem(path, message, document.where(path))
 
 
@@ -84,7 +85,9 @@ def _part(model: type[Part], data: object) -> Part | None:
         return None  # reported already
 
 
-def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: bool) -> Iterator[tuple[str, str]]:
+def _unknown_names(spec: Mapping[str, object], brings_code: bool) -> Iterator[tuple[str, str]]:
+    env, policy = _part(EnvSpec, spec.get("env")), _part(PolicySpec, spec.get("policy"))
+    collect, weights = _part(CollectSpec, spec.get("collect")), _part(WeightsSpec, spec.get("weights"))
     entrypoints: dict[str, str | None] = {}
     if env:
         if message := _environment_problem(env, brings_code):
@@ -94,6 +97,10 @@ def _unknown_names(env: EnvSpec | None, policy: PolicySpec | None, brings_code: 
             entrypoints[f"spec.env.wrappers[{index}].entrypoint"] = wrapper.entrypoint
     if policy:
         entrypoints["spec.policy.entrypoint"] = policy.entrypoint
+    if collect:
+        entrypoints |= {f"spec.collect.{to_camel(name)}": getattr(collect, name) for name in HOOKS}
+    if weights:
+        entrypoints["spec.weights.scheme"] = weights.scheme
     for path, entrypoint in entrypoints.items():
         if entrypoint is not None and not brings_code and (message := _failure(load, entrypoint)):
             yield path, message
@@ -148,5 +155,5 @@ def importing_from(folder: Path) -> Iterator[None]:
         sys.path[:] = before
         for name in set(sys.modules) - known:
             file = getattr(sys.modules[name], "__file__", None)
-            if file and Path(file).parent == folder:
+            if file and (Path(file).parent == folder or folder / name.partition(".")[0] in Path(file).parents):
                 del sys.modules[name]

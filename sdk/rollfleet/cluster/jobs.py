@@ -180,13 +180,13 @@ class Jobs:
         from rollfleet.cluster.description import Description
 
         seen = self.get(job)
-        pods = self._pods(seen)
+        pods = self.pods(seen)
         return Description(job=seen, pods=pods, events=self._events(seen, pods), time=datetime.now(UTC))
 
     def events(self, job: str) -> tuple[EventView, ...]:
         """Return the events about a job and its present pods, the newest last."""
         seen = self.get(job)
-        return self._events(seen, self._pods(seen))
+        return self._events(seen, self.pods(seen))
 
     def logs(
         self,
@@ -214,7 +214,7 @@ class Jobs:
         seen = self.get(job)
         pods = [
             pod
-            for pod in self._pods(seen)
+            for pod in self.pods(seen)
             if pod.phase != "Pending" and (pod.role == Role.LEARNER or not learner) and worker in (None, pod.worker)
         ]
         if not pods:
@@ -222,8 +222,11 @@ class Jobs:
             raise ClusterError(f"{subject} has no pod that has started: {seen.key} is {diagnose(seen)}", 0, "NoPod")
 
         def lines(pod: Pod) -> Iterator[LogLine]:
-            for text in self.api.logs(seen.metadata.namespace, pod.name, follow=follow, tail=tail):
-                yield LogLine(pod.worker, text, pod.process)
+            try:
+                for text in self.api.logs(seen.metadata.namespace, pod.name, follow=follow, tail=tail):
+                    yield LogLine(pod.worker, text, pod.process)
+            except ClusterError as error:  # the other pods' logs go on
+                yield LogLine(pod.worker, str(error), pod.process)
 
         return _merged([lines(pod) for pod in pods]) if follow else (line for pod in pods for line in lines(pod))
 
@@ -252,14 +255,16 @@ class Jobs:
                 f"spec: expected fields in the words of the YAML, such as {{'workers': 2}}, got {shown(spec)}"
             )
         namespace, name = self._parts(job)
-        self.get(job)
-        return _view(JobView, self.api.patch(KIND, namespace, name, {"spec": dict(spec)}))
+        try:
+            return _view(JobView, self.api.patch(KIND, namespace, name, {"spec": dict(spec)}))
+        except ClusterError as error:
+            raise _not_found(namespace, name) if error.reason == "NotFound" else error from None
 
     def delete(self, job: str) -> None:
         """Delete a job, its pods and its Secrets."""
         namespace, name = self._parts(job)
-        self.get(job)
-        self.api.delete(KIND, namespace, name)
+        if not self.api.delete(KIND, namespace, name):
+            raise _not_found(namespace, name)
 
     def _parts(self, job: str) -> tuple[str, str]:
         if not isinstance(job, str) or not re.fullmatch(r"([^/]+/)?[^/]+", job):
@@ -281,7 +286,8 @@ class Jobs:
         head = {"apiVersion": job.api_version, "kind": job.kind, "metadata": metadata | {"namespace": given}}
         return {**head, "spec": written["spec"]}
 
-    def _pods(self, job: JobView) -> tuple[Pod, ...]:
+    def pods(self, job: JobView) -> tuple[Pod, ...]:
+        """Return a job's present pods."""
         listed = self.api.list("Pod", job.metadata.namespace, labels=f"{JOB_LABEL}={job.metadata.name},{ROLE_LABEL}")
         return tuple(map(Pod.parse, listed.items))
 

@@ -54,8 +54,8 @@ class Cluster:
         keep: Leave the job at the end. It is complete, and its status remains.
         progress: Whether a line on stderr shows how the workers start.
         timeout_s: How long to wait for the first start of all workers, in seconds.
-        learner_timeout_s: The operator deletes the job this many seconds after the last sign of this program, which was
-            killed or lost its network for good; 0: never.
+        learner_timeout_s: The job fails this many seconds after the last sign of this program, which was killed or lost
+            its network for good; 0: never.
 
     Raises:
         JobInvalid: A value cannot be used. The message names it.

@@ -85,7 +85,13 @@ class Sources:
         return Named(entrypoint=f"{self._pickle(value, keyword)}:value", kwargs={})
 
     def keep(self, module: str) -> None:
-        """Keep a module that a job names, and the modules of the user's own that it imports; an installed one: none."""
+        """Keep a module that a job names, and the modules of the user's own that it imports; an installed one: none.
+
+        Raises:
+            JobInvalid: The file of one has a syntax error, or is not UTF-8.
+        """
+        if parent := module.rpartition(".")[0]:
+            self.keep(parent)  # before it is imported to find the module
         spec = _own(module)
         if spec is None:
             return
@@ -93,10 +99,14 @@ class Sources:
         if path in self.files:
             return
         assert spec.origin is not None
-        self._add(path, Path(spec.origin).read_text(encoding="utf-8"), package=_package(spec))
-        parent = module.rpartition(".")[0]
-        if parent:
-            self.keep(parent)
+        try:
+            text = Path(spec.origin).read_text(encoding="utf-8")
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError) as error:
+            raise JobInvalid(f"{spec.origin} is not Python in UTF-8: {error}") from error
+        self.files[path] = text
+        for imported in _imported(tree, _package(spec)):
+            self.keep(imported)
 
     def config_map(self, name: str, namespace: str) -> dict[str, Any]:
         """Return a ConfigMap with the files.
@@ -145,11 +155,6 @@ class Sources:
         self.files[f"{name}.py"] = written(base64.b64encode(data).decode())
         return name
 
-    def _add(self, path: str, text: str, *, package: str) -> None:
-        self.files[path] = text
-        for module in _imported(text, package):
-            self.keep(module)
-
 
 def _is_found(value: Any, module: str, qualname: str) -> bool:
     try:
@@ -192,9 +197,9 @@ def _package(spec: ModuleSpec) -> str:
     return spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
 
 
-def _imported(text: str, package: str) -> Iterator[str]:
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
     """Yield the names of all modules that a module may import."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -92,8 +92,10 @@ class Submission:
         while True:
             try:
                 view = self.jobs.get(self.job.key)
+            except JobNotFound:
+                raise JobEnded(f"{self.job.key} was deleted before its workers were ready") from None
             except ClusterError as error:
-                if error.reason != "Unreachable" or time.monotonic() - began_s > self._cluster.timeout_s:
+                if not _passes(error) or time.monotonic() - began_s > self._cluster.timeout_s:
                     raise
                 self._show(str(error))
                 time.sleep(_RETRY_S)
@@ -116,7 +118,7 @@ class Submission:
             left_s = began_s + self._cluster.timeout_s - now_s
             if left_s <= 0:
                 raise self._not_started(found)
-            self._wait_for_change(view.metadata.uid, min(left_s, _LOOK_S))
+            self._wait_for_change(min(left_s, _LOOK_S))
 
     def add_workers(self, count: int) -> list[int]:
         """See `Elastic`."""
@@ -134,7 +136,7 @@ class Submission:
         highest = list(range(present - len(set(workers)), present))
         if sorted(set(workers)) != highest:
             raise JobInvalid(f"a job on a cluster loses its highest indices; write `remove_workers({highest})`")
-        self.jobs.scale(self.job.key, highest[0])
+        self.jobs.scale(self.job.key, present - len(highest))
 
     def end(self) -> None:
         """Delete the job, unless it is kept. Never raises: a job that is left is logged."""
@@ -147,15 +149,15 @@ class Submission:
         except ClusterError as error:
             log.warning("%s is left on the cluster: %s; delete it later: `rollfleet delete`", self.job.key, error)
 
-    def _wait_for_change(self, uid: str, timeout_s: float) -> None:
+    def _wait_for_change(self, timeout_s: float) -> None:
         views = self.jobs.watch(self.job.key, timeout_s=timeout_s)
         try:
-            seen = next(views, None)
-            if seen is None or seen.metadata.uid != uid:
-                raise JobEnded(f"{self.job.key} was deleted before its workers were ready")
             next(views, None)
+            next(views, None)
+        except JobNotFound:
+            return  # `wait` reports it
         except ClusterError as error:
-            if error.reason != "Unreachable":
+            if not _passes(error):
                 raise
 
     def _not_started(self, found: Diagnosis) -> ClusterError:
@@ -170,6 +172,11 @@ class Submission:
         elif line != self._shown:
             self._shown = line
             print(line, file=sys.stderr, flush=True)
+
+
+def _passes(error: ClusterError) -> bool:
+    """Return whether a request may succeed later: no answer, an error of the server, too many requests."""
+    return error.reason == "Unreachable" or error.status == 429 or error.status >= 500
 
 
 def _owners(api: ClusterApi) -> list[dict[str, Any]]:

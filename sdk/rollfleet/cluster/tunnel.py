@@ -84,7 +84,7 @@ class Tunnel:
         from kubernetes.stream.ws_client import create_websocket, get_websocket_url
         from websocket import WebSocketException
 
-        configuration = self._api.client.configuration
+        configuration, refusals = self._api.client.configuration, list[ClusterError]()
         for pod in self._pods:
             url = f"{configuration.host}/api/v1/namespaces/{self._namespace}/pods/{pod}/portforward"
             token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -95,10 +95,8 @@ class Tunnel:
                     {"authorization": token} if token else None,
                 )
             except (WebSocketException, OSError) as error:
-                refused = tunnel_refused(error, self._namespace, pod)
-                if pod == self._pods[-1] or refused.reason == "Forbidden":
-                    raise refused from error
-        raise AssertionError("a tunnel needs a pod")
+                refusals.append(tunnel_refused(error, self._namespace, pod))
+        raise refusals[0]  # that pod exists, if any does
 
 
 def _receive(stream: Any, client: socket.socket) -> None:

@@ -63,6 +63,8 @@ def on_cluster(
             if named.kwargs:
                 raise JobInvalid(f"`{name}`: a job names a function; write one without arguments of its own")
             spec["collect"][to_camel(name)] = named.entrypoint
+        elif hook:
+            sources.keep(hook.partition(":")[0])
     scheme = keywords["weight_scheme"]
     if scheme is not None:
         spec["weights"] = spec.get("weights", {}) | _scheme(scheme, sources)

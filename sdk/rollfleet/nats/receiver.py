@@ -125,11 +125,12 @@ class BatchReceiver:
     # --- on the link's thread ---
 
     def follow(self, job: CollectorJob) -> None:
-        """Adapt the bounds to the job's number of workers."""
+        """Adapt the bounds to the job."""
         workers = job.spec.workers
         if job.spec.mode is Mode.SYNC and not job.spec.collect.trajs_per_batch:
             self._most_steps = max(self._most_steps, job.spec.steps_among(1))
         self._assembler.max_pending = 2 * workers + 2
+        self._assembler.max_message_bytes = job.spec.delivery.limit_bytes
         self._most_waiting = 2 * workers if job.spec.mode is Mode.SYNC else READY_ASYNC
         # A taken batch can be delivered again only while it may be in the queue; its worker sends no more than that.
         self._remembered = 2 * (job.spec.delivery.max_batches_ahead + 1)

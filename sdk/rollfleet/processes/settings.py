@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rollfleet.arguments import shown, true_or_false, whole_number
 from rollfleet.errors import JobInvalid
-from rollfleet.processes.launch import START_METHODS
+from rollfleet.processes.launch import START_METHODS, StartMethod
 from rollfleet.transports.hooks import HOOKS, check_hook
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Processes:
         JobInvalid: A value cannot be used. The message names it.
     """
 
-    start_method: str = "spawn"
+    start_method: StartMethod = "spawn"
     quiet: bool = True
     max_restarts_per_worker: int | None = None
     suspect_after_s: int = 10

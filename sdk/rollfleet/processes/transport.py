@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from rollfleet.data.batch import to_batch
-from rollfleet.errors import JobInvalid, WireError
+from rollfleet.errors import WireError
 from rollfleet.processes.evaluation import EvaluationProcesses
-from rollfleet.processes.launch import START_METHODS
+from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.messages import BatchReady
 from rollfleet.processes.supervisor import LEAVE_GRACE_S, Supervisor
 from rollfleet.processes.worker_handle import WorkerHandle
@@ -52,7 +52,7 @@ class ProcessesTransport(Transport):
         quiet: Ignore warnings in the workers.
 
     Raises:
-        JobInvalid: The workload cannot be pickled, or the start method is unknown.
+        JobInvalid: The workload cannot be pickled.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ProcessesTransport(Transport):
         *,
         device: torch.device | None = None,
         no_cuda_sync: bool = False,
-        start_method: str = "spawn",
+        start_method: StartMethod = "spawn",
         max_restarts_per_worker: int = 0,
         quiet: bool = True,
     ) -> None:
@@ -70,13 +70,10 @@ class ProcessesTransport(Transport):
         self._corrupt = 0
         self._suspect_after_s = workload.job.spec.failure.suspect_after_seconds
         self._warned: set[int] = set()  # workers whose long step has been logged
-        method = next((known for known in START_METHODS if known == start_method), None)
-        if method is None:
-            raise JobInvalid(f"start_method is one of {', '.join(map(repr, START_METHODS))}, not {start_method!r}")
-        self._supervisor = Supervisor(workload, method, max_restarts=max_restarts_per_worker, quiet=quiet)
+        self._supervisor = Supervisor(workload, start_method, max_restarts=max_restarts_per_worker, quiet=quiet)
         evaluation = workload.job.spec.evaluation
         try:
-            self._evaluation = evaluation and EvaluationProcesses(workload, evaluation, method, quiet=quiet)
+            self._evaluation = evaluation and EvaluationProcesses(workload, evaluation, start_method, quiet=quiet)
         except BaseException:
             self._supervisor.close()
             raise

@@ -136,6 +136,7 @@ class Observer:
 
     def _follow(self, job: CollectorJob) -> None:
         self._assembler.max_pending = 2 * job.spec.workers + 2
+        self._assembler.max_message_bytes = job.spec.delivery.limit_bytes
 
     def _obey(self, control: Control) -> None:
         if control.phase is LearnerPhase.COMPLETE:

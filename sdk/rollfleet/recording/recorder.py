@@ -1,7 +1,7 @@
 """Writes every batch of a job to disk, beside its learner."""
 
 import threading
-from concurrent.futures import Future
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -54,6 +54,9 @@ class Recorder:
         folder: The recording's folder. Batches are added to an earlier recording of the same job.
         segment_bytes: Size of the batches of one file at most; a single larger batch has its own.
 
+    Attributes:
+        job: The job, as it was at the start.
+
     Raises:
         JobInvalid: Another recorder writes into the folder, or it holds batches of another job.
         OSError: The folder cannot be written.
@@ -65,11 +68,11 @@ class Recorder:
     """
 
     def __init__(self, observer: Observer, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        self._observer = observer
-        self._writer = SegmentWriter(folder, observer.job, segment_bytes=segment_bytes)
+        self._observer, self.job = observer, observer.job
+        self._writer = SegmentWriter(folder, self.job, segment_bytes=segment_bytes)
         self._batches = self._frames = self._bytes = 0
         self._stop = threading.Event()
-        self._done: Future[None] = Future()
+        self._done: futures.Future[None] = futures.Future()
         self._thread = threading.Thread(target=self._run, name="rollfleet-record", daemon=True)
         self._thread.start()
 
@@ -89,12 +92,9 @@ class Recorder:
         Raises:
             OSError: The disk is full or broken.
         """
-        try:
-            self._done.result(timeout_s)
-        except TimeoutError:
-            if self._done.done():  # raised in the background
-                raise
+        if not futures.wait([self._done], timeout_s).done:
             return False
+        self._done.result()
         return True
 
     def close(self) -> None:
@@ -104,8 +104,8 @@ class Recorder:
             OSError: The disk is full or broken.
         """
         self._stop.set()
+        self._observer.close()  # no more arrive while those of before are written
         self._thread.join()
-        self._observer.close()
         self._done.result()
 
     def __enter__(self) -> Self:

@@ -177,10 +177,13 @@ class SegmentWriter:
         data = save(self._tensors, self._metadata | {"batches": json.dumps(self._batches)})
         path = self._folder / f"{self._next:08}{SUFFIX}"
         unfinished = path.with_suffix(".unfinished")
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with unfinished.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:  # that of a full disk names no file
+            raise OSError(error.errno, error.strerror, str(unfinished)) from error
         unfinished.rename(path)
         os.fsync(self._folder_file)
         self._next += 1

@@ -18,9 +18,4 @@ def _quota(cgroup: Path) -> float:
         quota, period = (cgroup / "cpu.max").read_text().split()  # cgroup v2
         return math.inf if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
-        pass
-    try:
-        quota_us = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())  # cgroup v1
-        return quota_us / int((cgroup / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else math.inf
-    except (OSError, ValueError):
         return math.inf

@@ -94,6 +94,7 @@ class Assembler:
         allocate: Returns the memory of one message, as `empty_buffer` does.
 
     Attributes:
+        max_message_bytes: The same; it may change.
         max_pending: The same; it may change.
         pending_bytes: Memory of incomplete messages.
 
@@ -110,7 +111,7 @@ class Assembler:
     """
 
     def __init__(self, *, max_message_bytes: int, max_pending: int = 64, allocate: Allocate = empty_buffer) -> None:
-        self._max_message_bytes = max_message_bytes
+        self.max_message_bytes = max_message_bytes
         self.max_pending = max_pending
         self._allocate = allocate
         self._pending: dict[Identity, Reassembly] = {}  # in the order of their first chunks
@@ -136,8 +137,8 @@ class Assembler:
         """
         header = peek(chunk)
         identity = Identity.of(header)
-        if header.total_bytes > self._max_message_bytes:
-            raise MessageTooLarge(header.total_bytes, self._max_message_bytes)
+        if header.total_bytes > self.max_message_bytes:
+            raise MessageTooLarge(header.total_bytes, self.max_message_bytes)
         pending = self._pending.get(identity)
         if pending is None:
             pending = self._begin(identity, header)
@@ -169,7 +170,7 @@ class Assembler:
         self._give_up_before(identity, earlier_incarnations=False)
         needed = header.total_bytes + header.count
         while self._pending and (
-            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self._max_message_bytes
+            len(self._pending) >= self.max_pending or self.pending_bytes + needed > 2 * self.max_message_bytes
         ):
             self._drop(next(iter(self._pending)))
         pending = self._pending[identity] = Reassembly(self._allocate(header.total_bytes), header.count)

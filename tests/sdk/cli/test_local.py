@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rollfleet.cli.main import app
+from rollfleet_api.address import CA
 
 if TYPE_CHECKING:
     from tests.job_server import Server
@@ -23,7 +24,7 @@ def test_without_a_learner_batches_are_counted_until_the_total(
     workplace: "Workplace", policy: dict[str, object], mode: str, version: int
 ) -> None:
     workplace.write_job(policy=policy, mode=mode)
-    program = workplace.run()
+    program = workplace.start("run", "job.yaml", environ={CA: "/no/such/ca.crt"})  # of another server
     assert program.wait() == 0
     first, *_, last = program.output.splitlines()
     assert first.startswith("no learner: batches are counted, and nothing is trained; to train, add `--learner ")

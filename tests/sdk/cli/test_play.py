@@ -140,6 +140,39 @@ def test_a_checkpoint_of_a_python_collector_is_played(tmp_path: Path, capsys: py
     assert "mean return" in capsys.readouterr().out
 
 
+def test_an_environment_of_torchrl_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trl_env.py").write_text(TORCHRL)
+    sys.path.insert(0, str(tmp_path))
+    import trl_env  # type: ignore[import-not-found]
+
+    policy = trl_env.policy()
+    with rollfleet.Collector(trl_env.env, policy, frames_per_batch=8) as collector:
+        next(collector)
+        rollfleet.Checkpoint(tmp_path, collector, {"policy": policy}).save()
+    sys.path.remove(str(tmp_path))
+    named = {"make_env": "trl_env:env", "make_policy": "trl_env:policy", "episodes": 1}
+    played(tmp_path, **named)
+    assert "mean return" in capsys.readouterr().out
+    with pytest.raises(RollfleetError, match="makes no pictures here; play without --gif"):
+        played(tmp_path, gif=tmp_path / "a.gif", **named)
+
+
+TORCHRL = """
+import torch
+from tensordict.nn import TensorDictModule
+from torchrl.envs import GymEnv
+
+def env(render_mode=None):
+    return GymEnv("CartPole-v1")
+
+class Best(torch.nn.Linear):
+    def forward(self, observation):
+        return torch.nn.functional.one_hot(super().forward(observation).argmax(-1), 2)
+
+def policy():
+    return TensorDictModule(Best(4, 2), in_keys=["observation"], out_keys=["action"])
+"""
+
 OWN = """
 import torch
 from steps_env import Steps

@@ -85,7 +85,7 @@ def test_a_full_disk_ends_a_recorder_and_keeps_its_batches(workplace: "Workplace
     resource.prlimit(program.process.pid, resource.RLIMIT_FSIZE, (100, 100))  # the beginning of another file
     publish(link, 2.0, of(0, 1))
     assert program.wait() == 1
-    assert "File too large" in program.output
+    assert ".unfinished: File too large" in program.output
     assert "Traceback" not in program.output
     assert [float(batch["observation"].mean()) for batch in Recording(folder)] == [1.0]
 

@@ -61,19 +61,34 @@ def test_a_job_goes_to_the_namespace_of_the_command(submit: Submit, jobs: Jobs, 
 def test_the_learner_and_its_modules_are_sent_and_deleted_with_the_job(
     submit: Submit, jobs: Jobs, learner: str
 ) -> None:
-    env = {"entrypoint": "my_envs:make"}
-    result = submit("--learner", learner, "--", "--lr", "0.1", env=env)
+    for name in ("my_scheme", "my_hooks"):
+        Path(learner).with_name(f"{name}.py").write_text("def make(): ...\n")
+    spec = {"env": {"entrypoint": "my_envs:make"}, "weights": {"scheme": "my_scheme:make"}}
+    collect = JOB["spec"]["collect"] | {"initFn": "my_hooks:make"}
+    result = submit("--learner", learner, "--", "--lr", "0.1", **spec, collect=collect)
     assert result.exit_code == 0, result.output
-    assert "sending losses.py, my_envs.py, train.py" in result.stderr
+    assert "sending losses.py, my_envs.py, my_hooks.py, my_scheme.py, train.py" in result.stderr
     job = found(jobs.api, "CollectorJob", "cartpole")
     files = found(jobs.api, "ConfigMap", "cartpole-source")
-    assert set(files["data"]) == {"train.py", "losses.py", "my_envs.py"}
+    assert set(files["data"]) == {"train.py", "losses.py", "my_envs.py", "my_hooks.py", "my_scheme.py"}
     assert files["data"]["train.py"] == Path(learner).read_text()
     assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
     assert job["spec"]["source"] == {"configMap": "cartpole-source"}
     (container,) = job["spec"]["learner"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-u", "-m", "train"]
     assert container["args"] == ["--lr", "0.1"]
+
+
+def test_the_learner_itself_is_sent_or_refused(submit: Submit, jobs: Jobs, tmp_path: Path) -> None:
+    (tmp_path / "variants").mkdir()
+    (tmp_path / "train.py").write_text("print('beside the job')\n")
+    for name in ("train.py", "test.py"):
+        (tmp_path / "variants" / name).write_text("print('mine')\n")
+    assert submit("--learner", str(tmp_path / "variants/train.py")).exit_code == 0
+    assert found(jobs.api, "ConfigMap", "cartpole-source")["data"] == {"train.py": "print('mine')\n"}
+    refused = submit("--learner", str(tmp_path / "variants/test.py"))
+    assert refused.exit_code == 1
+    assert "test.py: Python finds another module `test`, or none: rename the file" in refused.stderr
 
 
 def test_a_changed_learner_is_sent_again_and_stays_the_jobs(submit: Submit, jobs: Jobs, learner: str) -> None:

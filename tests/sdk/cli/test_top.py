@@ -58,7 +58,8 @@ def test_one_job_is_shown_with_its_workers_and_the_number_of_missing_pods() -> N
 
 
 def test_an_empty_namespace_is_reported() -> None:
-    assert "no CollectorJobs" in text(overview([], None, NOW))[0]
+    assert "--all-namespaces" in text(overview([], None, NOW))[0]
+    assert text(overview([], None, NOW, all_namespaces=True))[0].strip() == "no CollectorJobs in any namespace"
 
 
 def test_top_keeps_the_last_output_while_the_cluster_is_away() -> None:

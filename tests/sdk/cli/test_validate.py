@@ -104,10 +104,11 @@ def test_an_unknown_environment_is_reported_beside_other_problems() -> None:
     assert "[ `v0`, `v1` ]" in out
 
 
-def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["validated_envs.py", "validated_envs/__init__.py"])
+def test_entrypoint_is_imported_from_beside_the_file(tmp_path: Path, file: str) -> None:
     for folder, name in (("a", "make"), ("b", "build")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "validated_envs.py").write_text(f"def {name}(): ...\nSIZE = 3\n")
+        (tmp_path / folder / file).parent.mkdir(parents=True)
+        (tmp_path / folder / file).write_text(f"def {name}(): ...\nSIZE = 3\n")
         (tmp_path / folder / "job.yaml").write_text(with_env("{entrypoint: 'validated_envs:make'}"))
     code, out = run(tmp_path / "a" / "job.yaml", tmp_path / "b" / "job.yaml")
     assert code == 1
@@ -133,6 +134,16 @@ def test_an_unusable_entrypoint_is_reported(tmp_path: Path, entrypoint: str, mes
     code, out = run(tmp_path / "job.yaml")
     assert code == 1
     assert f"spec.env.entrypoint: {message}" in out
+
+
+@pytest.mark.parametrize("field", ["collect.initFn", "collect.postCollectHook", "weights.scheme"])
+def test_an_unusable_name_of_another_part_is_reported(field: str) -> None:
+    part, _, name = field.partition(".")
+    more = {"collect": "framesPerBatch: 64, "}.get(part, "")
+    job = JOB.replace("  collect: {framesPerBatch: 64}\n", "" if more else "  collect: {framesPerBatch: 64}\n")
+    code, out = run("-", stdin=f"{job}  {part}: {{{more}{name}: 'json:dumbs'}}\n")
+    assert code == 1
+    assert f"spec.{field}: module 'json' has no 'dumbs'" in out
 
 
 @pytest.mark.parametrize("brings", ["source: {configMap: my-code}", "image: my-org/my-worker:1.0"])

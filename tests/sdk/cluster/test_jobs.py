@@ -189,6 +189,19 @@ def test_followed_logs_that_are_left_are_read_no_further(jobs: Jobs, namespace: 
             queue.put(None)
 
 
+def test_an_unreadable_log_does_not_end_those_of_other_pods(jobs: Jobs, namespace: Namespace) -> None:
+    jobs.submit(JOB)
+    _, pod = namespace.pod(0), namespace.pod(1)
+    lines: dict[str, Queue[str | None]] = {pod: Queue()}
+    with serving(lines) as port:
+        namespace.node("node-1", port)  # no node-0
+        lines[pod].put("one")
+        lines[pod].put(None)
+        unreadable, readable = sorted(map(str, jobs.logs("cartpole")))
+    assert unreadable.startswith("[worker 0] ")
+    assert readable == "[worker 1] one"
+
+
 def test_logs_of_pods_that_have_not_started_say_why(jobs: Jobs, namespace: Namespace) -> None:
     jobs.submit(JOB)
     namespace.report(phase="Suspended", conditions=[condition("Suspended", "Suspended", "`spec.suspend` is true")])

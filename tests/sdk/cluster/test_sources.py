@@ -84,6 +84,13 @@ def test_what_cannot_travel_is_refused_with_what_to_write(value: Any, message: s
         Sources().name(value, "env")
 
 
+@pytest.mark.parametrize("source", [b"def make(:", b"# \xff"])
+def test_a_module_that_is_not_python_is_named(package: Path, source: bytes) -> None:
+    (package / "barn.py").write_bytes(source)
+    with pytest.raises(JobInvalid, match=r"barn\.py is not Python in UTF-8: "):
+        Sources().keep("farm.fields")
+
+
 def test_a_method_of_a_class_has_a_name() -> None:
     assert Sources().name(Called.make, "env").entrypoint.endswith(":Called.make")
 

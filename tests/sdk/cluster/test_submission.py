@@ -92,6 +92,10 @@ def test_a_failed_job_and_a_deleted_one_end_the_wait(api: ClusterApi, namespace:
     namespace.report("mine", phase="Failed", conditions=[failed])
     with pytest.raises(JobEnded, match=r"mine has failed: .*WorkerFailed.*: worker 0: no module farm$"):
         submitted.wait()
+    submitted.remove_workers([])
+    submitted.jobs.delete(submitted.job.key)
+    with pytest.raises(JobEnded, match="mine was deleted before its workers were ready"):
+        submitted.wait()
 
 
 def test_a_cut_connection_does_not_end_the_wait(

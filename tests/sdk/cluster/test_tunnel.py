@@ -85,7 +85,7 @@ def test_the_first_pod_that_answers_is_taken(api: ClusterApi, node: ForwardingNo
 
 def test_a_missing_pod_and_a_missing_right_are_named(api_server: "ApiServer", api: ClusterApi) -> None:
     with pytest.raises(
-        ClusterError, match=f"no port of Pod {api.namespace}/nats-1 can be forwarded: Handshake status 404"
+        ClusterError, match=f"no port of Pod {api.namespace}/nats-0 can be forwarded: Handshake status 404"
     ):
         Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
     other = ClusterApi(kubeconfig=api_server.kubeconfig(OTHER_TOKEN), namespace=api.namespace)

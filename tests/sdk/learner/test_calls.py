@@ -176,8 +176,8 @@ def test_every_call_raises_an_error_of_the_background(collect: "Collect", what: 
     assert collector.frames > 0
 
 
-def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(collect: "Collect") -> None:
-    collector = collect(CountingEnv, always_0, env_kwargs={"breaks_at": 30}, replay_buffer=[], **OPTIONS)
+def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(here: "Collect") -> None:
+    collector = here(CountingEnv, always_0, env_kwargs={"breaks_at": 30}, replay_buffer=[], **OPTIONS)
     collector.start()
     wait_until(lambda: not collector.is_running)
     with pytest.raises((RollfleetError, ArithmeticError), match="the simulator broke"):

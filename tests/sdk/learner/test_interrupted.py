@@ -337,6 +337,6 @@ def test_ctrl_c_in_a_buffer_is_raised_once_it_has_the_frames(collect: "Collect")
     assert (len(buffer), collector.frames, collector.stats().interrupted) == (1, 16, 0)
 
 
-def test_a_postproc_that_returns_none_is_an_error(collect: "Collect") -> None:
+def test_a_postproc_that_returns_none_is_an_error(here: "Collect") -> None:
     with pytest.raises(JobInvalid, match="`postproc` returned None; return the batch"):
-        next(collect(CountingEnv, always_0, postproc=lambda batch: None, **ONE_ENV))
+        next(here(CountingEnv, always_0, postproc=lambda batch: None, **ONE_ENV))

@@ -151,9 +151,9 @@ def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
     collector.async_shutdown(timeout_s=30)
 
 
-def test_start_without_a_buffer_is_refused(collect: "Collect") -> None:
+def test_start_without_a_buffer_is_refused(here: "Collect") -> None:
     with pytest.raises(JobInvalid, match="replay_buffer="):
-        collect(CountingEnv, always_0, **OPTIONS).start()
+        here(CountingEnv, always_0, **OPTIONS).start()
 
 
 def test_a_pause_collects_nothing_and_loses_nothing(collect: "Collect") -> None:

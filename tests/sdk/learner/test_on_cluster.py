@@ -129,7 +129,10 @@ def test_an_option_sets_the_same_field_of_a_job_on_a_cluster_as_in_processes(giv
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_is_named(name: str) -> None:
     hook: dict[str, Any] = {name: print_it}
-    assert getattr(the_job(**hook).spec.collect, name) == f"{HERE}:print_it"
+    spec = the_job(**hook).spec
+    assert getattr(spec.collect, name) == f"{HERE}:print_it"
+    text: dict[str, Any] = {name: f"{HERE}:print_it"}
+    assert the_job(**text).spec.source == spec.source is not None
 
 
 def test_a_kept_job_is_not_deleted_after_its_end() -> None:

@@ -112,8 +112,8 @@ def until_collecting(collector: Any) -> None:
     wait_until(lambda: {each.state for each in collector.stats().workers.values()} == {WorkerState.COLLECTING})
 
 
-def test_a_version_that_was_not_sent_is_no_workers_fault(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Learned(), **OPTIONS)
+def test_a_version_that_was_not_sent_is_no_workers_fault(here: "Collect") -> None:
+    collector = here("CartPole-v1", Learned(), **OPTIONS)
     next(collector)
     with pytest.raises(Timeout, match=r"version 5 was not sent within 0\.1 s; the newest is 1"):
         collector.wait_for_version(5, timeout_s=0.1)

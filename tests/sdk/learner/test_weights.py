@@ -183,8 +183,8 @@ def test_worker_ids_alone_get_the_weights(apart: "Collect") -> None:
     assert shown_by_worker(next(collector)) == {0: {7.0}, 1: {7.0}}
 
 
-def test_an_unknown_worker_is_refused_by_index(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Constant(0), **OPTIONS)
+def test_an_unknown_worker_is_refused_by_index(here: "Collect") -> None:
+    collector = here("CartPole-v1", Constant(0), **OPTIONS)
     with pytest.raises(JobInvalid, match="there is no worker 9; the workers are"):
         collector.update_policy_weights_(worker_ids=9)
 
@@ -329,7 +329,7 @@ def test_a_policy_without_weights_runs_at_version_0(collect: "Collect") -> None:
         collector.update_policy_weights_()
 
 
-def test_no_weights_at_all_are_an_error(collect: "Collect") -> None:
-    collector = collect("CartPole-v1", Constant(), **OPTIONS)
+def test_no_weights_at_all_are_an_error(here: "Collect") -> None:
+    collector = here("CartPole-v1", Constant(), **OPTIONS)
     with pytest.raises(NoWeights, match="no parameters or buffers"):
         collector.update_policy_weights_({})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.job_server import Connect, Server
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish, values
+from tests.waiting import wait_until
 
 import rollfleet
 from rollfleet.errors import ConnectionFailed, JobEnded, JobInvalid
@@ -76,6 +77,16 @@ def test_a_batch_sent_twice_is_observed_once_and_a_gap_is_counted(server: Server
         publish(link, float(sequence), of(0, sequence))
     assert seen_by(observer, 3) == [0.0, 1.0, 4.0]
     assert observer.missed == 2
+
+
+def test_the_bound_of_a_batch_follows_an_edit(server: Server, connect: Connect, observe: Observe) -> None:
+    server.provision(**ASYNC | {"delivery": {"maxBytes": "1Mi"}})
+    collector, observer = connect(), observe()
+    edited = server.provision(**ASYNC | {"delivery": {"maxBytes": "16Mi"}})
+    wait_until(lambda: collector.job.spec.delivery == edited.spec.delivery)
+    publish(server.link(Role.WORKER), 1.0, of(0, 0), size=40_000)  # 1.3 MB
+    assert seen_by(observer, 1) == [1.0]
+    assert values(collector, 1) == [1.0]
 
 
 def test_a_batch_that_waits_for_space_is_observed_once(server: Server, connect: Connect, observe: Observe) -> None:

@@ -1,12 +1,14 @@
 """Recordings: written, and read."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -21,7 +23,7 @@ from rollfleet import CollectorJob, Recording
 from rollfleet.errors import JobInvalid, RecordingDamaged
 from rollfleet.recording.recorder import Recorder
 from rollfleet.recording.segments import SegmentWriter, segments_in
-from rollfleet.wire.batch_chunks import Identity
+from rollfleet.wire.batch_chunks import Assembled, Identity
 from rollfleet.wire.codec import Key, decode
 from rollfleet.wire.fragment_message import pack_fragment
 from rollfleet_api.messages import BatchMeta
@@ -172,6 +174,29 @@ def write(folder: Path, jobs: Sequence[str] = ("test",), *, segment_bytes: int =
             process = len(segments_in(folder))
             writer.write(Identity(worker=worker, incarnation=0, sequence=number, process=process), meta, tensors)
         writer.close()
+
+
+class Flood:
+    """An observer whose next batch always waits."""
+
+    job, missed, corrupt, is_closed = job_called("test"), 0, 0, False
+
+    def receive(self, timeout_s: float) -> Assembled | None:
+        return None if self.is_closed else Assembled(identity=of(0, 0), buffer=np.zeros(8, np.uint8))
+
+    def count_corrupt(self, error: Exception) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_recorder_slower_than_the_workers_can_be_closed(tmp_path: Path) -> None:
+    recorder = Recorder(cast("Any", Flood()), tmp_path)
+    closing = threading.Thread(target=recorder.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert recorder.wait(0)
 
 
 def values(recording: Recording) -> list[float]:

@@ -113,8 +113,8 @@ def test_padding_of_several_workers_is_on_their_device(apart: "Collect", keyword
     assert {value.device.type for batch in batches for value in batch.values(True, True)} == {"cpu"}
 
 
-def test_a_batch_is_split(collect: "Collect") -> None:
-    batch = next(collect("CartPole-v1", **SMALL))
+def test_a_batch_is_split(here: "Collect") -> None:
+    batch = next(here("CartPole-v1", **SMALL))
     with default_device("meta"):
         padded, nested = split_trajectories(batch), split_trajectories(batch, as_nested=torch.jagged)
     assert len(padded) == len(nested)

@@ -14,25 +14,12 @@ def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
-def cgroup_v1(folder: Path, quota_us: str, period_us: str = "100000") -> Path:
-    (folder / "cpu").mkdir()
-    (folder / "cpu/cpu.cfs_quota_us").write_text(quota_us + "\n")
-    (folder / "cpu/cpu.cfs_period_us").write_text(period_us + "\n")
-    return folder
-
-
-QUOTAS = [("200000", 2), ("150000", 2), ("100000", 1), ("10000", 1), ("1000", 1), ("800000", 8), ("6400000", 8)]
-
-
-@pytest.mark.parametrize(("quota", "cpus"), [*QUOTAS, ("max", 8)])
-def test_quota_of_cgroup_v2_bounds_the_scheduler(tmp_path: Path, quota: str, cpus: int) -> None:
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("200000", 2), ("150000", 2), ("100000", 1), ("1000", 1), ("6400000", 8), ("max", 8)]
+)
+def test_quota_of_a_cgroup_bounds_the_scheduler(tmp_path: Path, quota: str, cpus: int) -> None:
     (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
     assert available_cpus(tmp_path) == cpus
-
-
-@pytest.mark.parametrize(("quota", "cpus"), [*QUOTAS, ("-1", 8)])
-def test_quota_of_cgroup_v1_bounds_the_scheduler(tmp_path: Path, quota: str, cpus: int) -> None:
-    assert available_cpus(cgroup_v1(tmp_path, quota)) == cpus
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("50000 25000", 2), ("", 8), ("nonsense", 8), ("1 2 3", 8)])
