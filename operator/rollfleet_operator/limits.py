@@ -4,14 +4,6 @@ from rollfleet_api.job import CollectorJob
 from rollfleet_operator.errors import LimitExceeded
 
 
-def within(job: CollectorJob, most_bytes: int | None) -> CollectorJob:
-    """Return a job with as much storage as it asks for and may have."""
-    if refusal(job, most_bytes) is None:
-        return job
-    delivery = job.spec.delivery.model_copy(update={"max_bytes": str(most_bytes)})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"delivery": delivery})})
-
-
 def refusal(job: CollectorJob, most_bytes: int | None) -> LimitExceeded | None:
     """Return why a job may not have its `delivery.maxBytes`: above `most_bytes` (None: no limit); None: it may."""
     asked = job.spec.delivery.limit_bytes

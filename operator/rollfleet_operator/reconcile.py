@@ -29,12 +29,12 @@ from rollfleet_operator.errors import (
 )
 from rollfleet_operator.job_memory import JobMemory
 from rollfleet_operator.jobs_on_nats import JobsOnNats
-from rollfleet_operator.limits import refusal, within
+from rollfleet_operator.limits import refusal
 from rollfleet_operator.manifest import Manifest, ref
 from rollfleet_operator.nats_port import JobKey, NatsPort
 from rollfleet_operator.plan import Apply, plan_access, plan_runs
 from rollfleet_operator.retention import expires_in_s, is_over, lingers_for_s
-from rollfleet_operator.rotation import rotation_s, unreadable
+from rollfleet_operator.rotation import unreadable
 from rollfleet_operator.scheduler import is_held
 from rollfleet_operator.settings import Settings
 from rollfleet_operator.snapshot import Snapshot
@@ -141,10 +141,8 @@ class Reconciler:
             inputs = await self._inputs(job, memory, now_s)
         except OperatorError as error:
             problem = error
-        # A job above the limit is not published, except that a rotation must revoke the credentials that it has.
-        may = not isinstance(blocked, LimitExceeded) or rotation_s(job, now_s) is not None
-        stored = within(job, settings.max_bytes_per_job)
-        away = await self._on_nats.refresh(stored, memory.on_nats, now_s, publishable=inputs is not None and may)
+        limited = isinstance(blocked, LimitExceeded)
+        away = await self._on_nats.refresh(job, memory.on_nats, now_s, publishable=inputs is not None and not limited)
         heartbeats = memory.on_nats.heartbeats
         found = verdict(job, self._reader.observe(job, memory), heartbeats, now_s)
         if inputs:

@@ -11,6 +11,7 @@ from rollfleet_operator.nats_port import JobKey
 from rollfleet_operator.snapshot import Snapshot
 from rollfleet_operator.ui.job_record import JobRecord
 from rollfleet_operator.ui.logs import PodLogs
+from rollfleet_operator.ui.workers import NewestRows
 from rollfleet_ui.source import Viewer
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class ShownJobs:
     def __init__(self, cache: Cache, logs: PodLogs) -> None:
         self._cache, self._logs = cache, logs
         self._records: dict[str, JobRecord] = {}
+        self._rows = NewestRows()
 
     def update(self, key: JobKey, snapshot: Snapshot | None = None, status: CollectorJobStatus | None = None) -> None:
         """Take in the newest state of a job; see `JobRecord.update`. A page that fails stops no job."""
@@ -37,7 +39,7 @@ class ShownJobs:
         try:
             record = self._records.get("/".join(key))
             if record is None or record.uid != manifest["metadata"]["uid"]:
-                record = self._records["/".join(key)] = JobRecord(manifest)
+                record = self._records["/".join(key)] = JobRecord(manifest, self._rows)
             record.update(manifest, snapshot, status)
         except ValidationError as error:  # stored before the API server had a rule
             log.debug("%s/%s: not on the page: %s", *key, error)

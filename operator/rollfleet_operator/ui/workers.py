@@ -16,6 +16,20 @@ from rollfleet_ui.model import ObjectRow, WorkerRow
 from rollfleet_ui.rows import learner_row, worker_row
 
 
+class NewestRows:
+    """The rows of the one snapshot that was asked for last: those of 65,536 workers take seconds, and 86 MiB."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+        self._rows: list[WorkerRow] = []
+
+    def of(self, snapshot: Snapshot) -> list[WorkerRow]:
+        """Return the rows of `worker_rows`."""
+        if snapshot is not self._snapshot:
+            self._snapshot, self._rows = snapshot, worker_rows(snapshot)
+        return self._rows
+
+
 def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
     """Return a row for each worker by index, then those of evaluation workers, then the learner's."""
     beats, learner = snapshot.heartbeats.workers, snapshot.heartbeats.learner
@@ -25,9 +39,9 @@ def worker_rows(snapshot: Snapshot) -> list[WorkerRow]:
     known = {*range(snapshot.job.spec.workers)} if snapshot.wanted else {*pods, *beats}
     published = learner.version if learner else None
     rows = [_worker(snapshot, index, pods[index], beats.get(index), published) for index in sorted(known | {*pods})]
-    evaluating: defaultdict[str, list[Pod]] = defaultdict(list)
+    evaluating: defaultdict[int, list[Pod]] = defaultdict(list)
     for pod in _oldest_first(snapshot, Role.EVALUATION):
-        evaluating[pod.process].append(pod)
+        evaluating[pod.index].append(pod)
     evaluations = [_evaluation(snapshot, pods) for _, pods in sorted(evaluating.items())]
     return [*rows, *evaluations, _learner(snapshot, _oldest_first(snapshot, Role.LEARNER))]
 

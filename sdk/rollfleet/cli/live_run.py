@@ -157,7 +157,8 @@ class LiveRun:
 
     def workers(self) -> list[WorkerRow]:
         """Return the workers, the evaluation workers, and the learner."""
-        evaluating = sorted(name for name in self._processes if name.startswith("evaluation"))
+        count = self._job.spec.evaluation.workers if self._job.spec.evaluation else 0
+        evaluating = [name for name in map("evaluation worker {}".format, range(count)) if name in self._processes]
         return [
             *map(self._worker, range(self._job.spec.workers)),
             *map(self._evaluation, evaluating),

@@ -135,6 +135,8 @@ def rebuild(flat: Mapping[Key, Tensor], structure: Structure) -> "TensorDict":
                 owner.set(name[-1], _values(json.loads(value.numpy().tobytes()), owner.batch_size))
             elif form == _NUMBERS:
                 sizes = flat[_SIZES, *name]
+                if sizes.ndim != 2 or len(sizes) != batch_size.numel():  # or 600 bytes could ask for gigabytes
+                    raise ValueError(f"sizes of shape {list(sizes.shape)} for {batch_size.numel()} frames")
                 parts = zip(value.split(sizes.prod(1).tolist()), sizes.tolist(), strict=True)
                 ragged[tuple(name)] = [numbers.view(shape) for numbers, shape in parts]
         if ragged:

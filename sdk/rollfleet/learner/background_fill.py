@@ -49,7 +49,7 @@ class BackgroundFill:
             ratio: When it may be called; None: at any time.
         """
         self._fill, self._ratio = WeakMethod(fill), ratio
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()  # `call` inside `pause`
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._raised = False

@@ -1,4 +1,4 @@
-"""Numbers the versions of a learner's weights, and hands snapshots of them to the transport."""
+"""Numbers the versions of a learner's weights, and hands them to the transport, which copies them."""
 
 import logging
 import threading
@@ -124,7 +124,7 @@ class Broadcaster:
         *,
         workers: Collection[int] | None = None,
     ) -> int:
-        """Take a snapshot and send it. Returns its version at once, while the transport still sends.
+        """Send a copy of the weights. Returns its version at once, while the transport still sends.
 
         Ranks other than 0 send nothing, and return the newest version that rank 0 has sent.
 
@@ -163,9 +163,10 @@ class Broadcaster:
     def _hand_over(self, version: int, models: Mapping[str, State], workers: frozenset[int] | None) -> None:
         if self._layout is None:
             self._layout = self._scheme.layout(models)
-        self._transport.send_weights(version, self._layout, models, workers=workers)
         if len(models) > 1:
             self._last = self._layout.snapshot(models).data
+            models = self._layout.states(self._last)
+        self._transport.send_weights(version, self._layout, models, workers=workers)
 
     def _travelling(self, models: Mapping[str, State]) -> Mapping[str, State]:
         """Return the tensors that the scheme sends: users may pass a whole `state_dict`."""

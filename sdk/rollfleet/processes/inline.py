@@ -52,7 +52,6 @@ class InlineTransport(Transport):
             raise
         self._evaluations = EvaluationLog()
         self._evaluated = 0
-        self._weights: torch.Tensor | None = None
         self._sequence = -1
         self._collecting = threading.Lock()  # a background fill collects on its own thread
         self._done_round = -1
@@ -82,9 +81,7 @@ class InlineTransport(Transport):
     ) -> None:
         """See `Transport`."""
         if workers is None or 0 in workers:
-            snapshot = layout.snapshot(models, self._weights)
-            self._weights = snapshot.data
-            self._worker_transport.put(version, snapshot)
+            self._worker_transport.put(version, layout.snapshot(models))  # another thread may load the last one
 
     def receive(self, *, timeout_s: float) -> Arrival | None:
         """See `Transport`. Collects a batch; None: control asks for none.
@@ -159,7 +156,7 @@ class InlineTransport(Transport):
 
 
 class _InlineWorkerTransport:
-    """See `WorkerTransport`. It never waits: no other thread could make the condition true."""
+    """See `WorkerTransport`. It never waits: in its thread nothing else makes the condition true."""
 
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared

@@ -174,6 +174,11 @@ class Supervisor:
     def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:
         handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)
         self.handles[index] = handle
+        newest, weights = self._newest, instructions.weights
+        if newest is not None and (weights is None or weights.version < newest.version):
+            weights = newest
+        # What another thread has sent to all workers while the process started.
+        handle.instruct(control=self._control, weights=weights)
         self._selector.register(handle.connection, selectors.EVENT_READ, partial(self._receive, handle))
 
     def _receive(self, handle: WorkerHandle) -> None:

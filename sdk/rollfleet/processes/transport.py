@@ -116,6 +116,7 @@ class ProcessesTransport(Transport):
         """See `Transport`."""
         self._check()
         if self._evaluation and workers is None:
+            models = layout.states(layout.snapshot(models).data)  # both get the same, whoever trains meanwhile
             self._evaluation.send_weights(version, layout, models)
         self._supervisor.send_weights(version, layout, models, workers)
 
@@ -150,10 +151,10 @@ class ProcessesTransport(Transport):
         self._supervisor.listen(0)
         if self._evaluation:
             self._evaluation.listen()
-        handles = self._supervisor.handles
+        handles = dict(self._supervisor.handles)  # the background fill may change them meanwhile
         return {
             index: replace(status, in_step_s=handles[index].in_step_s) if index in handles else status
-            for index, status in self._supervisor.statuses.items()
+            for index, status in dict(self._supervisor.statuses).items()
         }
 
     def corrupt(self) -> int:

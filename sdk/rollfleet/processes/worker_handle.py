@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -48,7 +49,7 @@ class WorkerHandle:
         self.index, self.incarnation = index, incarnation
         self.status: WorkerStatus | None = None
         self.leaving = False
-        self.instructions = instructions
+        self.instructions, self._instructing = instructions, threading.Lock()
         self._messages = MessageReader()
         self._batches = SharedMemory.create()
         self._control_block = ControlBlock.create()
@@ -89,8 +90,9 @@ class WorkerHandle:
 
     def instruct(self, **changes: Any) -> None:
         """Change its instructions, and wake it."""
-        self.instructions = replace(self.instructions, **changes)
-        self._control_block.write(self.instructions)
+        with self._instructing:  # a background fill takes batches on its own thread
+            self.instructions = replace(self.instructions, **changes)
+            self._control_block.write(self.instructions)
         with suppress(OSError):  # its socket is full of wake-ups, or it has ended
             self.connection.send(b"\0")
 

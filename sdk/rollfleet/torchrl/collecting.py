@@ -26,6 +26,8 @@ from rollfleet.learner.background_fill import BackgroundFill
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.signatures import bound, signature_like
 
+_KEPT_VERSIONS = 10_000  # whose numbers of updates are known; a batch may be older than the newest weights
+
 
 def unavailable(why: str) -> Callable[..., Any]:
     """Return a method that raises NotImplementedError with this text, always."""
@@ -98,7 +100,7 @@ class FleetCollector(IterableDataset[Any]):
         total = given["total_frames"]
         self.total_frames: float = math.inf if total is None or total < 0 else int(total)
         self.init_random_frames = max(0, int(given["init_random_frames"] or 0))
-        self.max_frames_per_traj = max(0, int(given["max_frames_per_traj"] or 0))
+        self.max_frames_per_traj = int(given["max_frames_per_traj"] or 0)
         self.split_trajs = bool(given["split_trajs"])
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
@@ -142,11 +144,8 @@ class FleetCollector(IterableDataset[Any]):
 
     def next(self) -> Any:
         """Return the next batch; None: there is none."""
-        return next(self._iterated(), None)
-
-    def _iterated(self) -> Iterator[Any]:
         self._iterator = self._iterator or iter(self)
-        return self._iterator
+        return next(self._iterator, None)
 
     def __len__(self) -> int:
         """Return the number of batches until `total_frames`."""
@@ -260,6 +259,8 @@ class FleetCollector(IterableDataset[Any]):
         """Count one more update of the weights."""
         self._updates += 1
         self._numbers[self._native.version] = self._updates
+        if len(self._numbers) > _KEPT_VERSIONS:
+            del self._numbers[next(iter(self._numbers))]
 
     # --- environments ---
 
@@ -309,10 +310,11 @@ class FleetCollector(IterableDataset[Any]):
         if self.replay_buffer is None:
             raise RuntimeError("Replay buffer must be defined for execution.")
         if not self.is_running():
+            self._filled = iter(self)  # each start begins an iterator of its own
             self._fill = BackgroundFill(self._fill_once)
 
     def _fill_once(self) -> None:
-        next(self._iterated())
+        next(self._filled)
 
     def is_running(self) -> bool:
         """Return whether `start` fills the replay buffer now."""

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, StepCounter, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
+from rollfleet.data.tensor_tree import key_of
 from rollfleet.envs.torchrl_env import KEEPS_SEEDS, with_transforms
 
 DEVICES = ("storing_device", "policy_device", "env_device")
@@ -37,7 +38,14 @@ def prepared(
     elif kwargs:
         raise RuntimeError(f"create_env_kwargs cannot be set on a {type(env).__name__} that exists")
     env = env if device is None else env.to(device)
-    env = with_transforms(env, {"max_frames_per_traj": max_frames}, policy)
+    if max_frames:
+        if any("step_count" in key_of(key) for key in env.output_spec.keys(True, True)):
+            raise ValueError(
+                f"the environment has a key 'step_count' already; remove max_frames_per_traj={max_frames}, and write "
+                "the limit into its StepCounter"
+            )
+        env = TransformedEnv(env, StepCounter(max_steps=max_frames))  # the user's own stays without it
+    env = with_transforms(env, {}, policy)
     vars(env)[KEEPS_SEEDS] = True
     return env
 

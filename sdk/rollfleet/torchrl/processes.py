@@ -48,7 +48,7 @@ class WorkersCollector(FleetCollector):
             setattr(self, name, [device_of(*each) for each in zip(own, general, strict=True)])
         kwargs = each_of(given.get("create_env_kwargs") or {}, count, "create_env_kwargs")
         envs = [
-            partial(prepared, makes[index % len(makes)], own or {}, device, self.max_frames_per_traj)
+            partial(prepared, makes[index % len(makes)], own or {}, device, max(0, self.max_frames_per_traj))
             for index, (own, device) in enumerate(zip(kwargs, self.env_device, strict=True))
         ]
         sizes = self._look(envs[0], self.storing_device[0], given)

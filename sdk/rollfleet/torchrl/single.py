@@ -52,7 +52,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
                 raise TypeError("policy_factory cannot be used with policy argument.")
             self.policy = given["policy_factory"]()
         make, kwargs = listed(given["create_env_fn"])[0], given["create_env_kwargs"] or {}
-        self.env = prepared(make, kwargs, self.env_device, self.max_frames_per_traj, self.policy)
+        self.env = prepared(make, kwargs, self.env_device, max(0, self.max_frames_per_traj), self.policy)
         self.env_device = self.env_device or self.env.device
         self.policy = with_spec(self.policy, self.env, trusted=bool(given["trust_policy"]))
         self._know(self.env, device_of(self.storing_device, self.env_device))

@@ -137,6 +137,8 @@ class WeightAssembler:
                 f"version {manifest.version}: its manifest says {manifest.total_bytes} bytes, the policy here has "
                 f"{self._total_bytes}"
             )
+        if self._total_bytes and not 0 < manifest.chunks <= self._total_bytes:
+            raise MessageCorrupt(f"version {manifest.version}: {self._total_bytes} bytes in {manifest.chunks} chunks")
 
     def _begin(self, key: _Key, count: int) -> Reassembly:
         self._pending.pop(key, None)

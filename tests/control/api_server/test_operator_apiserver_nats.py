@@ -1,5 +1,6 @@
 """On a real API server: when jobs are published on NATS, and what the operator does without NATS."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -137,5 +138,7 @@ def test_rotation_reaches_nats_for_a_failed_job(own_lab: "Lab", start_operator: 
     wait_for(lambda: own_lab.key in own_lab.nats.published)
     own_lab.wait_condition("Failed", "LearnerGone")
     requested = {"metadata": {"annotations": {names.ROTATE: "2026-01-31T12:00:00Z"}}}
+    requested_s = time.time()
     own_lab.patch(KIND, "cartpole", requested)
     wait_for(lambda: names.ROTATE in own_lab.nats.published[own_lab.key].metadata.annotations)
+    wait_for(lambda: own_lab.nats.renewed_s[own_lab.key] >= requested_s)  # NATS refuses the earlier ones after it

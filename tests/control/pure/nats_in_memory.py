@@ -15,6 +15,7 @@ class NatsInMemory:
     Attributes:
         published: Published jobs, each in its last version.
         beats: The results of `heartbeats`, by job.
+        renewed_s: The times of their credentials.
         away: Whether NATS is unreachable.
         full: Whether jobs need more space, and get none.
         on_provision: Called with each job before it is published.
@@ -30,6 +31,7 @@ class NatsInMemory:
         self._endpoint = endpoint or Endpoint(url="nats://nats.memory:4222")
         self.published: dict[JobKey, CollectorJob] = {}
         self.beats: dict[JobKey, Heartbeats] = {}
+        self.renewed_s: dict[JobKey, float] = {}
         self.on_provision: Callable[[CollectorJob], Awaitable[None]] | None = None
         self.away = self.full = False
         self.rotation = 0
@@ -52,7 +54,7 @@ class NatsInMemory:
         known = self.published.get(key)
         if known and known.metadata.uid != job.metadata.uid:
             self.beats.pop(key, None)
-        self.published[key] = job
+        self.published[key], self.renewed_s[key] = job, renewed_s
 
     async def grow(self, job: CollectorJob) -> bool:
         self._check()

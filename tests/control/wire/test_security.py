@@ -30,9 +30,9 @@ FORGED = pack(Control(session=9, phase=LearnerPhase.COMPLETE, round=0, version=0
 QUIET_S = 0.3  # how long nothing must come
 
 
-async def two_jobs(site: "Site") -> tuple[CollectorJob, CollectorJob]:
-    """Two jobs of one namespace, with something in the streams of the second."""
-    ours, theirs = site.job("a"), site.job("b")
+async def two_jobs(site: "Site", name: str, namespace: str) -> tuple[CollectorJob, CollectorJob]:
+    """The job `default/a` and another one, with something in the streams of the other one."""
+    ours, theirs = site.job("a"), site.job(name, namespace=namespace)
     for job in (ours, theirs):
         await site.nats.provision(job)
     subjects = subjects_of(theirs)
@@ -114,9 +114,13 @@ async def test_each_rank_of_a_learner_has_its_own_consumer(site: "Site") -> None
         assert {each.name for each in consumers} == {Rank(rank, 20).consumer for rank in range(20)}
 
 
+OTHERS = pytest.mark.parametrize(("name", "namespace"), [("a-2", "default"), ("a", "default-2")])
+
+
+@OTHERS
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-async def test_a_role_of_one_job_reads_nothing_of_another(site: "Site", role: Role) -> None:
-    ours, theirs = await two_jobs(site)
+async def test_a_role_of_one_job_reads_nothing_of_another(site: "Site", role: Role, name: str, namespace: str) -> None:
+    ours, theirs = await two_jobs(site, name, namespace)
     subjects = subjects_of(theirs)
     async with site.guest(ours, role) as us, site.guest(theirs, Role.LEARNER) as learner:
         for wildcard in (">", f"{subjects.prefix}.>", subjects.weights, f"{inbox_prefix(subjects, Role.WORKER)}.>"):
@@ -136,9 +140,10 @@ async def test_a_role_of_one_job_reads_nothing_of_another(site: "Site", role: Ro
             assert "permissions violation" in await asyncio.wait_for(us.refused.get(), 5)
 
 
+@OTHERS
 @pytest.mark.parametrize("role", [Role.WORKER, Role.LEARNER])
-async def test_a_role_of_one_job_writes_nothing_of_another(site: "Site", role: Role) -> None:
-    ours, theirs = await two_jobs(site)
+async def test_a_role_of_one_job_writes_nothing_of_another(site: "Site", role: Role, name: str, namespace: str) -> None:
+    ours, theirs = await two_jobs(site, name, namespace)
     subjects = subjects_of(theirs)
     targets = [subjects.batch_chunk(0, 1), subjects.control, subjects.weights_of(None).chunk(1, 0), subjects.worker(0)]
     own = subjects_of(ours).lease(0) if role is Role.WORKER else subjects_of(ours).learner

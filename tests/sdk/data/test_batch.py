@@ -168,6 +168,7 @@ def test_a_tree_has_agents_text_and_tensors_of_changing_shape() -> None:
         ({SIZES: torch.tensor([[1, 2], [2, 1]])}, {}),
         ({SIZES: torch.tensor([[-1, -2], [3, 1]])}, {}),
         ({SIZES: torch.tensor([[1, 5]])}, {}),
+        ({SIZES: torch.zeros(1 << 40, 0, dtype=torch.int64)}, {}),
         ({NUMBERS: torch.zeros(())}, {}),
     ],
 )

@@ -118,6 +118,7 @@ def test_the_ratio_of_a_running_fill_cannot_change(stuck: Collector) -> None:
 def test_a_paused_collector_shuts_down(stuck: Collector) -> None:
     GO.set()
     with stuck.pause():
+        assert stuck.call(None, "env.spec")
         stuck.async_shutdown(timeout_s=30)
     assert not stuck.is_running
 

@@ -65,6 +65,16 @@ def test_max_frames_per_traj_adds_step_count_and_refuses_a_second_one() -> None:
         Collector(pendulum, frames_per_batch=20, max_frames_per_traj=5)
 
 
+def test_a_limit_changes_nothing_of_the_environment_that_was_passed() -> None:
+    from torchrl.envs import GymEnv
+
+    env = TransformedEnv(GymEnv("Pendulum-v1"), InitTracker())
+    for _ in range(2):
+        batch, *_ = batches(Collector, env, max_frames_per_traj=5)
+        assert int(batch["next", "step_count"].max()) == 5
+    assert "step_count" not in set(env.observation_spec.keys())
+
+
 def test_reset_at_each_iter_begins_each_batch_with_new_episodes() -> None:
     assert all(int(batch["step_count"][0]) == 0 for batch in batches(Collector, pendulum, reset_at_each_iter=True))
 
