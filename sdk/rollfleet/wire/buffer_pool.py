@@ -15,7 +15,7 @@ WASTE = 2  # a buffer may be this many times larger than the request
 
 
 class BufferPool:
-    """Lends memory to one thread.
+    """Lends memory to one thread at a time.
 
     Args:
         most_idle: Number of idle buffers to keep.

@@ -114,7 +114,7 @@ def test_the_reported_lowest_version_covers_present_workers_only(
     workers[1].leave()
     while collector.workers != (0,):
         next(collector)
-    left_at = collector.versions()[1]
+    left_at = collector.stats().workers[1].version
     for _ in range(100):
         next(collector)
         status = link.call(read_state(link, link.subjects.learner, LearnerStatus), timeout_s=5)
