@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar, cast
@@ -41,6 +41,7 @@ M = TypeVar("M")
 
 RECONNECT_WAIT_S = 0.25
 PING_EVERY_S, PINGS_UNANSWERED = 3.0, 2  # a connection that is open and carries nothing is cut after about 10 s
+SIGNAL_S = 1.0  # a signal that came just before a wait began is handled after it
 PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders are far below it
 REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
@@ -119,9 +120,11 @@ class Link:
         Raises:
             Timeout: It took longer than `timeout_s`, or NATS did not answer one of its requests in time.
         """
-        future = self.spawn(coroutine)
+        future, left_s = self.spawn(coroutine), math.inf if timeout_s is None else timeout_s
         try:
-            return future.result(timeout_s)
+            while left_s > SIGNAL_S and not wait([future], SIGNAL_S).done:
+                left_s -= SIGNAL_S
+            return future.result(None if left_s == math.inf else left_s)
         except FutureTimeout:
             future.cancel()
             hint = f" (last error of the connection: {self._last_error!r})" if self._last_error else ""
