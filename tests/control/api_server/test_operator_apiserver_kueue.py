@@ -83,7 +83,7 @@ def test_preempted_job_continues_when_the_urgent_one_has_ended(lab: "Lab", kueue
     lab.wait_condition("Suspended", "Queued")
     wait_for(lambda: admitted(lab, 2))
     lab.delete(KIND, "urgent")
-    wait_for(lambda: admitted(lab, 4))
+    wait_for(lambda: admitted(lab, 4), 90)  # once the garbage collector has deleted its workload: see `kueue`
     lab.wait_condition("Suspended", "NotSuspended", "False")
     assert lab.run()["metadata"]["uid"] == before
 
