@@ -116,7 +116,7 @@ class ProcessesTransport(Transport):
         """See `Transport`."""
         self._check()
         if self._evaluation and workers is None:
-            models = layout.states(layout.snapshot(models).data)  # both get the same, whoever trains meanwhile
+            models = layout.states(layout.snapshot(models).data)  # one copy for both: another thread may train
             self._evaluation.send_weights(version, layout, models)
         self._supervisor.send_weights(version, layout, models, workers)
 

@@ -4,7 +4,6 @@ A version's bytes hold every parameter and buffer of its models in `state_dict` 
 A tuple of `Parameter` describes the buffer. Both sides compare theirs, and name the first that differs.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -76,6 +75,7 @@ class WeightLayout:
     def __init__(self, models: Mapping[str, State], precision: str = Precision.FLOAT32) -> None:
         narrow = Precision(precision) is Precision.BFLOAT16
         self._entries: list[tuple[Parameter, torch.dtype, int]] = []
+        self._strides: list[tuple[int, ...]] = []  # of each entry
         self._gaps: list[slice] = []  # between parameters
         offset = 0
         for model, state in models.items():
@@ -84,12 +84,14 @@ class WeightLayout:
                 shape = tuple(tensor.shape)
                 parameter = Parameter(model=model, name=name, dtype=str(dtype).removeprefix("torch."), shape=shape)
                 self._entries.append((parameter, dtype, offset))
+                self._strides.append(torch.empty(shape, device="meta").stride())
                 end = offset + tensor.numel() * dtype.itemsize
                 offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
                 if offset > end:
                     self._gaps.append(slice(end, offset))
         self.parameters = tuple(parameter for parameter, _, _ in self._entries)
         self.total_bytes = offset
+        self._dtypes = {dtype for _, dtype, _ in self._entries}
 
     def snapshot(self, models: Mapping[str, State], into: Tensor | None = None) -> Snapshot:
         """Copy the models' tensors, on any device, into one buffer.
@@ -175,10 +177,13 @@ class WeightLayout:
         return tensors
 
     def _views(self, data: Tensor) -> list[Tensor]:
+        """Return the tensors in a version's bytes: one call of torch for each, since every version needs them."""
+        typed = {dtype: data.view(dtype) for dtype in self._dtypes}
         views: list[Tensor] = []
-        for parameter, dtype, offset in self._entries:
-            nbytes = math.prod(parameter.shape) * dtype.itemsize
-            views.append(data[offset : offset + nbytes].view(dtype).view(parameter.shape))
+        for (parameter, dtype, offset), strides in zip(self._entries, self._strides, strict=True):
+            whole = typed[dtype]
+            at = whole.storage_offset() + offset // dtype.itemsize
+            views.append(whole.as_strided(parameter.shape, strides, at))
         return views
 
 

@@ -7,7 +7,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -27,7 +26,6 @@ from rollfleet_api.messages import BatchMeta, Control, LearnerPhase, WorkerState
 log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARACTERS = 8000  # the end of a traceback is kept, so that a heartbeat stays small
-SHORT_WAIT_S = 0.05  # a heartbeat reports longer waits for space
 MEAN_EPISODES = 100  # episodes in the reported mean return
 
 
@@ -318,14 +316,11 @@ class Worker:
             self._calls.follow(control)
 
     def _wait_for(self, future: "Future[None]") -> None:
-        began = time.monotonic()
-        with suppress(TimeoutError):
-            future.result(SHORT_WAIT_S)
-        self._wait(lambda: future.done() or self._is_complete(), WorkerState.WAITING_FOR_LEARNER)
+        waited_s = self._wait(lambda: future.done() or self._is_complete(), WorkerState.WAITING_FOR_LEARNER)
         if not future.done():
             raise JobEnded("the job is complete: no learner will take this batch")
         future.result()
-        self._add(waited_for_space_s=time.monotonic() - began)
+        self._add(waited_for_space_s=waited_s)
 
     def _add(self, **counts: float) -> None:
         if not any(counts.values()):
