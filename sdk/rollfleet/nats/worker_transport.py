@@ -187,10 +187,10 @@ class NatsWorkerTransport:
             return
         self._control = control
         self._notify()
-        self._publisher.retry()
+        self._link.retry()
 
     async def _on_taken(self, _: Msg) -> None:
-        self._publisher.retry()
+        self._link.retry()
 
     def _end(self, error: JobEnded) -> None:
         self._job_ended = error
