@@ -112,7 +112,7 @@ def _websocket(configuration: Any, url: str) -> Any:
     options = {"header": headers, "timeout": TIMEOUT_S}
     if configuration.proxy or configuration.proxy_headers:
         options = websocket_proxycare(options, configuration, url, {})
-    stream = WebSocket(sslopt=tls)
+    stream: Any = WebSocket(sslopt=tls)
     stream.connect(url, **options)
     stream.settimeout(None)
     return stream
