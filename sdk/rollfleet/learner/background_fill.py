@@ -1,6 +1,7 @@
 """Fills a replay buffer in the background, on its own thread."""
 
 import atexit
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from weakref import WeakMethod
 
 from rollfleet.arguments import shown, whole_number
 from rollfleet.errors import JobInvalid, Timeout
+
+log = logging.getLogger(__name__)
 
 TURN_S = 0.1  # between two looks whether to stop, while `held` keeps the turn
 POLL_S = 0.002  # between two looks at the number of samples
@@ -120,5 +123,9 @@ class BackgroundFill:
                     del fill
                 finally:
                     self._turn.release()
-        except BaseException as error:  # raised at the learner's next call
+        except BaseException as error:  # raised at the learner's next call; it may only watch the buffer
             self._error = error
+            if not self._stopping.is_set():
+                log.warning(
+                    "start() has ended, and the collector's next call raises %s: %s", type(error).__name__, error
+                )

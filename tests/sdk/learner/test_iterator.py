@@ -4,6 +4,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,18 @@ def test_an_iteration_that_is_refused_drops_nothing_of_the_background_fill(colle
     frames.may_end.set()
     wait_until(lambda: not collector.is_running)
     assert collector.frames == len(frames) == 64
+
+
+def test_an_error_of_the_background_fill_is_logged_and_raised(
+    collect: "Collect", caplog: pytest.LogCaptureFixture
+) -> None:
+    env = partial(CountingEnv, breaks_at=9)
+    collector = collect(env, always_0, replay_buffer=Frames(), **OPTIONS, **collect.alone)
+    collector.start()
+    wait_until(lambda: not collector.is_running)
+    assert "the collector's next call raises" in caplog.text
+    with pytest.raises((ArithmeticError, WorkerFailed), match="the simulator broke"):
+        collector.update_policy_weights_(Learned())
 
 
 def test_init_random_frames_count_what_was_written(collect: "Collect") -> None:
