@@ -13,6 +13,7 @@ import typer
 from rollfleet.cli import cluster_commands
 from rollfleet.cli.error_lines import OneLineErrors
 from rollfleet.cli.play import play
+from rollfleet_api.address import THREADS
 
 if TYPE_CHECKING:
     from rollfleet_api.job import CollectorJob
@@ -162,6 +163,7 @@ def worker(
     nats: Annotated[str | None, typer.Option(help="URL of the NATS server.")] = None,
     credentials: Annotated[Path | None, typer.Option(help="A NATS credentials file.", exists=True)] = None,
     evaluation: Annotated[bool, typer.Option("--evaluation", help="Run one of the job's evaluation workers.")] = False,
+    threads: Annotated[int, typer.Option(min=0, envvar=THREADS, help="Threads of torch. 0: one for each CPU.")] = 0,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for NATS, and then for the job.")] = 60.0,
 ) -> None:
     """Run one worker of a job, on any machine that reaches its NATS server.
@@ -186,7 +188,7 @@ def worker(
         raise typer.Exit(EXIT_PERMANENT) from None
     from rollfleet.cli.worker_program import main
 
-    raise typer.Exit(main(address, number, evaluation=evaluation, timeout_s=timeout))
+    raise typer.Exit(main(address, number, evaluation=evaluation, threads=threads, timeout_s=timeout))
 
 
 @app.command()

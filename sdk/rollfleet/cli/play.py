@@ -22,7 +22,7 @@ def play(
     ] = None,
     make_env: Annotated[
         str | None,
-        typer.Option("--env", help="The `module:callable` of its environment, such as one that had `env_kwargs`."),
+        typer.Option("--env", help="The `module:callable` of its environment, such as one that was an object."),
     ] = None,
     make_policy: Annotated[str | None, typer.Option("--policy", help="The `module:callable` of its policy.")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 3,

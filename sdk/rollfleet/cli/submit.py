@@ -1,5 +1,6 @@
 """The work behind `rollfleet submit` on a cluster: the learner as a pod of its job, its source, and its output."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from rollfleet_api.permissions import Role
 from rollfleet_api.status import ConditionType
 from rollfleet_api.validation import parse_job
 from rollfleet_api.views import JobView
+
+AGAIN_S = 1.0  # between two streams of a pod's log
 
 
 def with_learner(
@@ -82,12 +85,15 @@ def follow(jobs: Jobs, job: str, show: Callable[[str], None], explain: Callable[
             if seen.held(ConditionType.FAILED):
                 return EXIT_FAILURE
             pods = [pod for pod in jobs.pods(seen) if pod.role == Role.LEARNER]
-            new = [pod for pod in pods if pod.phase != "Pending" and pod.name not in followed]
-            for pod in new:
+            begun = [pod for pod in pods if pod.phase != "Pending" and not (pod.finished and pod.name in followed)]
+            for pod in begun:
+                again = pod.name in followed  # its log's stream has ended, and the pod has not: show what comes now
                 followed.add(pod.name)
-                for line in jobs.api.logs(seen.metadata.namespace, pod.name, follow=True):
+                for line in jobs.api.logs(seen.metadata.namespace, pod.name, follow=True, tail=0 if again else None):
                     show(line)
-            if new:
+                if again:
+                    time.sleep(AGAIN_S)
+            if begun:
                 break  # the states of the meantime are past
         else:
             raise JobEnded(f"{job} was deleted")

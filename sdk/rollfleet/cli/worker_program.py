@@ -34,7 +34,7 @@ from rollfleet.transports.workload import Workload
 from rollfleet.worker.evaluation import EvaluationWorker
 from rollfleet.worker.program import Terminated, work
 from rollfleet.worker.worker import Worker
-from rollfleet_api.address import THREADS, WORKER, Address
+from rollfleet_api.address import WORKER, Address
 from rollfleet_api.exit_codes import (
     EXIT_COMPLETE,
     EXIT_GONE,
@@ -73,13 +73,16 @@ class _Sigterm:
         end.start()
 
 
-def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: float = JOB_TIMEOUT_S) -> int:
+def main(
+    address: Address, index: int, *, evaluation: bool = False, threads: int = 0, timeout_s: float = JOB_TIMEOUT_S
+) -> int:
     """Work until the job is complete.
 
     Args:
         address: The job's address.
         index: The worker's index in the job.
         evaluation: Whether it is an evaluation worker.
+        threads: Threads of torch; 0: one for each CPU.
         timeout_s: How long to wait for NATS, and then for the job.
 
     Returns:
@@ -101,6 +104,7 @@ def main(address: Address, index: int, *, evaluation: bool = False, timeout_s: f
                 log.error("%s %d: job %s has %s", kind, index, job.key, known)
                 return EXIT_PERMANENT
             time.sleep(JOB_CHECK_S)
+        torch.set_num_threads(threads or available_cpus())
         return _work(link, job, index, job.spec.evaluation if evaluation else None, sigterm)
     except WorkerReplaced as error:
         log.error("%s", error)
@@ -123,7 +127,6 @@ def _workers(job: CollectorJob, evaluation: bool) -> int:
 
 def _work(link: Link, job: CollectorJob, index: int, evaluation: EvaluationSpec | None, sigterm: _Sigterm) -> int:
     transport = NatsWorkerTransport(link, index, evaluation)
-    torch.set_num_threads(int(os.environ.get(THREADS, 0)) or available_cpus())
 
     def made() -> Worker | EvaluationWorker:
         sigterm.worker = (EvaluationWorker if evaluation else Worker)(transport, Workload.of(job), index)

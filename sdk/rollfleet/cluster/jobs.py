@@ -303,12 +303,14 @@ def write_with_sources(
 ) -> Manifest:
     """Write the ConfigMap that a job's `spec.source` names, and then the job. Return the job.
 
-    The ConfigMap is deleted with the job, unless its user created it. `write` is the client's `create` or `apply`.
+    The ConfigMap is deleted with the job, unless its user created it: ours has the job's label. `write` is the client's
+    `create` or `apply`.
     """
     namespace, name = manifest["metadata"]["namespace"], manifest["spec"]["source"]["configMap"]
     files, before = sources.config_map(name, namespace), api.get("ConfigMap", namespace, name)
-    owners = before["metadata"].get("ownerReferences", []) if before else []
-    files["metadata"]["ownerReferences"] = owners
+    label = {JOB_LABEL: manifest["metadata"]["name"]}
+    if own := before is None or label.items() <= before["metadata"].get("labels", {}).items():
+        files["metadata"]["labels"] = label
     write(files)  # before the job, whose pods wait for it
     try:
         created = write(manifest)
@@ -316,9 +318,8 @@ def write_with_sources(
         if before is None:
             api.delete("ConfigMap", namespace, name)
         raise
-    own = {"kind": KIND, "name": created["metadata"]["name"]}  # also that of a deleted job, which is about to go
-    if before is None or any(own.items() <= each.items() for each in owners):
-        owner = own | {"apiVersion": API_VERSION, "uid": created["metadata"]["uid"]}
+    if own:  # also that of a deleted job, which is about to go, and one that a cut left without its owner
+        owner = {"apiVersion": API_VERSION, "kind": KIND, **{key: created["metadata"][key] for key in ("name", "uid")}}
         api.patch("ConfigMap", namespace, name, {"metadata": {"ownerReferences": [owner]}})
     return created
 

@@ -2,12 +2,13 @@
 
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from rollfleet.cluster.api import ClusterApi
+from rollfleet.cluster.api import TIMEOUT_S, ClusterApi
 from rollfleet.cluster.refusals import tunnel_refused
 from rollfleet.errors import ClusterError
 
@@ -81,22 +82,40 @@ class Tunnel:
 
     def _open(self) -> Any:
         """Return a WebSocket to the first pod that answers."""
-        from kubernetes.stream.ws_client import create_websocket, get_websocket_url
+        from kubernetes.stream.ws_client import get_websocket_url
         from websocket import WebSocketException
 
         configuration, refusals = self._api.client.configuration, list[ClusterError]()
         for pod in self._pods:
             url = f"{configuration.host}/api/v1/namespaces/{self._namespace}/pods/{pod}/portforward"
-            token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
             try:
-                return create_websocket(
-                    configuration,
-                    get_websocket_url(url, [("ports", str(self._port))]),
-                    {"authorization": token} if token else None,
-                )
+                return _websocket(configuration, get_websocket_url(url, [("ports", str(self._port))]))
             except (WebSocketException, OSError) as error:
                 refusals.append(tunnel_refused(error, self._namespace, pod))
         raise refusals[0]  # that pod exists, if any does
+
+
+def _websocket(configuration: Any, url: str) -> Any:
+    """Open a WebSocket, as `create_websocket` of the official client does, which has no timeout."""
+    from kubernetes.stream.ws_client import V4_CHANNEL_PROTOCOL, websocket_proxycare
+    from websocket import WebSocket
+
+    tls = {
+        "cert_reqs": ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE,
+        "ca_certs": configuration.ssl_ca_cert,
+        "certfile": configuration.cert_file,
+        "keyfile": configuration.key_file,
+        "server_hostname": configuration.tls_server_name,
+    }
+    token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+    headers = [f"sec-websocket-protocol: {V4_CHANNEL_PROTOCOL}", *([f"authorization: {token}"] if token else [])]
+    options = {"header": headers, "timeout": TIMEOUT_S}
+    if configuration.proxy or configuration.proxy_headers:
+        options = websocket_proxycare(options, configuration, url, {})
+    stream: Any = WebSocket(sslopt=tls)
+    stream.connect(url, **options)
+    stream.settimeout(None)
+    return stream
 
 
 def _receive(stream: Any, client: socket.socket) -> None:

@@ -41,7 +41,7 @@ class Broadcaster:
         self, transport: Transport, policy: Any, *, scheme: WeightScheme, version: int, acts: bool = False
     ) -> None:
         self._transport, self._policy, self._scheme, self._acts = transport, policy, scheme, acts
-        self._leader = None if transport.rank.leads else transport.peers
+        self._leader = transport.leader
         self._layout: Layout | None = None
         self._last: Tensor | None = None  # the bytes sent last; of a policy of several models
         self._for_some: dict[int, int] = {}  # worker -> the newest version sent to it alone
@@ -67,7 +67,7 @@ class Broadcaster:
 
     def follow(self) -> int:
         """On ranks other than 0, take over the versions that rank 0 has sent. Returns the newest version."""
-        if self._leader is not None and (control := self._leader.leader_control()) is not None:
+        if self._leader is not None and (control := self._leader.control) is not None:
             self._for_all, self._for_some = control.version, dict(control.some)
             self.version = max(control.version, *self._for_some.values(), 0)
         return self.version

@@ -4,8 +4,10 @@ A job made from objects reads like any other. In place of an object it names `ro
 """
 
 import copy
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,7 +16,7 @@ import gymnasium
 import torch
 from torch import nn
 
-from rollfleet.arguments import shown
+from rollfleet.arguments import plain, shown
 from rollfleet.envs.factory import VectorEnv, make_env
 from rollfleet.envs.tensor_env import TensorVectorEnv
 from rollfleet.envs.torchrl_env import TorchRLEnv, is_torchrl
@@ -244,7 +246,10 @@ def _job(env: Any, keywords: Keywords) -> CollectorJob:
     if values["frames_per_batch"] is None and values["trajs_per_batch"]:
         shares = values["workers"] if str(values["mode"]).lower() == "sync" else 1
         values["frames_per_batch"] = STEPS_AT_ONCE * shares * values["num_envs"]
-    made = {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
+    made: dict[str, Any] = {"id": first} if isinstance(first, str) else {"entrypoint": _GIVEN}
+    if isinstance(kwargs := keywords["env_kwargs"], Mapping):
+        with suppress(TypeError, ValueError):  # objects have no place in a job
+            made["kwargs"] = json.loads(json.dumps(dict(kwargs), default=plain, allow_nan=False))
     return job_of(values, made, {"entrypoint": _GIVEN})
 
 

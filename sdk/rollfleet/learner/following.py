@@ -36,13 +36,13 @@ class Follower(Gatherer):
         self, transport: Transport, job: CollectorJob, weights: Broadcaster, tally: Tally, *, manual: bool = False
     ) -> None:
         super().__init__(transport, job, weights, tally, manual=manual)
-        assert transport.peers is not None, "a learner of one process has rank 0 only"
-        self._leader = transport.peers
+        assert transport.leader is not None, "rank 0 follows no other"
+        self._leader = transport.leader
         self.admission = Admission(max_lag=0, session=0, sync=False)  # this class orders the rounds itself
         self._bound_lag()
         self._queues: dict[int, deque[Arrival]] = {}  # worker -> its fragments, at most one of each round
         self._gathered = self._received = (0, 0)
-        control = self._leader.leader_control()
+        control = self._leader.control
         self._completed_session = control.session if control and control.phase is LearnerPhase.COMPLETE else None
         self._alone_since_s: float | None = time.monotonic()
         self._warned_s = 0.0
@@ -54,7 +54,7 @@ class Follower(Gatherer):
         """
         if self.director.phase is LearnerPhase.COMPLETE:
             return True
-        control = self._leader.leader_control()
+        control = self._leader.control
         if control is None or control.phase is not LearnerPhase.COMPLETE:
             return False
         return control.session != self._completed_session
@@ -80,7 +80,7 @@ class Follower(Gatherer):
         super().check_workers()
         if self._alone_since_s is None:
             return
-        control = self._leader.leader_control()
+        control = self._leader.control
         alone_s = time.monotonic() - self._alone_since_s
         if control is not None and control.session != self._completed_session:
             self._alone_since_s = None
@@ -118,7 +118,7 @@ class Follower(Gatherer):
         self._transport.take(arrival)
 
     def _drop_earlier_sessions(self) -> None:
-        control = self._leader.leader_control()
+        control = self._leader.control
         for queue in self._queues.values():
             while queue and control is not None and queue[0].meta.session < control.session:
                 self.admission.stale += 1

@@ -240,7 +240,7 @@ class Gatherer:
     def _wait_for_peers(self) -> None:
         """Wait until every rank is present, and has received the last round of this session."""
         last = self.director.run_state.round if self.director.has_opened else None
-        while self._peers and not self._peers.wait_for_round(last, timeout_s=CHECK_WORKERS_S):
+        while self._peers and not self._peers.wait_for_round(self._session, last, timeout_s=CHECK_WORKERS_S):
             self.check_workers()
             with interruptible():
                 pass

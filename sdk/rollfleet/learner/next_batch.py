@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rollfleet.data.batch import join
-from rollfleet.data.replay_buffer import ReplayBuffer
 from rollfleet.data.splitting import frames_of, rows_for
 from rollfleet.errors import JobInvalid
 from rollfleet.learner.broadcast import Broadcaster
@@ -72,10 +71,6 @@ class NextBatch:
         fragments = [arrival.batch for arrival in arrivals]
         if (shape := self._gatherer.shape) is not None:
             fragments = shape.filled({arrival.worker: arrival.batch for arrival in arrivals})
-        if self._steps == [self._store] and isinstance(self._buffer, ReplayBuffer):  # it needs no joined batch
-            for fragment in fragments:
-                self._store(fragment)
-            return None
         value: Any = join(fragments, self._cat_results)
         for step in self._steps:
             value = step(value)

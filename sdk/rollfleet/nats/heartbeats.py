@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from rollfleet.nats.link import Link
@@ -11,7 +12,7 @@ from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.roster import Roster
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import Control, Evaluation, LearnerStatus, RankStatus, WorkerStatus, pack
-from rollfleet_api.ranks import ALONE, Rank
+from rollfleet_api.ranks import Rank
 
 log = logging.getLogger(__name__)
 
@@ -25,25 +26,26 @@ class LearnerHeartbeats:
         link: The learner's connection.
         rank: The rank of this process.
         process: Unique id of this process.
+        check: Raises an error that happened in the background.
 
     Attributes:
         roster: The workers.
-        peers: The other ranks; on rank 0.
-        leader: Rank 0; on other ranks.
+        peers: The other ranks.
+        leader: Rank 0; None: this is rank 0.
         evaluations: The results of evaluation workers; on rank 0.
         status: The content of the heartbeat; None: none is sent.
 
     Example:
-        >>> heartbeats = LearnerHeartbeats(link, job, ALONE, process="a")  # doctest: +SKIP
+        >>> heartbeats = LearnerHeartbeats(link, job, ALONE, "a", check=receiver.check)  # doctest: +SKIP
         >>> await heartbeats.subscribe()  # doctest: +SKIP
         >>> await heartbeats.run()  # doctest: +SKIP
     """
 
-    def __init__(self, link: Link, job: CollectorJob, rank: Rank, process: str) -> None:
-        self._link, self._key, self._rank = link, job.key, rank
+    def __init__(self, link: Link, job: CollectorJob, rank: Rank, process: str, *, check: Callable[[], None]) -> None:
+        self._link, self._key = link, job.key
         self.roster = Roster(job.spec.workers, suspect_after_s=job.spec.failure.suspect_after_seconds)
-        self.peers = PeerRanks(rank)
-        self.leader = LeaderView(link, rank, process)
+        self.peers = PeerRanks(rank, check)
+        self.leader = None if rank.leads else LeaderView(link, rank, process)
         self.evaluations = EvaluationLog()
         self.status: LearnerStatus | None = None
         self._reported: set[int] = set()  # workers whose problem was logged
@@ -52,11 +54,10 @@ class LearnerHeartbeats:
         """Receive heartbeats from now on; on ranks other than 0 also control."""
         link, subjects = self._link, self._link.subjects
         await link.listen(subjects.workers, WorkerStatus, self.roster.hear)
-        if not self._rank.leads:
+        if self.leader:
             await link.listen(subjects.control, Control, self.leader.hear)
-            return
-        await link.listen(subjects.evaluations, Evaluation, self.evaluations.add)
-        if self._rank != ALONE:
+        else:
+            await link.listen(subjects.evaluations, Evaluation, self.evaluations.add)
             await link.listen(subjects.ranks, RankStatus, self.peers.hear)
 
     def follow(self, job: CollectorJob) -> None:
@@ -71,13 +72,13 @@ class LearnerHeartbeats:
             if self._link.client.is_connected:
                 self.roster.tick()
                 self.peers.tick()
-                if self._rank.leads:
+                if not self.leader:
                     self._log_problems()
             await self.send()
 
     async def send(self) -> None:
         """Send this process's heartbeat now."""
-        if not self._rank.leads:
+        if self.leader:
             self.leader.send()
         elif self.status:
             now = replace(self.status, evaluation=self.evaluations.newest, time_s=time.time())

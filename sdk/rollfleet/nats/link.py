@@ -1,6 +1,6 @@
 """One NATS connection on its own thread, for blocking calls from a script, a notebook or a rollout.
 
-The thread runs an asyncio loop (uvloop if it is installed). A running loop in the caller's thread does not matter.
+The thread runs an asyncio loop. A running loop in the caller's thread does not matter.
 
 Private names of nats-py (2.16): `Client._transport`, `_pending`, `_pending_data_size`. `tests/sdk/nats/test_link.py`
 and `test_delivery.py` kill servers under a connection, and fail if these names change.
@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar, cast
 
 import nats
+import uvloop
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.errors import APIError
@@ -29,7 +30,7 @@ from rollfleet.nats.client import LARGE_BYTES, Client, Pieces
 from rollfleet.nats.credentials import follow_credentials, of_another_job
 from rollfleet.nats.polling import RETRY_WAIT_S, WARN_AFTER_S, insist
 from rollfleet_api.address import Address
-from rollfleet_api.jetstream import JetStreamCode
+from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
 from rollfleet_api.messages import MessageInvalid, unpack
 from rollfleet_api.permissions import Role, inbox_prefix
 from rollfleet_api.subjects import Subjects
@@ -46,7 +47,11 @@ PENDING_BYTES = 64 << 20  # nats-py's write buffer: the windows of all senders a
 REQUEST_TIMEOUT_S = 5.0
 TUNNEL_TIMEOUT_S = 10.0  # for a connection through an API server, which may be far away
 ACCOUNT_DELETED = "account authentication expired"  # NATS says; the accounts of jobs never expire
+FULL_WAIT_S = 0.25  # before a message that found no space is sent again
+BEHIND_WAIT_S = 4.0  # the longest such wait while the learner is behind: it reports each free slot
 _STARTING_UP = (None, 0, JetStreamCode.NOT_AVAILABLE)  # a JetStream that is not ready gives no code, or this one
+_FULL = (JetStreamCode.STORE_FAILED, *NO_CAPACITY)
+_BEHIND = "maximum messages per subject"  # NATS's description of a learner that is behind
 
 
 class Link:
@@ -61,10 +66,8 @@ class Link:
 
     Attributes:
         client: The NATS client; use it on the connection's thread only.
-        role: The role that it connects as.
         js: Its JetStream context.
         closed: Whether `close` was called.
-        refusals: Publications and subscriptions that the server has not permitted.
         account_gone_s: When NATS cut us off because the job's account was deleted (`time.monotonic`); None: it has it.
 
     Raises:
@@ -81,17 +84,16 @@ class Link:
         self.subjects = Subjects.parse(address.job)
         self.client = Client()
         self.closed = False
-        self.role = role
         self.account_gone_s: float | None = None
-        self.refusals = 0
-        self._asks_whether_permitted = False
+        self._probe: list[Exception] | None = None  # refusals that `may_subscribe` expects
         self._last_error: Exception | None = None
         self._warned_s = -math.inf  # time of the last warning that NATS stores nothing
+        self._space = asyncio.Event()  # set, and replaced, when there may be space
         self._warned_refused = False  # of a refusal since the last cut: each attempt to reconnect is refused again
         self._recoveries: list[Callable[[], Awaitable[None]]] = []
         self._after_close = ExitStack()
         self._recovering: asyncio.Task[None] | None = None
-        self._loop = _new_loop()
+        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._cut: asyncio.Future[None] = self._loop.create_future()  # done when the connection is lost
         self._refused: asyncio.Future[Exception] = self._loop.create_future()  # done when waiting longer would not help
         self._recovered = asyncio.Event()  # the connection is up, and recovery from the last cut is complete
@@ -100,7 +102,7 @@ class Link:
         self._thread.start()
         given = address.credentials.read_bytes() if address.credentials and address.credentials.is_file() else b""
         try:
-            self.call(self._connect(timeout_s), timeout_s=timeout_s + 5)
+            self.call(self._connect(role, timeout_s), timeout_s=timeout_s + 5)
             self.call(self._check_job(given), timeout_s=timeout_s + 5)
         except BaseException:
             self._stop()
@@ -108,11 +110,6 @@ class Link:
         self.js: JetStreamContext = self.client.jetstream(timeout=REQUEST_TIMEOUT_S)
         if address.credentials:
             self.begin(follow_credentials(self.client, address.credentials, given))
-
-    @property
-    def max_payload_bytes(self) -> int:
-        """The largest message that this server accepts, headers included."""
-        return self.client.max_payload
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout_s: float | None = None) -> T:
         """Run a coroutine on the connection's thread, and wait for its result.
@@ -185,7 +182,7 @@ class Link:
     # --- for coroutines on the connection's thread ---
 
     async def store(self, subject: str, data: bytes | Pieces, again: Callable[[], object] | None = None) -> None:
-        """Publish a message to a stream until NATS confirms it. Waits while NATS is away.
+        """Publish a message to a stream until NATS confirms it. Waits while NATS is away, or has no space.
 
         A message whose confirmation is lost is stored twice. The memory of `data` must not change until NATS confirms
         it: a large message is not copied.
@@ -196,36 +193,51 @@ class Link:
             again: Called before the message is sent a second time: NATS may have it.
 
         Raises:
-            APIError: JetStream refused it, for another reason than that it is starting up.
+            APIError: JetStream refused it, for a reason that waiting does not mend.
         """
-        began_s = time.monotonic()
+        began_s, wait_s = time.monotonic(), FULL_WAIT_S
         payload = Pieces(data) if not isinstance(data, Pieces) and len(data) >= LARGE_BYTES else data
         while True:
             await self._recovered.wait()
-            now = time.monotonic()
-            if now - max(began_s, self._warned_s) >= WARN_AFTER_S:  # one warning for all messages that wait
-                self._warned_s = now
-                log.warning("NATS has not stored %s for %.0f s; trying again", subject, now - began_s)
-            cut = self._cut
+            cut, space = self._cut, self._space
             publishing: asyncio.Future[Any] = asyncio.ensure_future(
                 self.js.publish(subject, cast(bytes, payload), timeout=REQUEST_TIMEOUT_S)
             )
             try:
                 # The answer to a message that was sent before a cut never comes: do not wait for it.
-                either: set[asyncio.Future[Any]] = {publishing, cut}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([publishing, cut], return_when=asyncio.FIRST_COMPLETED)
                 if publishing.done():
                     publishing.result()
                     return
             except (nats.errors.Error, TimeoutError, OSError) as error:
-                if isinstance(error, APIError) and error.err_code not in _STARTING_UP:
+                code = error.err_code if isinstance(error, APIError) else None
+                if code in _FULL:
+                    if behind := _BEHIND in str(error):  # the ordinary reason: no cause for a warning
+                        began_s = time.monotonic()
+                    self._warn_of_wait(subject, began_s, error)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(space.wait(), wait_s)
+                    wait_s = min(2 * wait_s, BEHIND_WAIT_S) if behind else FULL_WAIT_S
+                    continue
+                if code not in _STARTING_UP:
                     raise
-                log.debug("storing %s: %r; trying again", subject, error)
+                self._warn_of_wait(subject, began_s, error)
                 await asyncio.sleep(RETRY_WAIT_S)
             finally:
                 publishing.cancel()
             if again:
                 again()
+
+    def retry(self) -> None:
+        """Send messages that wait for space again, now."""
+        self._space.set()
+        self._space = asyncio.Event()
+
+    def _warn_of_wait(self, subject: str, began_s: float, reason: Exception) -> None:
+        now = time.monotonic()
+        if now - max(began_s, self._warned_s) >= WARN_AFTER_S:  # one warning for all messages that wait
+            self._warned_s = now
+            log.warning("NATS has not stored %s for %.0f s; trying again (%s)", subject, now - began_s, reason)
 
     async def publish(self, subject: str, data: bytes) -> None:
         """Publish a message that may be lost. While NATS is away it is not sent."""
@@ -249,23 +261,22 @@ class Link:
 
     async def may_subscribe(self, subject: str) -> bool:
         """Return whether the server permits this connection to subscribe to a subject."""
-        before, self._asks_whether_permitted = self.refusals, True
+        self._probe = refusals = list[Exception]()
         try:
             subscription = await self.client.subscribe(subject)
             await self.flush()  # a refusal comes before the answer
             await subscription.unsubscribe()
         finally:
-            self._asks_whether_permitted = False
-        return self.refusals == before
+            self._probe = None
+        return not refusals
 
     async def flush(self) -> None:
         """Wait until the server has processed all publications and subscriptions that were sent before."""
         await self.client.flush()  # this one may overtake data that is not yet written
         await self.client.flush()
 
-    async def _connect(self, timeout_s: float) -> None:
-        address, role = self.address, self.role
-        options: dict[str, Any] = {}
+    async def _connect(self, role: Role | None, timeout_s: float) -> None:
+        address, options = self.address, dict[str, Any]()
         if address.credentials:
             options["user_credentials"] = str(address.credentials)
         if address.ca:
@@ -289,8 +300,7 @@ class Link:
                 **options,
             )
         )
-        either: set[asyncio.Future[Any]] = {connecting, self._refused}
-        await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([connecting, self._refused], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done() or connecting.exception():
             connecting.cancel()
             self._drop_socket()
@@ -300,13 +310,11 @@ class Link:
             raise ConnectionFailed(f"NATS at {where} {how}: {error!r}") from error
 
     async def _check_job(self, credentials: bytes) -> None:
-        try:
-            if await self.may_subscribe(self.subjects.spec):  # which workers and learners may read
-                return
-        except (nats.errors.Error, OSError, TimeoutError) as error:  # the connection is lost, and comes back
-            log.debug("checking the credentials of %s: %r", self.address.job, error)
-            return
-        raise of_another_job(credentials, self.subjects.key)
+        permitted = True
+        with suppress(nats.errors.Error, OSError, TimeoutError):  # the connection is lost, and comes back
+            permitted = await self.may_subscribe(self.subjects.spec)  # which workers and learners may read
+        if not permitted:
+            raise of_another_job(credentials, self.subjects.key)
 
     async def _close(self, timeout_s: float) -> None:
         if self.client.is_connected:
@@ -325,9 +333,10 @@ class Link:
         if ACCOUNT_DELETED in str(error).lower():
             self.account_gone_s = self.account_gone_s or time.monotonic()
         # A reconnection mends a cut. Warn about errors that it does not mend.
-        refused = "violation" in str(error).lower()
-        self.refusals += refused
-        unexpected = refused and not self._asks_whether_permitted
+        unexpected = "violation" in str(error).lower()
+        if unexpected and self._probe is not None:
+            self._probe.append(error)
+            unexpected = False
         lasting = isinstance(error, nats.errors.SlowConsumerError) or (unexpected and not self._warned_refused)
         self._warned_refused |= unexpected
         log.log(logging.WARNING if lasting else logging.DEBUG, "NATS connection of %s: %r", self.address.job, error)
@@ -389,11 +398,3 @@ def unpack_or_skip(kind: type[M], data: bytes, subject: str) -> M | None:
     except MessageInvalid as error:
         log.warning("skipped an invalid message on %s: %s", subject, error)
         return None
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()

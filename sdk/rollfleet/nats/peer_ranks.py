@@ -19,16 +19,17 @@ class PeerRanks:
 
     Args:
         rank: Rank 0.
+        check: Raises an error that happened in the background.
 
     Example:
         >>> peers = PeerRanks(Rank(0, 2))
         >>> peers.hear(RankStatus(rank=1, ranks=2, process="a", session=1, round=3))
-        >>> peers.wait_for(session=1, round_=3, timeout_s=0)
+        >>> peers.wait_for_round(1, 3, timeout_s=0)
         True
     """
 
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
+    def __init__(self, rank: Rank, check: Callable[[], None] = lambda: None) -> None:
+        self._rank, self._check = rank, check
         self._processes: dict[int, dict[str, RankStatus]] = {}  # rank -> process -> newest status; the last is present
         self._missed = dict.fromkeys(range(1, rank.ranks), 0)
         self._changed = threading.Condition()
@@ -57,7 +58,7 @@ class PeerRanks:
             self._missed = dict.fromkeys(self._missed, 0)
 
     def totals(self) -> PeerTotals:
-        """Return the totals of all processes of all other ranks."""
+        """See `Peers`."""
         frames = 0
         with self._changed:
             for processes in self._processes.values():
@@ -72,38 +73,26 @@ class PeerRanks:
             dropped=sum(status.dropped for status in statuses),
         )
 
-    def wait_for(self, session: int, round_: int | None, timeout_s: float) -> bool:
-        """Wait until each present rank has received this round of this session; None: until each has reported.
-
-        Returns False after the timeout.
-        """
-
-        def ready() -> bool:
-            if round_ is None:
-                return all(rank in self._processes for rank in self._expected())
-            return all(each.round >= round_ for each in self._following(session))
-
+    def wait_for_round(self, session: int, round_: int | None, *, timeout_s: float) -> bool:
+        """See `Peers`."""
+        self._check()
         with self._changed:
-            return self._changed.wait_for(ready, timeout_s)
+            return self._changed.wait_for(
+                lambda: not any(self._is_behind(rank, session, round_) for rank in self._missed), timeout_s
+            )
 
-    def _following(self, session: int) -> list[RankStatus]:
-        """Statuses in this session; an empty one for a rank that has not yet heard of the session."""
-        empty = RankStatus(rank=0, ranks=self._rank.ranks, process="")
-        statuses = [self._present(rank) or empty for rank in self._expected()]
-        return [status if status.session == session else empty for status in statuses]
-
-    def _expected(self) -> list[int]:
-        """Ranks that are present or may still report, and have not left."""
-        present = {rank: self._present(rank) for rank, missed in self._missed.items() if missed < MISSED_HEARTBEATS}
-        return [rank for rank, status in present.items() if status is None or not status.left]
-
-    def _present(self, rank: int) -> RankStatus | None:
+    def _is_behind(self, rank: int, session: int, round_: int | None) -> bool:
         processes = self._processes.get(rank)
-        return processes[next(reversed(processes))] if processes else None
+        newest = processes[next(reversed(processes))] if processes else None
+        if self._missed[rank] >= MISSED_HEARTBEATS or (newest and newest.left):
+            return False
+        if newest is None or round_ is None:
+            return newest is None
+        return newest.session != session or newest.round < round_
 
 
 class LeaderView:
-    """Rank 0 as another rank hears it, and that rank's own status."""
+    """Rank 0 as another rank hears it, and that rank's own status. See `Leader`."""
 
     def __init__(self, link: Link, rank: Rank, process: str) -> None:
         self._link = link
@@ -113,7 +102,7 @@ class LeaderView:
 
     @property
     def control(self) -> Control | None:
-        """The newest control message of rank 0; None: none has come yet."""
+        """See `Leader`."""
         return self._control
 
     def hear(self, control: Control, *, joining: bool = False) -> None:
@@ -134,7 +123,7 @@ class LeaderView:
         self.send()
 
     def report(self, status: RankStatus) -> None:
-        """Report this to rank 0, now and in each heartbeat."""
+        """See `Leader`."""
         with self._lock:
             held = self._status
             session, round_ = max((held.session, held.round), (status.session, status.round))
@@ -152,33 +141,3 @@ class LeaderView:
         status = self._status
         if not self._link.closed:
             self._link.begin(self._link.publish(self._link.subjects.rank(status.rank), pack(status)))
-
-
-class NatsPeers:
-    """See `Peers`.
-
-    Args:
-        peers: The other ranks; on rank 0.
-        leader: Rank 0; on other ranks.
-        check: Raises an error that happened in the background.
-    """
-
-    def __init__(self, peers: PeerRanks, leader: LeaderView, *, session: int, check: Callable[[], None]) -> None:
-        self._peers, self._leader, self._session, self._check = peers, leader, session, check
-
-    def totals(self) -> PeerTotals:
-        """See `Peers`."""
-        return self._peers.totals()
-
-    def wait_for_round(self, round_: int | None, *, timeout_s: float) -> bool:
-        """See `Peers`."""
-        self._check()
-        return self._peers.wait_for(self._session, round_, timeout_s)
-
-    def leader_control(self) -> Control | None:
-        """See `Peers`."""
-        return self._leader.control
-
-    def report(self, status: RankStatus) -> None:
-        """See `Peers`."""
-        self._leader.report(status)

@@ -2,22 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-
-from nats.js.errors import APIError
+from contextlib import ExitStack
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JobInvalid
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
-from rollfleet.nats.polling import WARN_AFTER_S
 from rollfleet.wire.batch_chunks import Identity, cut
 from rollfleet.wire.chunks import CHUNK_BYTES, chunk_count
 from rollfleet.wire.codec import Encoded
 from rollfleet.wire.fragment_message import pack_fragment
-from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
 from rollfleet_api.job import CollectorJob, Mode
 from rollfleet_api.messages import BatchMeta, Lease, pack
 
@@ -25,9 +20,6 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 8 << 20
 HEADER_BYTES = 512  # of a message's NATS headers, which count towards the server's limit
-FULL_WAIT_S = 0.25  # wait for a free slot in the queue before sending the whole chunk again
-BEHIND_WAIT_S = 4.0  # the longest such wait while the learner is behind: it reports each free slot
-_LEARNER_BEHIND = "maximum messages per subject"  # NATS's description of the one ordinary reason to wait
 _MI = 1 << 20
 
 
@@ -47,7 +39,6 @@ class BatchPublisher:
     def __init__(self, link: Link, worker: int) -> None:
         self._link, self._worker = link, worker
         self._job: CollectorJob | None = None
-        self._space = asyncio.Event()
         self._publishing = asyncio.Lock()
         self._losses = 0
         self._last: tuple[Fragment, BatchMeta, Identity] | None = None
@@ -56,14 +47,9 @@ class BatchPublisher:
         """Use this version of the job."""
         self._job = job
 
-    def retry(self) -> None:
-        """Send waiting chunks again: the queue may have space."""
-        self._space.set()
-
     async def begin(self, lease: Lease) -> None:
         """Report that an incarnation has begun, after all messages of earlier incarnations."""
-        subject = self._link.subjects.began(self._worker)
-        await self._store(subject, pack(lease))
+        await self._link.store(self._link.subjects.began(self._worker), pack(lease))
 
     async def publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
         """Publish a batch after the earlier ones. Overtaking would make its predecessor look lost.
@@ -98,8 +84,8 @@ class BatchPublisher:
         self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]", *, again: bool = False
     ) -> int:
         """Publish a batch; `again`: NATS may have some of its chunks. Returns the number of its chunks."""
-        encoded = pack_fragment(fragment, meta)
-        max_chunk_bytes = min(CHUNK_BYTES, self._link.max_payload_bytes - HEADER_BYTES)
+        encoded, subjects = pack_fragment(fragment, meta), self._link.subjects
+        max_chunk_bytes = min(CHUNK_BYTES, self._link.client.max_payload - HEADER_BYTES)
         self._check_capacity(encoded, meta.frames, max_chunk_bytes)
         chunks = (
             (index, Pieces(*each)) for index, each in enumerate(cut(encoded, identity, max_chunk_bytes=max_chunk_bytes))
@@ -109,7 +95,7 @@ class BatchPublisher:
         others_may_follow = asyncio.Event()
 
         async def publish_first(index: int, chunk: Pieces) -> None:
-            await self._publish_chunk(index, chunk, others_may_follow.set)
+            await self._link.store(subjects.batch_chunk(self._worker, index), chunk, others_may_follow.set)
             if not admitted.done():
                 admitted.set_result(None)
             others_may_follow.set()
@@ -119,7 +105,7 @@ class BatchPublisher:
         async def publish_next(index: int, chunk: Pieces) -> None:
             with ExitStack() as place:  # in the window: left once, by the first retry or at the end
                 place.callback(window.release)
-                await self._publish_chunk(index, chunk, place.close)
+                await self._link.store(subjects.batch_chunk(self._worker, index), chunk, place.close)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -150,33 +136,3 @@ class BatchPublisher:
                 f"`delivery.maxBytes: {-(-needed // _MI)}Mi` or more, or less than "
                 f"`collect.framesPerBatch: {self._job.spec.collect.frames_per_batch}`"
             )
-
-    async def _publish_chunk(self, index: int, chunk: Pieces, again: Callable[[], object] | None = None) -> None:
-        await self._store(self._link.subjects.batch_chunk(self._worker, index), chunk, again)
-
-    async def _store(self, subject: str, data: bytes | Pieces, again: Callable[[], object] | None = None) -> None:
-        """Store a message. Waits while the queue is full. See `Link.store` for `again`."""
-        waited_s, wait_s = 0.0, FULL_WAIT_S
-        while True:
-            self._space.clear()
-            try:
-                await self._link.store(subject, data, again)
-            except APIError as error:
-                if error.err_code != JetStreamCode.STORE_FAILED and error.err_code not in NO_CAPACITY:
-                    raise
-                if _LEARNER_BEHIND not in (error.description or ""):
-                    waited_s, wait_s = self._warn(waited_s, error), FULL_WAIT_S
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._space.wait(), wait_s)
-                wait_s = min(2 * wait_s, BEHIND_WAIT_S)
-            else:
-                return
-
-    def _warn(self, waited_s: float, error: APIError) -> float:
-        """Warn every `WARN_AFTER_S` seconds. Returns the seconds since the last warning."""
-        if waited_s >= WARN_AFTER_S:
-            log.warning(
-                "worker %d has waited %g s for space for a batch: %s", self._worker, waited_s, error.description
-            )
-            return 0.0
-        return waited_s + FULL_WAIT_S

@@ -5,28 +5,21 @@ Of the versions that wait, only the newest is sent. A control message is sent af
 
 import asyncio
 import logging
-import math
 import threading
-import time
 from collections.abc import Mapping
-
-from nats.js.errors import APIError
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.nats.client import Pieces
 from rollfleet.nats.link import Link
-from rollfleet.nats.polling import WARN_AFTER_S
 from rollfleet.nats.state import read_state
 from rollfleet.weights.layout import Snapshot
 from rollfleet.wire.weight_chunks import cut, manifest_of
-from rollfleet_api.jetstream import NO_CAPACITY, JetStreamCode
 from rollfleet_api.messages import MAX_MESSAGE_BYTES, Control, LearnerPhase, Manifest, pack
 from rollfleet_api.subjects import WeightSubjects
 
 log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 8 << 20
-FULL_WAIT_S = 0.25  # before a message that found no space is sent again
 
 Version = tuple[int, Snapshot]
 
@@ -52,7 +45,6 @@ class LearnerSender:
         self._idle = threading.Event()
         self._idle.set()
         self._filled = asyncio.Event()
-        self._warned_s = -math.inf  # time of the last warning that there is no space
 
     def weights(self, version: int, snapshot: Snapshot, workers: frozenset[int] | None = None) -> None:
         """Send a version to these workers; None: to all. It replaces a version that waits for the same workers."""
@@ -132,7 +124,7 @@ class LearnerSender:
                     for worker, (version, snapshot) in weights.items():
                         await self._send_weights(sending, version, snapshot, self._link.subjects.weights_of(worker))
                     if control:
-                        sending.create_task(self._store(self._link.subjects.control, pack(control)))
+                        sending.create_task(self._link.store(self._link.subjects.control, pack(control)))
 
     def _begin_to_send(self) -> "tuple[dict[int | None, Version], Control | None]":
         weights, self._weights = self._weights, {}
@@ -150,28 +142,15 @@ class LearnerSender:
         self, sending: asyncio.TaskGroup, version: int, snapshot: Snapshot, subjects: WeightSubjects
     ) -> None:
         data = memoryview(snapshot.data.numpy().data)
-        limit = self._link.max_payload_bytes
+        limit = self._link.client.max_payload
         manifest = manifest_of(self._session, version, snapshot.parameters, data, max_chunk_bytes=limit)
         window = asyncio.Semaphore(max(1, WINDOW_BYTES * manifest.chunks // max(1, len(data))))
         for index, chunk in enumerate(cut(manifest, data)):
             await window.acquire()
-            stored = sending.create_task(self._store(subjects.chunk(version, index), Pieces(*chunk)))
+            stored = sending.create_task(self._link.store(subjects.chunk(version, index), Pieces(*chunk)))
             stored.add_done_callback(lambda _: window.release())
         # Last, so that its readers find the bytes. They notice a chunk that is still on its way by its version.
         packed = pack(manifest)
-        if len(packed) > (most := min(self._link.max_payload_bytes, MAX_MESSAGE_BYTES)):
+        if len(packed) > (most := min(self._link.client.max_payload, MAX_MESSAGE_BYTES)):
             raise MessageTooLarge(len(packed), most, f"the manifest of {len(manifest.parameters):,} parameters")
-        sending.create_task(self._store(subjects.manifest, packed))
-
-    async def _store(self, subject: str, data: bytes | Pieces) -> None:
-        """Store a message. Waits while the job's state is full: the operator gives it more space, if NATS has some."""
-        while True:
-            try:
-                return await self._link.store(subject, data)
-            except APIError as error:
-                if error.err_code != JetStreamCode.STORE_FAILED and error.err_code not in NO_CAPACITY:
-                    raise
-                if time.monotonic() - self._warned_s >= WARN_AFTER_S:  # one warning for all messages that wait
-                    self._warned_s = time.monotonic()
-                    log.warning("the learner waits for space on NATS for its weights: %s", error.description)
-                await asyncio.sleep(FULL_WAIT_S)
+        sending.create_task(self._link.store(subjects.manifest, packed))

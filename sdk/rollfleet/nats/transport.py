@@ -23,7 +23,7 @@ from rollfleet.errors import JetStreamRefused, JobEnded, LearnerReplaced, Rollfl
 from rollfleet.nats.consumer import LearnerConsumer, Missing
 from rollfleet.nats.heartbeats import LearnerHeartbeats
 from rollfleet.nats.link import Link
-from rollfleet.nats.peer_ranks import NatsPeers
+from rollfleet.nats.peer_ranks import LeaderView, PeerRanks
 from rollfleet.nats.polling import RETRY_WAIT_S, insist
 from rollfleet.nats.presence import JobPresence, is_missing
 from rollfleet.nats.puller import Puller
@@ -59,7 +59,7 @@ class NatsTransport:
         elastic: Adds and removes workers; None: the operator, or any other program, starts them.
 
     Attributes:
-        elastic: See `Transport`.
+        job, rank, resumed, peers, leader, elastic: See `Transport`.
 
     Example:
         >>> link = Link(address, role=Role.LEARNER)  # doctest: +SKIP
@@ -79,15 +79,17 @@ class NatsTransport:
         rank: Rank = ALONE,
         elastic: Elastic | None = None,
     ) -> None:
-        self.elastic = elastic
-        self._link, self._job, self._subjects, self._rank = link, job, link.subjects, rank
+        self.job, self.rank, self.elastic = job, rank, elastic
+        self._link, self._subjects = link, link.subjects
         self._consumer = LearnerConsumer(link, rank, job.spec.workers)
         self._creating = asyncio.Lock()  # the consumer
-        self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner)
         self._found: Manifest | None = None  # of the job's newest weights, until this learner sends some
         self._receiver = BatchReceiver(
             link, job=job, device=device, no_cuda_sync=no_cuda_sync, on_received=lambda: self._puller.wake()
         )
+        self._heartbeats = LearnerHeartbeats(link, job, rank, self._consumer.owner, check=self._receiver.check)
+        self.leader: LeaderView | None = self._heartbeats.leader
+        self.peers: PeerRanks | None = self._heartbeats.peers if rank.leads and rank != ALONE else None
         self._puller = Puller(
             link.client,
             stream=self._subjects.batches_stream,
@@ -97,8 +99,8 @@ class NatsTransport:
             on_unavailable=lambda: link.begin(self._wait_for_consumer()),
             paused=self._receiver.full,
         )
-        self._resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
-        self._sender = LearnerSender(link, self._resumed.session)
+        self.resumed = link.call(self._take_over(), timeout_s=TAKE_OVER_TIMEOUT_S)
+        self._sender = LearnerSender(link, self.resumed.session)
         self._memory = BufferPool(IDLE_VERSIONS)
         running = [self._puller.run(), self._sender.run(), self._receiver.keep(), self._heartbeats.run()]
         running.append(JobPresence(link).watch(self._look))
@@ -106,29 +108,6 @@ class NatsTransport:
         self._tasks = [link.spawn(coroutine) for coroutine in running]
         for task in self._tasks:
             task.add_done_callback(self._on_ended)
-
-    @property
-    def resumed(self) -> Resumed:
-        """See `Transport`."""
-        return self._resumed
-
-    @property
-    def job(self) -> CollectorJob:
-        """See `Transport`."""
-        return self._job
-
-    @property
-    def rank(self) -> Rank:
-        """See `Transport`."""
-        return self._rank
-
-    @property
-    def peers(self) -> NatsPeers | None:
-        """See `Transport`."""
-        if self._rank == ALONE:
-            return None
-        beats = self._heartbeats
-        return NatsPeers(beats.peers, beats.leader, session=self._resumed.session, check=self._receiver.check)
 
     def control(self, control: Control) -> None:
         """See `Transport`."""
@@ -187,11 +166,11 @@ class NatsTransport:
         if self._link.closed:
             return
         if not self._sender.flush(timeout_s=END_TIMEOUT_S if self._sender.ends_job else FLUSH_TIMEOUT_S):
-            log.warning("%s: the learner's last messages did not reach NATS", self._job.key)
-        if self._rank.leads:
-            self._link.begin(self._heartbeats.send())
+            log.warning("%s: the learner's last messages did not reach NATS", self.job.key)
+        if self.leader:
+            self.leader.leave()
         else:
-            self._heartbeats.leader.leave()
+            self._link.begin(self._heartbeats.send())
         for task in self._tasks:
             task.cancel()
         self._receiver.close()
@@ -209,24 +188,24 @@ class NatsTransport:
     async def _read_resumed(self) -> Resumed:
         link, subjects, beats = self._link, self._subjects, self._heartbeats
         await self._read_spec()  # it may have changed since this learner read it
-        for worker in range(self._job.spec.workers):
+        for worker in range(self.job.spec.workers):
             if status := await read_state(link, subjects.worker(worker), WorkerStatus):
                 beats.roster.hear(status)
         manifest = await read_state(link, subjects.manifest, Manifest)
         control = await read_state(link, subjects.control, Control)
         learner = await read_state(link, subjects.learner, LearnerStatus)
-        if control and not self._rank.leads:
-            beats.leader.hear(control, joining=True)
+        if control and self.leader:
+            self.leader.hear(control, joining=True)
         self._found = manifest
         # NATS may be back with an older state than its workers have seen.
         session, round_, version = self._followed()
         return Resumed(
-            session=self._rank.leads + max([session, *(each.session for each in (manifest, control, learner) if each)]),
+            session=self.rank.leads + max([session, *(each.session for each in (manifest, control, learner) if each)]),
             version=max([version, *(each.version for each in (manifest, control, learner) if each)]),
             round=max(round_, control.round if control else 0),
             # Each of several ranks reports its own frames.
-            frames=learner.frames if learner and self._rank == ALONE else 0,
-            batches=learner.batches if learner and self._rank == ALONE else 0,
+            frames=learner.frames if learner and self.rank == ALONE else 0,
+            batches=learner.batches if learner and self.rank == ALONE else 0,
         )
 
     def _followed(self) -> tuple[int, int, int]:
@@ -242,7 +221,7 @@ class NatsTransport:
             log.warning(
                 "%s: version %d, the first of this learner, has other weights than version %d, the last of the learner "
                 "before it: everything that one learned since its last checkpoint is lost",
-                self._job.key,
+                self.job.key,
                 version,
                 found.version,
             )
@@ -273,7 +252,7 @@ class NatsTransport:
         if (owner := await self._consumer.owned_by()) is Missing.STREAM:
             raise NatsError("it has no stream for batches: the job's owner recreates it")
         control = await read_state(self._link, self._subjects.control, Control)
-        newer = self._rank.leads and control is not None and control.session > self._resumed.session
+        newer = self.rank.leads and control is not None and control.session > self.resumed.session
         try:
             if newer or owner not in (Missing.CONSUMER, self._consumer.owner):
                 raise self._replaced()
@@ -287,13 +266,13 @@ class NatsTransport:
 
     async def _look(self) -> None:
         """See that NATS still has rank 0's messages. Read those that may have been missed: control, and the job."""
-        if self._rank.leads and self._followed() > self._sender.progress:
+        if self.rank.leads and self._followed() > self._sender.progress:
             raise LearnerReplaced(
-                f"NATS came back without the last learner of {self._job.key}, which its workers follow: start it again"
+                f"NATS came back without the last learner of {self.job.key}, which its workers follow: start it again"
             )
         await self._sender.restore()
-        if not self._rank.leads and (control := await read_state(self._link, self._subjects.control, Control)):
-            self._heartbeats.leader.hear(control)
+        if self.leader and (control := await read_state(self._link, self._subjects.control, Control)):
+            self.leader.hear(control)
         await self._read_spec()
 
     async def _read_spec(self) -> None:
@@ -301,7 +280,7 @@ class NatsTransport:
             await self._follow(job)
 
     async def _follow(self, job: CollectorJob) -> None:
-        self._job = job
+        self.job = job
         self._heartbeats.follow(job)
         self._receiver.follow(job)
         if self._consumer.cover(job.spec.workers):
@@ -312,7 +291,7 @@ class NatsTransport:
                 except LearnerReplaced as replaced:
                     self._receiver.fail(replaced)
                 except JetStreamRefused as refused:  # the job is gone; the next request reports it
-                    log.debug("%s: %s", self._job.key, refused)
+                    log.debug("%s: %s", self.job.key, refused)
                 self._puller.resume()
 
     def _on_ended(self, task: "Future[None]") -> None:
@@ -326,10 +305,10 @@ class NatsTransport:
         """Find out whether the consumer was deleted with the job, whose state goes first, or by another learner."""
         owner = await self._consumer.owned_by()
         if owner is Missing.STREAM or (owner is Missing.CONSUMER and await is_missing(self._link)):
-            self._receiver.fail(JobEnded(f"the job {self._job.key} was deleted"))
+            self._receiver.fail(JobEnded(f"the job {self.job.key} was deleted"))
         else:
             self._receiver.fail(self._replaced())
 
     def _replaced(self) -> RollfleetError:
-        how = "" if self._rank == ALONE else f" as {self._rank}, or with another number of ranks,"
-        return LearnerReplaced(f"another learner connected to {self._job.key}{how} and took it over")
+        how = "" if self.rank == ALONE else f" as {self.rank}, or with another number of ranks,"
+        return LearnerReplaced(f"another learner connected to {self.job.key}{how} and took it over")

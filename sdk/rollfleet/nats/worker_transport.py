@@ -61,7 +61,6 @@ class NatsWorkerTransport:
         self._publisher = BatchPublisher(link, worker)
         self._inbox: NatsWeightsInbox | None = None
         self._job_ended: JobEnded | None = None  # the reason why the job has ended
-        self._ended = asyncio.Event()
         self._presence = JobPresence(link)
         self._result: bytes | None = None  # of the newest evaluation
         self._lease = link.call(self._join(), timeout_s=JOIN_TIMEOUT_S)
@@ -104,13 +103,19 @@ class NatsWorkerTransport:
                 self._changed.wait(1.0)
 
     def send(self, fragment: Fragment, meta: BatchMeta) -> PendingBatch:
-        """Publish a batch after those sent before. The fragment must not change until the batch is stored."""
+        """See `WorkerTransport`.
+
+        Raises:
+            JobEnded: See `wait_until`.
+        """
         assert self._lease is not None, "an evaluation worker sends no batch"
+        if self._job_ended:
+            raise self._job_ended
         process = self._lease.lease.process
         identity = Identity(worker=self._worker, incarnation=self.incarnation, sequence=self._sequence, process=process)
         self._sequence += 1
         admitted: Future[None] = Future()
-        stored = self._link.spawn(self._publish(fragment, meta, identity, admitted))
+        stored = self._link.spawn(self._publisher.publish(fragment, meta, identity, admitted))
 
         def end_waiting(_: "Future[None]") -> None:
             if not admitted.done():  # it failed; `stored` holds the error
@@ -182,28 +187,14 @@ class NatsWorkerTransport:
             return
         self._control = control
         self._notify()
-        self._publisher.retry()
+        self._link.retry()
 
     async def _on_taken(self, _: Msg) -> None:
-        self._publisher.retry()
-
-    async def _publish(self, fragment: Fragment, meta: BatchMeta, identity: Identity, admitted: "Future[None]") -> None:
-        """Publish a batch, unless the job ends first."""
-        task = asyncio.ensure_future(self._publisher.publish(fragment, meta, identity, admitted))
-        ended = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if self._job_ended and not task.done():
-                raise self._job_ended
-            task.result()
-        finally:
-            task.cancel()
-            ended.cancel()
+        self._link.retry()
 
     def _end(self, error: JobEnded) -> None:
         self._job_ended = error
         self._notify()
-        self._ended.set()
 
     def _notify(self) -> None:
         with self._changed:

@@ -88,25 +88,30 @@ class PeerTotals:
 
 
 class Peers(Protocol):
-    """The other ranks of a learner. A transport has it if the learner is several processes.
+    """The other ranks, on rank 0 of a learner of several processes.
 
     A rank is present until it leaves, or sends no heartbeat for 10 s.
     """
 
     def totals(self) -> PeerTotals:
-        """On rank 0: totals over the other ranks."""
+        """Return the totals of all processes of the other ranks."""
 
-    def wait_for_round(self, round_: int | None, *, timeout_s: float) -> bool:
-        """On rank 0: wait until each present rank has received this round; None: until all ranks are present.
+    def wait_for_round(self, session: int, round_: int | None, *, timeout_s: float) -> bool:
+        """Wait until each present rank has received this round of this session; None: until each has reported.
 
         Returns False after the timeout.
         """
 
-    def leader_control(self) -> Control | None:
-        """On other ranks: the newest control message of rank 0; None: none has come yet."""
+
+class Leader(Protocol):
+    """Rank 0 of a learner, on its other ranks."""
+
+    @property
+    def control(self) -> Control | None:
+        """The newest control message of rank 0; None: none has come yet."""
 
     def report(self, status: RankStatus) -> None:
-        """On other ranks: report this to rank 0, now and in each heartbeat. The transport fills in `process`."""
+        """Report this to rank 0, now and in each heartbeat. The transport fills in `process`."""
 
 
 class Transport(Protocol):
@@ -150,7 +155,12 @@ class Transport(Protocol):
 
     @property
     def peers(self) -> Peers | None:
-        """The other ranks; None: the learner is one process."""
+        """The other ranks; None: this is not rank 0 of several."""
+        return None
+
+    @property
+    def leader(self) -> Leader | None:
+        """Rank 0; None: this is rank 0."""
         return None
 
     @property

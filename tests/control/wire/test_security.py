@@ -79,7 +79,7 @@ async def test_a_pods_learner_may_leave_the_namespace_of_its_job_out(
     await asyncio.to_thread(connect)
 
 
-async def test_further_refusals_are_counted_and_reported_once(site: "Site", caplog: pytest.LogCaptureFixture) -> None:
+async def test_further_refusals_are_reported_once(site: "Site", caplog: pytest.LogCaptureFixture) -> None:
     job = await site.start()
     address = site.address(job, Role.WORKER)
 
@@ -88,7 +88,6 @@ async def test_further_refusals_are_counted_and_reported_once(site: "Site", capl
         for _ in range(5):
             link.call(link.publish(link.subjects.control, b""))
         link.call(link.flush())
-        assert link.refusals == 5
         link.close()
 
     await asyncio.to_thread(publish)

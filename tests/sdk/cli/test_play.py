@@ -133,11 +133,12 @@ def test_environment_that_cannot_draw_is_named(
 def test_a_checkpoint_of_a_python_collector_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = gymnasium.make("CartPole-v1")
     policy = rollfleet.ActorCritic(env.observation_space, env.action_space, hidden=(8,), activation="Relu")
-    with rollfleet.Collector("CartPole-v1", policy, frames_per_batch=8) as collector:
+    kwargs = {"max_episode_steps": 3}
+    with rollfleet.Collector("CartPole-v1", policy, frames_per_batch=8, env_kwargs=kwargs) as collector:
         next(collector)
         rollfleet.Checkpoint(tmp_path, collector, {"policy": policy}).save()
     played(tmp_path, episodes=1)
-    assert "mean return" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[0] == "episode 1: return 3.0, 3 frames"
 
 
 def test_an_environment_of_torchrl_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

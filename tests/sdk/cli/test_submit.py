@@ -1,5 +1,6 @@
 """`rollfleet submit` on a real API server: the learner's source, its pod, and its log."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
@@ -109,6 +110,17 @@ def test_the_code_of_a_deleted_job_becomes_the_new_jobs(submit: Submit, jobs: Jo
     assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
 
 
+def test_the_code_of_a_submission_that_was_cut_becomes_the_next_ones(
+    submit: Submit, jobs: Jobs, learner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as cut:
+        cut.setattr(ClusterApi, "patch", lambda *_: sys.exit(1))
+        assert submit("--learner", learner).exit_code == 1
+    submit("--learner", learner)
+    files = found(jobs.api, "ConfigMap", "cartpole-source")
+    assert [each["uid"] for each in files["metadata"]["ownerReferences"]] == [jobs.get("cartpole").metadata.uid]
+
+
 def test_a_config_map_of_the_users_stays_when_the_job_is_deleted(submit: Submit, jobs: Jobs, learner: str) -> None:
     name = {"name": "my-code", "namespace": jobs.api.namespace}
     jobs.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"other.py": ""}})
@@ -170,18 +182,21 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
     logs: dict[str, Queue[str | None]] = {}
     shown, states = list[str](), list[str]()
 
-    def start_learner(line: str) -> None:
+    def start_learner(*streams: str) -> None:
         pod = namespace.pod(None)
         logs[pod] = Queue()
-        logs[pod].put(line)
-        logs[pod].put(None)
+        for line in streams:
+            logs[pod].put(line)
+            logs[pod].put(None)
         namespace.report(phase="Running", frames=len(logs))
 
     def show(line: str) -> None:
         shown.append(line)
         if line == "before a crash":
-            start_learner("after it")
-        else:
+            crashed = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": next(iter(logs))}}
+            namespace.status(crashed, {"phase": "Failed"})
+            start_learner("after it", "after the kubelet's restart")
+        elif line != "after it":
             complete = {"type": "Complete", "status": "True", "reason": "TotalFrames", "message": "that is all"}
             namespace.report(phase="Complete", conditions=[complete | {"lastTransitionTime": "2026-11-21T12:00:00Z"}])
 
@@ -190,7 +205,7 @@ def test_follow_shows_each_learners_log_until_the_job_is_complete(jobs: Jobs, na
         namespace.node("node-learner", port)
         start_learner("before a crash")
         assert follow(jobs, "cartpole", show, states.append) == 0
-    assert shown == ["before a crash", "after it"]
+    assert shown == ["before a crash", "after it", "after the kubelet's restart"]
     assert states[-1] == f"{namespace.name}/cartpole is Complete (TotalFrames): that is all"
 
 

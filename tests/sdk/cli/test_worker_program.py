@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rollfleet.cli.main import app
 from rollfleet.nats.link import Link
 from rollfleet.nats.streams import deprovision
-from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, URL, WORKER
+from rollfleet_api.address import CREDENTIALS, JOB, JOB_COMPLETION_INDEX, THREADS, URL, WORKER
 from rollfleet_api.exit_codes import EXIT_COMPLETE, EXIT_GONE, EXIT_PERMANENT, EXIT_REPLACED
 from rollfleet_api.messages import Control, LearnerPhase, Lease, WorkerState, WorkerStatus, pack, unpack
 from rollfleet_api.permissions import Role
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ({URL: "nats://127.0.0.1:1"}, f"no job given: pass its name, set {JOB}, or mount "),
         ({URL: "nats://127.0.0.1:1", JOB: "test"}, f"no worker index given: pass --index, or set {WORKER} or "),
         ({URL: "nats://127.0.0.1:1", JOB: "test", WORKER: "-1"}, "worker index '-1': expected a whole number from 0"),
+        ({URL: "nats://127.0.0.1:1", JOB: "test", WORKER: "0", THREADS: "many"}, f"(env var: '{THREADS}')"),
     ],
 )
 def test_a_worker_without_an_address_names_the_variables_to_set(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sdk.cluster.forwarding_node import ForwardingNode
 
+from rollfleet.cluster import tunnel
 from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.tunnel import Tunnel
 from rollfleet.errors import ClusterError
@@ -81,6 +82,14 @@ def test_the_first_pod_that_answers_is_taken(api: ClusterApi, node: ForwardingNo
     tunnel = Tunnel(api, api.namespace, ["nats-0", "nats-1"], 4222)
     assert exchange(tunnel.port, b"x") == b"x"
     tunnel.close()
+
+
+def test_an_api_server_that_does_not_answer_is_an_error(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api.client.configuration.host = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=r"nats-0 can be forwarded: .*timed out"):
+            tunnel.Tunnel(api, api.namespace, ["nats-0"], 4222)
 
 
 def test_a_missing_pod_and_a_missing_right_are_named(api_server: "ApiServer", api: ClusterApi) -> None:

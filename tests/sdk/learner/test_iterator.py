@@ -151,6 +151,14 @@ def test_workers_use_weights_sent_meanwhile(collect: "Collect") -> None:
     collector.async_shutdown(timeout_s=30)
 
 
+def test_a_buffer_gets_a_batch_whole_or_not_at_all(processes: "Collect") -> None:
+    buffer = ReplayBuffer(64)
+    collector = processes(["CartPole-v1", "Acrobot-v1"], None, frames_per_batch=8, replay_buffer=buffer)
+    with pytest.raises(JobInvalid, match="batches 0 and 1 cannot be joined"):
+        next(collector)
+    assert (len(buffer), collector.frames) == (0, 0)
+
+
 def test_start_without_a_buffer_is_refused(here: "Collect") -> None:
     with pytest.raises(JobInvalid, match="replay_buffer="):
         here(CountingEnv, always_0, **OPTIONS).start()

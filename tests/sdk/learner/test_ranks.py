@@ -288,7 +288,7 @@ def test_a_completed_job_does_not_end_ranks_that_come_before_the_next_rank_0(
     leader, other = both(connect)
     running = [begin(lambda each: list(islice(each, 2)), each) for each in (other, leader)]
     transport: Any = other._transport
-    while transport.peers.leader_control().session == 1:
+    while transport.leader.control.session == 1:
         assert not running[0].done()
     for index in range(WORKERS):
         start_worker(job, index)

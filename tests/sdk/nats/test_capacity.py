@@ -12,7 +12,7 @@ from tests.sdk.nats.numbered_batches import META, values
 
 from rollfleet.data.batch import Fragment
 from rollfleet.errors import JetStreamRefused, JobInvalid
-from rollfleet.nats.publisher import FULL_WAIT_S
+from rollfleet.nats.link import FULL_WAIT_S
 from rollfleet.nats.state import read_state
 from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet_api.messages import LearnerStatus

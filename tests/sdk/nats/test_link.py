@@ -211,10 +211,6 @@ def test_call_after_closing_is_an_error(server: "Server") -> None:
         link.call(loop_thread())
 
 
-def test_largest_message_is_the_servers_max_payload(server: "Server") -> None:
-    assert server.link().max_payload_bytes == 1 << 20
-
-
 def test_invalid_messages_are_logged_and_skipped(server: "Server", caplog: pytest.LogCaptureFixture) -> None:
     link, heard = server.link(), SimpleQueue[Lease]()
     link.call(link.listen(link.subjects.leases, Lease, heard.put))

@@ -56,32 +56,32 @@ def test_frames_of_all_processes_of_a_rank_are_counted_once() -> None:
 def test_a_silent_rank_or_one_that_left_is_not_waited_for() -> None:
     peers = PeerRanks(Rank(0, 2))
     peers.hear(status(session=2, round=6))
-    assert not peers.wait_for(2, 7, timeout_s=0)
-    assert peers.wait_for(2, 6, timeout_s=0)
+    assert not peers.wait_for_round(2, 7, timeout_s=0)
+    assert peers.wait_for_round(2, 6, timeout_s=0)
     for _ in range(10):
-        assert not peers.wait_for(2, 7, timeout_s=0)
+        assert not peers.wait_for_round(2, 7, timeout_s=0)
         peers.tick()
-    assert peers.wait_for(2, 7, timeout_s=0)
+    assert peers.wait_for_round(2, 7, timeout_s=0)
     peers.hear(status(session=2, round=6))
-    assert not peers.wait_for(2, 7, timeout_s=0)
+    assert not peers.wait_for_round(2, 7, timeout_s=0)
     peers.hear(status(session=2, round=6, left=True))
-    assert peers.wait_for(2, 7, timeout_s=0)
+    assert peers.wait_for_round(2, 7, timeout_s=0)
     peers.hear(status(process="b", session=1, round=9))
-    assert not peers.wait_for(2, 7, timeout_s=0)  # it has not heard of this session yet
+    assert not peers.wait_for_round(2, 7, timeout_s=0)  # it has not heard of this session yet
 
 
 def test_a_rank_that_never_reported_is_waited_for_as_long_as_a_silent_one() -> None:
     peers = PeerRanks(Rank(0, 2))
     for _ in range(10):
-        assert not peers.wait_for(2, None, timeout_s=0)
-        assert not peers.wait_for(2, 7, timeout_s=0)
+        assert not peers.wait_for_round(2, None, timeout_s=0)
+        assert not peers.wait_for_round(2, 7, timeout_s=0)
         peers.tick()
-    assert peers.wait_for(2, None, timeout_s=0)
-    assert peers.wait_for(2, 7, timeout_s=0)
+    assert peers.wait_for_round(2, None, timeout_s=0)
+    assert peers.wait_for_round(2, 7, timeout_s=0)
     peers.forget_missed()
-    assert not peers.wait_for(2, None, timeout_s=0)
+    assert not peers.wait_for_round(2, None, timeout_s=0)
     peers.hear(status())
-    assert peers.wait_for(2, None, timeout_s=0)
+    assert peers.wait_for_round(2, None, timeout_s=0)
 
 
 def test_the_newest_control_counts_and_complete_is_final(server: "Server") -> None:
