@@ -6,9 +6,8 @@ import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import prod
@@ -24,11 +23,12 @@ from gymnasium.vector.utils import CloudpickleWrapper, batch_space
 from rollfleet.envs.serial import SerialVectorEnv, Step
 from rollfleet.envs.space_tree import Array, Space, SpaceTree, array_dtype, array_shape
 from rollfleet.errors import EnvironmentFailed, EnvironmentInvalid
-from rollfleet.system.child_processes import describe_exit
+from rollfleet.system.child_processes import close_in_children, describe_exit
 from rollfleet.system.process_setup import seed_generators
 
-_STEP, _CLOSE, _ECHO, _CALL = b"step", b"close", b"echo", b"call"
-_INVALID, _FAILED, _VALUE = b"invalid", b"failed ", b"value  "  # what an answer begins with, unless it is empty
+_STEP = b""  # the most frequent request; its answer without infos is empty, too
+_RESET, _CALL = "reset", "call"
+_NUMBER_BYTES = 8  # of its call, at the start of each message and of the answer to it
 GRACE_S = 2.0
 """Time for a process to close its environments."""
 
@@ -65,8 +65,7 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """
         self.processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._answers_due = False  # whether a call is under way, or was interrupted
-        self._echoes = 0
+        self._calls = 0
         self.info_keys: tuple[str, ...] = ()
         first = (sample or makers[0])()
         self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
@@ -76,49 +75,44 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._shared = _Shared(self.single_observation_space, self.single_action_space, self.num_envs)
-        self._views = self._shared.views(slice(None))
-        self._observations = self._shared.seen.join(self._views.observations)
+        observations, self._actions, self._outcomes = self._shared.views(slice(None))
+        self._observations = self._shared.seen.join(observations)
         bounds = [self.num_envs * index // processes for index in range(processes + 1)]
         self._groups = [slice(start, stop) for start, stop in pairwise(bounds)]
         try:
             for group in self._groups:
                 self._start(group, makers[group])
-            self._gather(range(processes))
+            self._answers(range(processes))
         except BaseException:
-            self._answers_due = True
             self.close()
             raise
 
     def _start(self, group: slice, makers: Sequence[Maker]) -> None:
         context = multiprocessing.get_context()
         ours, theirs = context.Pipe()
-        process = context.Process(
-            target=_work,
-            args=(CloudpickleWrapper(partial(list, makers)), self._shared, group, theirs, ours),
-            name=f"the process of environments {group.start} to {group.stop - 1}",
-            daemon=True,
-        )
-        process.start()
-        theirs.close()
-        self.processes.append(process)
+        close_in_children(ours)  # a process ends when its pipe is closed
         self._pipes.append(ours)
+        with theirs:
+            process = context.Process(
+                target=_work,
+                args=(CloudpickleWrapper(partial(list, makers)), self._shared, group, theirs),
+                name=f"the process of environments {group.start} to {group.stop - 1}",
+                daemon=True,
+            )
+            process.start()
+        self.processes.append(process)
 
     def step(self, actions: Any) -> Step:
         """Step each environment. One whose episode has ended must have been reset before.
 
         Raises:
             EnvironmentInvalid: An environment returned a value that its spaces do not allow.
-            EnvironmentFailed: A process died, an environment raised, or an earlier call was interrupted.
+            EnvironmentFailed: A process died, or an environment raised.
         """
-        self._check_answered()
-        views = self._views
-        for view, leaf in zip(views.actions, self._shared.acted.split(actions), strict=True):
+        for view, leaf in zip(self._actions, self._shared.acted.split(actions), strict=True):
             view[...] = leaf
-        every_process = range(len(self._pipes))
-        for index in every_process:
-            self._send(index, _STEP)
-        infos = self._gather(every_process)
-        return self._observations, views.rewards, views.terminations, views.truncations, infos
+        infos = self._infos(self._ask(dict.fromkeys(range(len(self._pipes)), _STEP)))
+        return self._observations, *self._outcomes, infos
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -127,115 +121,83 @@ class ProcessVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         Raises:
             EnvironmentInvalid: An environment returned a value that its spaces do not allow.
-            EnvironmentFailed: A process died, an environment raised, or, with a mask, an earlier call was interrupted.
+            EnvironmentFailed: A process died, or an environment raised.
         """
         mask = (options or {}).get("reset_mask")
-        if mask is not None:
-            self._check_answered()
-        elif self._answers_due:
-            self._discard_answers()
         chosen = np.ones(self.num_envs, dtype=np.bool_) if mask is None else mask
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        asked = [index for index, group in enumerate(self._groups) if chosen[group].any()]
-        for index in asked:
-            group = self._groups[index]
-            self._send(index, pickle.dumps((None if seeds is None else seeds[group], chosen[group], self.info_keys)))
-        return self._observations, self._gather(asked)
+        answers = self._ask(
+            {
+                index: pickle.dumps((_RESET, None if seeds is None else seeds[group], chosen[group], self.info_keys))
+                for index, group in enumerate(self._groups)
+                if chosen[group].any()
+            }
+        )
+        return self._observations, self._infos(answers)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read its attribute, as `gymnasium.vector.SyncVectorEnv.call` does.
 
         Raises:
-            EnvironmentFailed: A method raised, a process died, or an earlier call was interrupted.
+            EnvironmentFailed: A method raised, or a process died.
         """
-        self._check_answered()
-        every_process, message = range(len(self._pipes)), _CALL + pickle.dumps((name, args, kwargs))
-        for index in every_process:
-            self._send(index, message)
-        try:
-            return tuple(value for index in every_process for value in self._value(index))
-        finally:
-            self._discard_answers()  # after an error, those of the other processes
-            self._answers_due = False
+        request = pickle.dumps((_CALL, name, args, kwargs))
+        answers = self._ask(dict.fromkeys(range(len(self._pipes)), request))
+        return tuple(value for values in answers.values() for value in values)
 
     def close(self, **_: Any) -> None:
-        """End the processes. One that is in mid-step, or needs more than `GRACE_S`, is killed. May be called again."""
-        if not self._answers_due:
-            for pipe in self._pipes:
-                with suppress(OSError):
-                    pipe.send_bytes(_CLOSE)
-            until_s = time.monotonic() + GRACE_S
-            for process in self.processes:
-                process.join(max(0.0, until_s - time.monotonic()))
+        """End the processes. One that needs more than `GRACE_S` is killed. May be called again."""
+        for pipe in self._pipes:
+            pipe.close()
+        until_s = time.monotonic() + GRACE_S
+        for process in self.processes:
+            process.join(max(0.0, until_s - time.monotonic()))
         for process in self.processes:
             process.kill()
-        for process, pipe in zip(self.processes, self._pipes, strict=True):
             process.join()
-            pipe.close()
         self.processes, self._pipes, self.closed = [], [], True
 
-    def _check_answered(self) -> None:
-        if self._answers_due:
-            raise EnvironmentFailed("a call was interrupted while environments stepped; reset all of them first")
+    def _ask(self, requests: Mapping[int, bytes]) -> dict[int, Any]:
+        """Send each of these processes its request. Returns their answers, by index."""
+        self._calls += 1
+        number = self._number()
+        for index, request in requests.items():
+            try:
+                self._pipes[index].send_bytes(number + request)
+            except ConnectionError:
+                raise self._died(index) from None
+        return self._answers(requests)
 
-    def _discard_answers(self) -> None:
-        """Wait until no process works on an interrupted call, and discard the answers to it."""
-        self._echoes += 1
-        echo = _ECHO + str(self._echoes).encode()
-        for index in range(len(self._pipes)):
-            self._send(index, echo)
-        for index in range(len(self._pipes)):
-            while self._answer(index) != echo:
-                pass
-
-    def _send(self, index: int, message: bytes) -> None:
-        self._answers_due = True
-        try:
-            self._pipes[index].send_bytes(message)
-        except ConnectionError:
-            raise self._died(index) from None
-
-    def _gather(self, asked: Sequence[int]) -> dict[str, Any]:
-        """Wait until these processes have stepped or reset. Returns the infos that were asked for."""
-        infos: dict[str, Any] = {}
+    def _answers(self, asked: Iterable[int]) -> dict[int, Any]:
+        """Wait until these processes have answered the newest call. Answers to an interrupted one are dropped."""
+        answers, number = {}, self._number()
         for index in asked:
-            if (found := self._value(index)) is not None:
-                for key, values in found.items():
-                    infos.setdefault(key, np.zeros(self.num_envs, values.dtype))[self._groups[index]] = values
-        self._answers_due = False
+            answer = b""
+            while not answer.startswith(number):
+                try:
+                    answer = self._pipes[index].recv_bytes()
+                except (EOFError, ConnectionError):
+                    raise self._died(index) from None
+            error, answers[index] = pickle.loads(answer[_NUMBER_BYTES:]) if answer != number else (None, {})
+            if error is not None:
+                raise error(f"{self.processes[index].name}: {answers[index]}")
+        return answers
+
+    def _number(self) -> bytes:
+        return self._calls.to_bytes(_NUMBER_BYTES)
+
+    def _infos(self, answers: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for index, found in answers.items():
+            for key, values in found.items():
+                infos.setdefault(key, np.zeros(self.num_envs, values.dtype))[self._groups[index]] = values
         return infos
-
-    def _value(self, index: int) -> Any:
-        if not (answer := self._answer(index)):
-            return None
-        kind, content = answer[: len(_VALUE)], answer[len(_VALUE) :]
-        if kind == _VALUE:
-            return pickle.loads(content)
-        error = EnvironmentInvalid if kind == _INVALID else EnvironmentFailed
-        raise error(f"{self.processes[index].name}: {content.decode()}")
-
-    def _answer(self, index: int) -> bytes:
-        try:
-            return self._pipes[index].recv_bytes()
-        except (EOFError, ConnectionError):
-            raise self._died(index) from None
 
     def _died(self, index: int) -> EnvironmentFailed:
         process = self.processes[index]
         process.join(GRACE_S)  # its pipe is closed a moment before
         how = "closed its pipe" if process.exitcode is None else f"ended: {describe_exit(process.exitcode)}"
         return EnvironmentFailed(f"{process.name} (pid {process.pid}) {how}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Views:
-    """Arrays of a group of environments: observations and actions as leaves [envs, ...], the others [envs]."""
-
-    observations: list[Array]
-    actions: list[Array]
-    rewards: Array
-    terminations: Array
-    truncations: Array
 
 
 class _Shared:
@@ -251,62 +213,58 @@ class _Shared:
             for dtype, shape in self._layout
         ]
 
-    def views(self, group: slice) -> _Views:
-        """Return the arrays of a group of environments."""
+    def views(self, group: slice) -> tuple[list[Array], list[Array], tuple[Array, Array, Array]]:
+        """Return arrays of a group: observations and actions (leaves [envs, ...]), and three of [envs]: see `step`."""
         arrays: list[Array] = [
             np.frombuffer(memoryview(memory), dtype, self._num_envs * prod(shape)).reshape(self._num_envs, *shape)[
                 group
             ]
             for (dtype, shape), memory in zip(self._layout, self._memory, strict=True)
         ]
-        own = len(self.seen.leaves)
-        return _Views(
-            observations=arrays[:own],
-            actions=arrays[own:-3],
-            rewards=arrays[-3],
-            terminations=arrays[-2],
-            truncations=arrays[-1],
-        )
+        seen = len(self.seen.leaves)
+        rewards, terminations, truncations = arrays[-3:]
+        return arrays[:seen], arrays[seen:-3], (rewards, terminations, truncations)
 
 
-def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Connection, other_end: Connection) -> None:
-    """Run in a process: obey messages from the pipe, and answer each with nothing or with its problem."""
+def _work(makers: CloudpickleWrapper, shared: _Shared, group: slice, pipe: Connection) -> None:
+    """Run in a process: answer the requests from the pipe until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    other_end.close()  # else this process would keep the pipe open after the parent's end
-    env: SerialVectorEnv | None = None
+    number = bytes(_NUMBER_BYTES)
     try:
         env = SerialVectorEnv(makers())
-        views = shared.views(group)
-        env.write_into(views.observations, views.rewards, views.terminations, views.truncations)
-        pipe.send_bytes(b"")
-        while (message := pipe.recv_bytes()) != _CLOSE:
-            pipe.send_bytes(message if message.startswith(_ECHO) else _obey(message, env, shared.acted, views))
-    except (EOFError, BrokenPipeError):
-        pass  # the parent has ended
     except Exception:
         with suppress(OSError):
-            pipe.send_bytes(_FAILED + traceback.format_exc().encode())
-    finally:
-        if env is not None:
-            env.close()
-
-
-def _obey(message: bytes, env: SerialVectorEnv, acted: SpaceTree, views: _Views) -> bytes:
+            pipe.send_bytes(number + pickle.dumps((EnvironmentFailed, traceback.format_exc())))
+        return
+    observations, actions, outcomes = shared.views(group)
+    env.write_into(observations, *outcomes)
     try:
-        if message == _STEP:
-            actions = acted.join([view.copy() for view in views.actions])  # environments may keep their actions
-            infos = env.step(actions)[-1]
-        elif message.startswith(_CALL):
-            name, args, kwargs = pickle.loads(message[len(_CALL) :])
-            return _VALUE + pickle.dumps(env.call(name, *args, **kwargs))
-        else:
-            seeds, mask, env.info_keys = pickle.loads(message)
-            if seeds is not None:
-                seed_generators(seeds[0])
-            _, infos = env.reset(seed=seeds, options={"reset_mask": mask})
-        return _VALUE + pickle.dumps(infos) if infos else b""
+        pipe.send_bytes(number)
+        while message := pipe.recv_bytes():
+            number, request = message[:_NUMBER_BYTES], message[_NUMBER_BYTES:]
+            pipe.send_bytes(number + _obey(request, env, shared.acted, actions))
+    except (EOFError, ConnectionError):
+        pass  # the parent has closed the pipe, or has ended
+    finally:
+        env.close()
+
+
+def _obey(request: bytes, env: SerialVectorEnv, acted: SpaceTree, actions: list[Array]) -> bytes:
+    """Return a pickle of the class of an error and its text, or of None and the result."""
+    try:
+        if request == _STEP:
+            infos = env.step(acted.join([view.copy() for view in actions]))[-1]  # environments may keep their actions
+            return pickle.dumps((None, infos)) if infos else b""
+        kind, *arguments = pickle.loads(request)
+        if kind == _CALL:
+            name, args, kwargs = arguments
+            return pickle.dumps((None, env.call(name, *args, **kwargs)))
+        seeds, mask, env.info_keys = arguments
+        if seeds is not None:
+            seed_generators(seeds[0])
+        return pickle.dumps((None, env.reset(seed=seeds, options={"reset_mask": mask})[1]))
     except EnvironmentInvalid as error:
-        return _INVALID + str(error).encode()
+        return pickle.dumps((EnvironmentInvalid, str(error)))
     except Exception:
-        return _FAILED + traceback.format_exc().encode()
+        return pickle.dumps((EnvironmentFailed, traceback.format_exc()))

@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 LAST_LINES, LONGEST_LINE = 2000, 4000  # lines, characters
 LONGEST_LINE_BYTES = 1 << 20
 DRAIN_S = 1.0  # to read the output that was written before the exit
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # looked up before any fork
-_PRIVATE_SOCKETS: WeakSet[socket.socket] = WeakSet()
+_PRIVATE: "WeakSet[Connection | socket.socket]" = WeakSet()
 _closes_at_fork = False
 
 
@@ -90,20 +93,20 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def close_in_children(private: socket.socket) -> None:
-    """Close the copy of this socket in each process forked from now on.
+def close_in_children(private: "Connection | socket.socket") -> None:
+    """Close the copy of this end of a connection in each process forked from now on.
 
     The other end would not notice this process's end as long as a copy is open.
     """
     global _closes_at_fork
     if not _closes_at_fork:
-        os.register_at_fork(after_in_child=_close_private_sockets)
+        os.register_at_fork(after_in_child=_close_private)
         _closes_at_fork = True
-    _PRIVATE_SOCKETS.add(private)
+    _PRIVATE.add(private)
 
 
-def _close_private_sockets() -> None:
-    for private in list(_PRIVATE_SOCKETS):
+def _close_private() -> None:
+    for private in list(_PRIVATE):
         private.close()
 
 
