@@ -62,8 +62,8 @@ class BackgroundFill:
 
     @property
     def running(self) -> bool:
-        """Whether the thread still fills."""
-        return self._thread.is_alive()
+        """Whether the thread still fills; not while it only reports its error."""
+        return self._error is None and self._thread.is_alive()
 
     @contextmanager
     def held(self, timeout_s: float = -1) -> Iterator[None]:
