@@ -259,14 +259,6 @@ def test_keywords_about_a_vector_env_object_are_refused(keywords: dict[str, Any]
 # --- the result ------------------------------------------------------------------------------------------------------
 
 
-def test_a_collectors_job_shows_its_arguments() -> None:
-    with Collector("CartPole-v1", num_envs=2, frames_per_batch=8, seed=3, exploration="mode", step_count=True) as live:
-        spec = live.job.spec
-    assert (spec.env.id, spec.env.num_envs, spec.workers, spec.mode) == ("CartPole-v1", 2, 1, "Sync")
-    assert (spec.collect.frames_per_batch, spec.collect.seed, spec.collect.exploration) == (8, 3, "Mode")
-    assert spec.collect.step_count
-
-
 def test_an_environment_whose_policy_cannot_be_made_is_closed_again() -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("no")
