@@ -104,7 +104,9 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: Collect) -> None:
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_sets_the_threshold_too(start_workers: StartWorkers, connect: Connect, name: str) -> None:
+def test_a_job_sets_the_device_of_its_environments_too(
+    start_workers: StartWorkers, connect: Connect, name: str
+) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
     start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
