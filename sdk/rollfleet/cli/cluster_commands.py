@@ -90,8 +90,8 @@ def submit(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Keep what --learner writes into its working folder, /kept, on a volume of this size, such as 1Gi. "
-            "`rollfleet fetch` copies it; it is deleted with the job. Default: it is lost with the pod.",
+            help="Keep what the learner writes into its working folder, /kept, on a volume of this size, such as 1Gi. "
+            "`rollfleet fetch` copies it. It is deleted with the job. Default: its files are lost with its pod.",
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the learner's log until the job ends.")] = False,
@@ -170,14 +170,14 @@ def fetch(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Copy the files of a learner that was submitted with --keep, by a worker that reads its volume."""
+    """Copy the files that `submit --keep` keeps to a new folder, by a worker that reads their volume."""
     from rollfleet.cli.fetch import fetch as copy
 
     if kubeconfig:
         os.environ["KUBECONFIG"] = str(kubeconfig)  # the collector's, too
     folder = to or Path(job.rpartition("/")[2])
     count = copy(_jobs(context, namespace, kubeconfig), job, folder, context=context)
-    typer.echo(f"{count} files in {folder}")
+    typer.echo(f"{count} file{'s' * (count != 1)} in {folder}")
 
 
 @app.command()

@@ -21,7 +21,7 @@ PIECE_BYTES: Final = 1 << 17  # in base64 it is a third longer, and a call's res
 TIMEOUT_S: Final = 300.0  # of the worker's start
 
 
-class KeptFiles(gymnasium.Env[int, int]):
+class KeptFiles(gymnasium.Env[Any, Any]):
     """The files of a folder, for calls. Nothing happens in its episodes."""
 
     observation_space = action_space = gymnasium.spaces.Discrete(1)

@@ -71,7 +71,7 @@ def test_files_are_copied_over_nats_byte_by_byte_without_links(server: "Server",
 
 @pytest.mark.parametrize("name", ["../stolen", "a/../../stolen", "/{}/stolen"])
 def test_a_path_outside_of_the_folder_is_refused_and_nothing_stays(start: Start, tmp_path: Path, name: str) -> None:
-    with pytest.raises(MessageCorrupt, match="the worker names a file outside of its folder: '.*stolen'"):
+    with pytest.raises(MessageCorrupt, match=r"the worker names a file outside of its folder: '.*stolen'"):
         copy(start(Hostile, name=name.format(tmp_path)), tmp_path / "runs/mine")
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
 

@@ -1,20 +1,29 @@
 """The volume of a learner's files, in the job, as a claim, and in the pods that the operator makes of them."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sdk.cluster import objects
 
-from rollfleet import Cluster
+from rollfleet import Cluster, Jobs
+from rollfleet.cli import fetch as cli_fetch
 from rollfleet.cli.fetch import KeptFiles
 from rollfleet.cli.submit import with_learner
+from rollfleet.cluster import submission
 from rollfleet.cluster.kept_files import FOLDER, claim_of, reader, volume_claim
+from rollfleet.errors import ClusterError, RollfleetError
 from rollfleet.testing import small_job
 from rollfleet_api.job import CollectorJob
-from rollfleet_api.views import JobView
-from rollfleet_operator import pods, workloads
+from rollfleet_api.permissions import Role
+from rollfleet_api.views import JobSpecView, JobView
+from rollfleet_operator import names, pods, workloads
 from rollfleet_operator.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.sdk.cluster.kubelet import Kubelet
+
+    from rollfleet.cluster.api import ClusterApi
 
 SETTINGS = Settings(worker_image="worker:1")
 
@@ -28,7 +37,8 @@ def keeping(tmp_path: Path, **container: Any) -> CollectorJob:
 
 
 def seen(job: CollectorJob) -> JobView:
-    return objects.job().model_copy(update={"spec": JobView.model_fields["spec"].annotation(**job.dump()["spec"])})
+    spec: Any = job.dump()["spec"]
+    return objects.job().model_copy(update={"spec": JobSpecView.model_validate(spec, by_alias=True)})
 
 
 def pod(run: Any) -> tuple[Any, Any]:
@@ -91,6 +101,28 @@ def test_a_reader_is_a_restricted_worker_that_cannot_write_and_runs_where_the_le
     assert mount(worker) == {"name": "rollfleet-kept", "mountPath": FOLDER, "readOnly": True}
     assert spec["tolerations"] == [{"key": "gpu"}]
     (beside,) = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    labels = workloads.learner(small_job(learner={"template": {}}), SETTINGS)["spec"]["template"]["metadata"]["labels"]
     wanted = beside["podAffinityTerm"]["labelSelector"]["matchLabels"]
-    assert wanted == {key: labels[key] for key in wanted} | {"rollfleet.dev/job": "cartpole"}
+    assert wanted.items() <= names.labels("cartpole", Role.LEARNER).items()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_files_of_a_job_are_fetched_and_only_that_job_stays(
+    kubelet: "Kubelet", api: "ClusterApi", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/policy.pt").write_bytes(b"mine")
+    monkeypatch.setattr(cli_fetch, "FOLDER", str(tmp_path / "kept"))  # a pod would mount the volume there
+    jobs = Jobs(namespace=api.namespace)
+    spec = {"suspend": True, "learner": keeping(tmp_path).dump()["spec"]["learner"]}  # type: ignore[index]
+    jobs.submit(small_job(**spec))
+    assert cli_fetch.fetch(jobs, "test", tmp_path / "mine", context=None) == 1
+    assert (tmp_path / "mine/policy.pt").read_bytes() == b"mine"
+    with pytest.raises(RollfleetError, match=r"mine exists: name another folder, `--to FOLDER`"):
+        cli_fetch.fetch(jobs, "test", tmp_path / "mine", context=None)
+    monkeypatch.setattr(submission, "PATIENCE_S", 0.0)
+    kubelet.missing_images.add("none:1")
+    jobs.edit("test", {"image": "none:1"})
+    with pytest.raises(ClusterError, match=r"do not start: Pending \(ImagePullFailed\)"):
+        cli_fetch.fetch(jobs, "test", tmp_path / "more", context=None)
+    assert [job.metadata.name for job in jobs.list()] == ["test"]
