@@ -57,8 +57,8 @@ import rollfleet
 with rollfleet.connect(policy=None) as collector:
     for batch in collector:
         print(batch.shape)
-Path("runs").mkdir()
-Path("runs/policy.txt").write_text("trained")
+    Path("runs").mkdir()
+    Path("runs/policy.txt").write_text("trained")
 """
 
 
