@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from rollfleet.processes.launch import StartMethod
 from rollfleet.processes.supervisor import Supervisor
 from rollfleet.schemes import Layout
-from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet_api.job import EvaluationSpec
@@ -25,7 +24,7 @@ class EvaluationProcesses:
     """
 
     def __init__(self, workload: Workload, spec: EvaluationSpec, method: StartMethod, *, quiet: bool) -> None:
-        self._spec, self._log = spec, EvaluationLog()
+        self._spec = spec
         self.supervisor = Supervisor(workload, method, max_restarts=MAX_RESTARTS, quiet=quiet, evaluation=True)
         self.supervisor.add(spec.workers)
 
@@ -41,14 +40,12 @@ class EvaluationProcesses:
     def all(self) -> tuple[Evaluation, ...]:
         """Return the results so far, by version."""
         self.listen()
-        return self._log.all()
+        return self.supervisor.evaluations.all()
 
     def listen(self) -> None:
         """Read results, and start workers again that have died."""
         supervisor = self.supervisor
         supervisor.listen(0)
-        while supervisor.evaluations:
-            self._log.add(supervisor.evaluations.popleft())
         if supervisor.fault is not None:
             log.warning("an evaluation worker gave up: %s", supervisor.fault)
             supervisor.fault = None

@@ -21,6 +21,7 @@ from rollfleet.schemes import Layout
 from rollfleet.system.child_processes import ChildProcess, describe_exit, signal_group, terminate
 from rollfleet.system.cpus import available_cpus
 from rollfleet.system.shared_memory import SharedMemory
+from rollfleet.transports.evaluation_log import EvaluationLog
 from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatus
@@ -39,7 +40,7 @@ class Supervisor:
         members: Indices of the workers that were started and not removed.
         handles: The newest incarnation of each worker that has not ended, by index.
         statuses: The last status that each worker reported, by index.
-        evaluations: Results that wait for the learner.
+        evaluations: The results of evaluation workers.
         ready_batches: Batches that wait for the learner, in the order of their messages.
         fault: The first error; None: none.
     """
@@ -77,7 +78,7 @@ class Supervisor:
         self.members: set[int] = set()
         self.handles: dict[int, WorkerHandle] = {}
         self.statuses: dict[int, WorkerStatus] = {}
-        self.evaluations: deque[Evaluation] = deque()
+        self.evaluations = EvaluationLog()
         self.ready_batches: deque[tuple[WorkerHandle, BatchReady]] = deque()
         self.fault: BaseException | None = None
 
@@ -191,7 +192,7 @@ class Supervisor:
                 elif isinstance(message, BatchReady):
                     self.ready_batches.append((handle, message))
                 elif isinstance(message, Evaluation):
-                    self.evaluations.append(message)
+                    self.evaluations.add(message)
                 else:
                     self.statuses[handle.index] = message
                     self._check_failure(handle, message)
