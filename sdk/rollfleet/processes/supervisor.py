@@ -1,5 +1,6 @@
 """The worker processes of one learner: started, heard, restarted, ended. Threads may share it."""
 
+import logging
 import os
 import selectors
 import signal
@@ -26,6 +27,8 @@ from rollfleet.transports.workload import Workload
 from rollfleet.weights.layout import State
 from rollfleet_api.messages import Control, Evaluation, WorkerState, WorkerStatus
 
+log = logging.getLogger(__name__)
+
 LEAVE_GRACE_S = 3.0  # for workers to close their environments
 TERMINATE_GRACE_S = 1.0
 EXIT_S = 5.0  # between the end of a connection and the end of its process
@@ -36,13 +39,20 @@ class Supervisor:
 
     A transport's finalizer closes it, so it must not refer to the transport.
 
+    Args:
+        workload: The work of the workers.
+        method: How to start them.
+        max_restarts: How often each may be restarted.
+        quiet: Whether they ignore warnings.
+        evaluation: Whether they are evaluation workers. Their faults are logged, and never reach the learner's loop.
+
     Attributes:
         members: Indices of the workers that were started and not removed.
         handles: The newest incarnation of each worker that has not ended, by index.
         statuses: The last status that each worker reported, by index.
         evaluations: The results of evaluation workers.
         ready_batches: Batches that wait for the learner, in the order of their messages.
-        fault: The first error; None: none.
+        fault: The first error of a worker that is not restarted; None: none.
     """
 
     def __init__(
@@ -56,6 +66,7 @@ class Supervisor:
     ) -> None:
         spec = workload.job.spec
         self._workload, self._method, self._max_restarts = workload, method, max_restarts
+        self._evaluation = evaluation
         self._pid = os.getpid()
         self._shared_weights = SharedWeights()
         self._pickled_workload = _pickled_workload(workload) if method == "spawn" else None
@@ -230,7 +241,10 @@ class Supervisor:
         return handle.incarnation < self._max_restarts and not (handle.status is not None and handle.status.fatal)
 
     def _fail(self, error: BaseException) -> None:
-        self.fault = self.fault or error
+        if self._evaluation:
+            log.warning("an evaluation worker gave up: %s", error)
+        else:
+            self.fault = self.fault or error
 
     def _end(self, leave_grace_s: float) -> None:
         """Wait until all workers have ended: in order, then by SIGTERM, then by SIGKILL."""
