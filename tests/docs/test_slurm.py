@@ -7,13 +7,10 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
+from tests.job_server import Server
 
 WORKERS = 3
 JOB = {
@@ -40,7 +37,7 @@ PATIENCE_S = 180
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_the_page_can_be_followed(repository: Path, server: "Server", tmp_path: Path) -> None:
+def test_the_page_can_be_followed(repository: Path, server: Server, tmp_path: Path) -> None:
     page = (repository / "docs/slurm.md").read_text()
     steps = [dedent(step) for step in re.findall(r"^ *```(?:sh|bash)\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
     submit, worker, learner = (step.replace("nats://learner.example:4222", server.url()) for step in steps)

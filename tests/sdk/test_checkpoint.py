@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.job_server import Server, WorkerThread
 from tests.running import running
 
 import rollfleet
@@ -21,9 +22,6 @@ from rollfleet.checkpoint import read
 from rollfleet.errors import JobInvalid, RollfleetError
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.permissions import Role
-
-if TYPE_CHECKING:
-    from tests.job_server import Server, WorkerThread
 
 CARTPOLE = gymnasium.make("CartPole-v1")
 
@@ -177,7 +175,7 @@ with rollfleet.connect(policy=policy) as collector:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_learner_of_a_job_continues_from_a_whole_file(
-    server: "Server", start_worker: "Callable[[CollectorJob, int], WorkerThread]", tmp_path: Path
+    server: Server, start_worker: Callable[[CollectorJob, int], WorkerThread], tmp_path: Path
 ) -> None:
     collect = {"framesPerBatch": 64, "totalFrames": 64 * 100}
     worker = start_worker(server.provision(mode="Sync", collect=collect), 0)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene
 
 from rollfleet_api.evaluation import MAX_EVALUATION_WORKERS
 from rollfleet_api.job import CollectorJob
@@ -22,11 +23,8 @@ from rollfleet_operator.status import status
 from rollfleet_operator.verdict import Stage
 from rollfleet_operator.work_queue import WorkQueue
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
 Job = Callable[..., CollectorJob]
-MakeScene = Callable[..., "Scene"]
+MakeScene = Callable[..., Scene]
 Want = Callable[..., dict[Ref, Manifest]]
 EVALUATION: dict[str, Any] = {"every": 10, "workers": 3}
 LEARNER = LearnerStatus(session=1, version=30, applied_version=29, frames=64, batches=1, mean_return=1.0)
@@ -42,7 +40,7 @@ RESULT = Evaluation(
 )
 
 
-def planned(scene: "Scene", want: Want) -> list[Any]:
+def planned(scene: Scene, want: Want) -> list[Any]:
     runs = [each for ref, each in want(scene.job).items() if ref.kind == "Job"]
     return plan_runs(scene.job, runs, scene.observed, Stage.LIVE)
 

@@ -1,19 +1,17 @@
 """Events: the changes that are reported."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from tests.control.pure.scene import Scene
 
 from rollfleet_api.messages import LearnerPhase
 from rollfleet_operator.events import QUIET_S, Event, EventThrottle, Severity, event, events_between
 from rollfleet_operator.status import status
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
+MakeScene = Callable[..., Scene]
 
 
-def status_of(before: "Scene", after: "Scene") -> list[tuple[str, str]]:
+def status_of(before: Scene, after: Scene) -> list[tuple[str, str]]:
     found = events_between(status(before.snapshot), status(after.snapshot))
     return [(each.severity.value, each.reason) for each in found]
 

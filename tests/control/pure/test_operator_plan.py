@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene
 
 from rollfleet_api.permissions import Role
 from rollfleet_operator import names
@@ -12,10 +13,7 @@ from rollfleet_operator.manifest import Manifest, Ref, overlay, ref
 from rollfleet_operator.plan import Action, Apply, Change, Delete, plan_access, plan_runs
 from rollfleet_operator.verdict import Stage
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
+MakeScene = Callable[..., Scene]
 Want = Callable[..., dict[Ref, Manifest]]
 QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
 OTHERS = {"kueue.x-k8s.io/queue-name": "others"}
@@ -24,7 +22,7 @@ LEARNER: dict[str, Any] = {"template": {}}
 
 @pytest.fixture
 def planned(want: Want) -> Callable[..., list[Action]]:
-    def build(scene: "Scene", stage: Stage = Stage.LIVE, *, blocked: bool = False, **options: Any) -> list[Action]:
+    def build(scene: Scene, stage: Stage = Stage.LIVE, *, blocked: bool = False, **options: Any) -> list[Action]:
         wanted = want(scene.job)
         runs = [each for which, each in wanted.items() if which.kind == "Job"]
         rights = [each for which, each in wanted.items() if which.kind != "Job"]
@@ -34,16 +32,16 @@ def planned(want: Want) -> Callable[..., list[Action]]:
     return build
 
 
-def drifted(scene: "Scene", which: Ref, change: Manifest) -> "Scene":
+def drifted(scene: Scene, which: Ref, change: Manifest) -> Scene:
     children = tuple(overlay(child, change) if ref(child) == which else child for child in scene.children)
     return replace(scene, children=children)
 
 
-def run_ref(scene: "Scene", role: Role = Role.WORKER) -> Ref:
+def run_ref(scene: Scene, role: Role = Role.WORKER) -> Ref:
     return ref(scene.run(role))
 
 
-def deletion(scene: "Scene", role: Role = Role.WORKER) -> Delete:
+def deletion(scene: Scene, role: Role = Role.WORKER) -> Delete:
     return Delete(run_ref(scene, role), scene.run(role)["metadata"]["uid"])
 
 

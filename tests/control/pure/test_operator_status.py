@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.control.pure.scene import Scene
 
 from rollfleet_api.messages import LearnerStatus, WorkerState
 from rollfleet_api.status import CollectorJobStatus, Condition, ConditionStatus, Phase, WaitsStatus
@@ -13,15 +14,12 @@ from rollfleet_api.times import format_time
 from rollfleet_operator.problems import Problem
 from rollfleet_operator.status import is_transition, not_reconciled, ours, status
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
+MakeScene = Callable[..., Scene]
 NOW_S = 1_800_000_000.0  # in every scene
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
-def status_of(scene: "Scene", problem: Problem | None = None) -> CollectorJobStatus:
+def status_of(scene: Scene, problem: Problem | None = None) -> CollectorJobStatus:
     return status(replace(scene.snapshot, problem=problem))
 
 
@@ -34,7 +32,7 @@ def holds(found: CollectorJobStatus, kind: str) -> tuple[bool, str]:
     return each.status is ConditionStatus.TRUE, each.reason
 
 
-def collecting(scene: "Scene", *indices: int) -> "Scene":
+def collecting(scene: Scene, *indices: int) -> Scene:
     return scene.running(*indices).with_heartbeats(*(scene.beat(index) for index in indices))
 
 

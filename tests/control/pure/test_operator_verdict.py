@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.pure.scene import Scene
 
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerPhase, LearnerStatus
@@ -17,10 +18,7 @@ from rollfleet_operator.jobs_on_nats import JobsOnNats
 from rollfleet_operator.nats_port import Heartbeats, JobKey
 from rollfleet_operator.verdict import Stage, left_early
 
-if TYPE_CHECKING:
-    from tests.control.pure.scene import Scene
-
-MakeScene = Callable[..., "Scene"]
+MakeScene = Callable[..., Scene]
 LEARNER: dict[str, Any] = {"template": {}}
 GPU = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available."
 

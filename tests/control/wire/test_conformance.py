@@ -1,17 +1,13 @@
 """What every `NatsPort` does, in memory and on a real server: the operator's tests rest on the first."""
 
-from typing import TYPE_CHECKING
-
 import pytest
 from tests.control.pure.nats_in_memory import NatsInMemory
+from tests.control.wire.jwt_nats import Site
 
 from rollfleet_api.job import API_VERSION, KIND, CollectorJob
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 from rollfleet_operator.nats_port import Heartbeats, JobKey, NatsPort
-
-if TYPE_CHECKING:
-    from tests.control.wire.jwt_nats import Site
 
 KEY = JobKey("lab", "cartpole")
 

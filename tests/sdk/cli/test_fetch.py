@@ -4,18 +4,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.job_server import Server
 from tests.sdk.over_nats import CollectOverNats
 
 from rollfleet import Collector
 from rollfleet.cli.fetch import PIECE_BYTES, KeptFiles, copy
 from rollfleet.errors import CallFailed, MessageCorrupt, RollfleetError
-
-if TYPE_CHECKING:
-    from tests.job_server import Server
 
 Start = Callable[..., Collector]
 
@@ -59,7 +57,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_files_are_copied_over_nats_byte_by_byte_without_links(server: "Server", kept: Path, tmp_path: Path) -> None:
+def test_files_are_copied_over_nats_byte_by_byte_without_links(server: Server, kept: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         collect = CollectOverNats(stack, server)
         collector = collect(KeptFiles, env_kwargs={"folder": str(kept)}, frames_per_batch=1, workers=1)

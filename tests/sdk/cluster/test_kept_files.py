@@ -11,6 +11,7 @@ from rollfleet.cli import fetch as cli_fetch
 from rollfleet.cli.fetch import KeptFiles
 from rollfleet.cli.submit import with_learner
 from rollfleet.cluster import submission
+from rollfleet.cluster.api import ClusterApi
 from rollfleet.cluster.kept_files import FOLDER, claim_of, reader, volume_claim
 from rollfleet.errors import ClusterError, RollfleetError
 from rollfleet.testing import small_job
@@ -22,8 +23,6 @@ from rollfleet_operator.settings import Settings
 
 if TYPE_CHECKING:
     from tests.sdk.cluster.kubelet import Kubelet
-
-    from rollfleet.cluster.api import ClusterApi
 
 SETTINGS = Settings(worker_image="worker:1")
 
@@ -108,7 +107,7 @@ def test_a_reader_is_a_restricted_worker_that_cannot_write_and_runs_where_the_le
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_files_of_a_job_are_fetched_and_only_that_job_stays(
-    kubelet: "Kubelet", api: "ClusterApi", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kubelet: "Kubelet", api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/policy.pt").write_bytes(b"mine")

@@ -5,11 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import pytest
 import torch
+from tensordict import TensorDict
 from tests.job_server import Server, WorkerThread, join_all
 from tests.nats_servers import START_TIMEOUT_S, SUBJECTS, NatsServers
 
@@ -28,9 +29,6 @@ from rollfleet_api import streams
 from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
-
-if TYPE_CHECKING:
-    from tensordict import TensorDict
 
 SPEC: dict[str, Any] = {
     "mode": "Async",

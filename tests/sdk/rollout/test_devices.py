@@ -1,7 +1,7 @@
 """`env_device` and `no_cuda_sync`: environments that make tensors, and waits for copies."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,15 +10,13 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
 from tests.job_server import Connect, StartWorkers
+from tests.sdk.places import Collect
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rollfleet import Collector
 from rollfleet.errors import RollfleetError
 from rollfleet.rollout.trajectory_ids import split
-
-if TYPE_CHECKING:
-    from tests.sdk.places import Collect
 
 SMALL: dict[str, Any] = {"num_envs": 2, "frames_per_batch": 32}
 
@@ -82,7 +80,7 @@ def always_1(observation: Tensor) -> Tensor:
 @pytest.mark.parametrize("make", [OfTensors, VectorOfTensors])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_actions_go_to_env_device_and_tensors_from_there_are_in_the_batch(
-    collect: "Collect", device: str, make: Callable[[], Any]
+    collect: Collect, device: str, make: Callable[[], Any]
 ) -> None:
     batch = next(collect(make, always_1, env_device=device, **SMALL))
     step = batch["observation"][..., 0]
@@ -94,7 +92,7 @@ def test_actions_go_to_env_device_and_tensors_from_there_are_in_the_batch(
     assert batch["action"].device.type == "cpu"
 
 
-def test_a_list_of_env_devices_has_one_for_each_worker(apart: "Collect") -> None:
+def test_a_list_of_env_devices_has_one_for_each_worker(apart: Collect) -> None:
     class Where(OfTensors):
         def _seen(self, action: Any) -> Tensor:
             return torch.tensor([float(action is not None and action.is_meta), 0.0, 0.0])
@@ -125,7 +123,7 @@ def test_a_vector_env_object_has_a_device_too(here: Callable[..., Collector]) ->
     assert (batch["next", "observation"][..., 1:] == 1).all()
 
 
-def test_environments_of_arrays_are_on_the_cpu(collect: "Collect") -> None:
+def test_environments_of_arrays_are_on_the_cpu(collect: Collect) -> None:
     assert next(collect("CartPole-v1", env_device="cpu", **SMALL)).shape == (2 * collect.workers, 16 // collect.workers)
     with pytest.raises(RollfleetError, match=r"returns NumPy arrays in CPU memory.*remove `env_device`"):
         next(collect("CartPole-v1", env_device="meta", **SMALL))
@@ -157,7 +155,7 @@ def test_no_cuda_sync_decides_whether_copies_are_waited_for(
 
 @pytest.mark.parametrize("no_cuda_sync", [True, False])
 def test_no_cuda_sync_decides_so_in_every_place(
-    collect: "Collect", no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
+    collect: Collect, no_cuda_sync: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Patch `to`, because a dispatch mode sees only its own thread."""
     asked: list[bool] = []

@@ -2,19 +2,16 @@
 
 import gc
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.job_server import AllocatesAtMost
 
 from rollfleet.errors import MessageTooLarge
 from rollfleet.wire.codec import ALIGNMENT, Encoded, Key, decode, empty_buffer, encode
-
-if TYPE_CHECKING:
-    from tests.job_server import AllocatesAtMost
 
 DTYPES = [
     torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
@@ -114,7 +111,7 @@ def test_tensors_of_the_same_shapes_do_not_get_each_others_values() -> None:
 # Memory.
 
 
-def test_encoding_does_not_copy_contiguous_tensors(allocates_at_most: "AllocatesAtMost") -> None:
+def test_encoding_does_not_copy_contiguous_tensors(allocates_at_most: AllocatesAtMost) -> None:
     tensor = torch.rand(1 << 18)
     with allocates_at_most(50_000):
         encoded = encode(b"", {("a",): tensor})
