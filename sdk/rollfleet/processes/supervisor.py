@@ -1,4 +1,4 @@
-"""The worker processes of one learner: started, heard, restarted, ended. Two threads of the learner may listen."""
+"""The worker processes of one learner: started, heard, restarted, ended. Threads may share it."""
 
 import logging
 import os
@@ -79,7 +79,8 @@ class Supervisor:
             "weights": self._shared_weights.shared_memory.fileno(),
             "pickled_workload": self._pickled_workload.fileno() if self._pickled_workload else -1,
         }
-        self._selector, self._listening = selectors.DefaultSelector(), threading.RLock()
+        self._selector = selectors.DefaultSelector()
+        self._changing = threading.RLock()  # held in all calls, but not while `listen` waits for messages
         self._ending: list[ChildProcess] = []
         self._control: Control | None = None
         self._newest: WeightsLocation | None = None  # of the versions that were meant for all workers
@@ -98,14 +99,15 @@ class Supervisor:
         Raises:
             JobEnded: The transport is closed.
         """
-        if self._closed:
-            raise JobEnded("the transport is closed")
-        indices = list(range(self._started, self._started + count))
-        self._started += count
-        for index in indices:
-            self._start(index, 0, Instructions(control=self._control, weights=self._newest))
-            self.members.add(index)
-        return indices
+        with self._changing:
+            if self._closed:
+                raise JobEnded("the transport is closed")
+            indices = list(range(self._started, self._started + count))
+            self._started += count
+            for index in indices:
+                self._start(index, 0, Instructions(control=self._control, weights=self._newest))
+                self.members.add(index)
+            return indices
 
     def remove(self, workers: Collection[int]) -> None:
         """Make these workers leave.
@@ -113,37 +115,41 @@ class Supervisor:
         Raises:
             JobInvalid: Some of them are not members.
         """
-        if unknown := set(workers) - self.members:
-            raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
-        for index in workers:
-            self.members.discard(index)
-            self.handles[index].leaving = True
-            self.handles[index].instruct(leave=True)
+        with self._changing:
+            if unknown := set(workers) - self.members:
+                raise JobInvalid(f"there are no workers {sorted(unknown)}; there are {sorted(self.members)}")
+            for index in workers:
+                self.members.discard(index)
+                self.handles[index].leaving = True
+                self.handles[index].instruct(leave=True)
 
     def control(self, control: Control) -> None:
         """Send control to all workers, including those that start later."""
-        self._control = control
-        for handle in list(self.handles.values()):  # the background fill may remove one meanwhile
-            handle.instruct(control=control)
+        with self._changing:
+            self._control = control
+            for handle in self.handles.values():
+                handle.instruct(control=control)
 
     def send_weights(
         self, version: int, layout: Layout, models: Mapping[str, State], workers: frozenset[int] | None
     ) -> None:
         """Put a version into shared memory for these workers; None: for all."""
-        instructed = (handle.instructions.weights for handle in list(self.handles.values()))
-        in_use = {location.data_at for location in (*instructed, self._newest) if location}
-        location = self._shared_weights.put(version, layout, models, in_use)
-        if workers is None:
-            self._newest = location
-        for index, handle in list(self.handles.items()):
-            if workers is None or index in workers:
-                handle.instruct(weights=location)
+        with self._changing:
+            instructed = (handle.instructions.weights for handle in self.handles.values())
+            in_use = {location.data_at for location in (*instructed, self._newest) if location}
+            location = self._shared_weights.put(version, layout, models, in_use)
+            if workers is None:
+                self._newest = location
+            for index, handle in self.handles.items():
+                if workers is None or index in workers:
+                    handle.instruct(weights=location)
 
     def take(self, worker: int, incarnation: int, sequence: int) -> None:
         """Count a worker's batches up to this one as taken."""
-        handle = self.handles.get(worker)
-        if handle is not None and handle.incarnation == incarnation:
-            handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
+        with self._changing:
+            handle = self.handles.get(worker)
+            if handle is not None and handle.incarnation == incarnation:
+                handle.instruct(taken=max(handle.instructions.taken, sequence + 1))
 
     def listen(self, timeout_s: float) -> None:
         """Read messages of workers. Returns after the first ones, at the latest after `timeout_s`.
@@ -155,7 +161,7 @@ class Supervisor:
             raise JobEnded("these workers belong to the process that this one is a fork of")
         if self._selector.get_map() is None or not self._selector.select(timeout_s):  # closed, or nothing came
             return
-        with self._listening:  # a thread that fills a buffer listens, too, and may have read what came
+        with self._changing:  # the other thread may have read what came
             if self._selector.get_map() is None:
                 return
             for key, _ in self._selector.select(0):
@@ -170,10 +176,11 @@ class Supervisor:
         """
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
-        for handle in list(self.handles.values()):  # a thread that fills a buffer may still listen
-            handle.instruct(leave=True)
-            handle.hang_up()
+        with self._changing:
+            self._closed = True
+            for handle in self.handles.values():
+                handle.instruct(leave=True)
+                handle.hang_up()
         self._end(leave_grace_s)
         self.ready_batches.clear()
         self._selector.close()
@@ -186,11 +193,6 @@ class Supervisor:
     def _start(self, index: int, incarnation: int, instructions: Instructions) -> None:
         handle = WorkerHandle(self._method, index, incarnation, instructions, self._settings, self._workload)
         self.handles[index] = handle
-        newest, weights = self._newest, instructions.weights
-        if newest is not None and (weights is None or weights.version < newest.version):
-            weights = newest
-        # What another thread has sent to all workers while the process started.
-        handle.instruct(control=self._control, weights=weights)
         self._selector.register(handle.connection, selectors.EVENT_READ, partial(self._receive, handle))
 
     def _receive(self, handle: WorkerHandle) -> None:
