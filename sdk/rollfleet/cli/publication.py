@@ -62,7 +62,9 @@ async def keep(job: CollectorJob, address: Address, display: Display) -> int:
         display.event(f"{key} is published on {url} until its learner has completed it, or Ctrl-C")
         display.event(f"workers, 0 to {workers - 1}: rollfleet worker --nats {url} --job {key} --index 0")
         display.event(f'learner: rollfleet.connect("{key}", policy, address="{url}")')
-        with display.showing(job, JobWatch(link, job)):
+        watch = JobWatch(job)
+        watch.listen(link)
+        with display.showing(watch):
             await asyncio.wrap_future(link.spawn(_until_complete(link)))
             await asyncio.sleep(COMPLETE_GRACE_S)
     return 0

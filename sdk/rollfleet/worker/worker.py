@@ -198,19 +198,19 @@ class Worker:
         """Stop at the next step, send the frames so far, and end. Safe in any thread and in a signal handler."""
         self._leaving.set()
 
-    @property
-    def first_reset_failed(self) -> bool:
-        """Whether the first reset of its environments raised."""
-        return self._rollout.first_reset_failed
-
     def failed(self, error: BaseException) -> WorkerStatus:
-        """Return the status that reports an error of `run`: its traceback, and how to reproduce it."""
+        """Return the status that reports an error of `run`: its traceback, and how to reproduce it.
+
+        It is also fatal if no environment was ever reset. Environments that broke later may work after a restart.
+        """
         seeds = ", ".join(map(str, self._seeds().envs[:4])) + (", ..." if self._num_envs > 4 else "")
         reproduction = (
             f"To reproduce it: seed {self._seed}, worker {self._index}, incarnation {self._transport.incarnation} "
             f"(environments seeded {seeds}), after {self.status.frames} frames in {self.status.batches} batches"
         )
-        return failure(self.status, error, reproduction)
+        never_worked = self._rollout.first_reset_failed and not self._transport.incarnation
+        status = failure(self.status, error, reproduction)
+        return replace(status, fatal=status.fatal or never_worked)
 
     def close(self) -> None:
         """Close the environments."""
@@ -333,11 +333,15 @@ class Worker:
 
 
 def failure(status: WorkerStatus, error: BaseException, reproduction: str = "") -> WorkerStatus:
-    """Return the last status of a worker that failed: the text of bad input, or the traceback of any other error."""
-    if isinstance(error, JobInvalid | WeightMismatch):
+    """Return the last status of a worker that failed: the text of bad input, or the traceback of any other error.
+
+    Bad input is fatal: a restart would repeat it.
+    """
+    fatal = isinstance(error, JobInvalid | WeightMismatch)
+    if fatal:
         text = str(error)
     else:
         # The error itself stays last: short reports show only the last line.
         text = "".join(traceback.format_exception(error))[-(MAX_ERROR_CHARACTERS - len(reproduction) - 1) :]
         text = f"{reproduction}\n{text}" if reproduction else text
-    return replace(status, state=WorkerState.FAILED, error=text[-MAX_ERROR_CHARACTERS:])
+    return replace(status, state=WorkerState.FAILED, error=text[-MAX_ERROR_CHARACTERS:], fatal=fatal)

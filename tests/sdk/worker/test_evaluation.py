@@ -187,11 +187,11 @@ def test_an_evaluation_worker_that_is_killed_starts_again_with_its_version(proce
     collector = processes("CartPole-v1", actor_critic(), evaluation={"every": 2, "episodes": 4}, **OPTIONS)
     transport: Any = collector._transport
     next(collector)
-    os.kill(transport._evaluation.supervisor.handles[0].process.pid, signal.SIGKILL)
+    os.kill(transport._evaluators.handles[0].process.pid, signal.SIGKILL)
     next(collector)
     assert collector.version == 2
     wait_until(lambda: [each.version for each in collector.evaluations] == [2])
-    assert transport._evaluation.supervisor.handles[0].incarnation == 1
+    assert transport._evaluators.handles[0].incarnation == 1
     next(collector)
 
 
