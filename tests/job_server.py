@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
@@ -87,6 +87,15 @@ class Server:
         finally:
             link.close()
         return job
+
+    def start_worker(self, job: CollectorJob, index: int) -> "WorkerThread":
+        """Start a worker of a provisioned job; it ends at the latest when this server does."""
+        return WorkerThread(self, job, index)
+
+    def start_workers(self, **spec: object) -> "list[WorkerThread]":
+        """Provision a job with these fields of its spec, and start all of its workers."""
+        job = self.provision(**spec)
+        return [WorkerThread(self, job, index) for index in range(job.spec.workers)]
 
     def kill(self) -> None:
         self._running.child.kill(signal.SIGKILL)
@@ -184,7 +193,4 @@ def deafen(link: Link) -> None:
     link.call(unsubscribe())
 
 
-AllocatesAtMost = Callable[[int], AbstractContextManager[None]]
 Connect = Callable[..., Collector]
-StartWorker = Callable[[CollectorJob, int], WorkerThread]
-StartWorkers = Callable[..., list[WorkerThread]]
