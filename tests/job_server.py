@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gymnasium
 import torch
+from tests.api.job_data import job_data
 from tests.waiting import wait_until
 from torch import nn
 
@@ -22,7 +23,7 @@ from rollfleet.nats.worker_transport import NatsWorkerTransport
 from rollfleet.transports.workload import Workload
 from rollfleet.worker.worker import Worker
 from rollfleet_api.address import Address
-from rollfleet_api.job import API_VERSION, KIND, CollectorJob
+from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import WorkerState, WorkerStatus
 from rollfleet_api.permissions import Role
 from rollfleet_api.subjects import Subjects
@@ -78,9 +79,7 @@ class Server:
 
     def provision(self, **spec: object) -> CollectorJob:
         """Create the streams of a small job `default/test` with these fields of its spec, in camelCase."""
-        smallest = {"env": {"id": "CartPole-v1"}, "policy": {"mlp": {}}, "collect": {"framesPerBatch": 64}}
-        metadata = {"name": self.subjects.job, "namespace": self.subjects.namespace}
-        job = parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": smallest | spec})
+        job = parse_job(job_data({"name": self.subjects.job, "namespace": self.subjects.namespace}, **spec))
         link = Link(self.address(), role=None)
         try:
             link.call(provision(link, job), timeout_s=60)

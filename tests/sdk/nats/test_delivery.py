@@ -105,16 +105,6 @@ def test_chunks_that_a_learner_left_behind_do_not_block_their_worker(server: Ser
     assert values(collector, 1) == [1.0]
 
 
-def test_a_gap_is_counted(server: Server, connect: Connect) -> None:
-    server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
-    link = server.link(Role.WORKER)
-    for sequence in (0, 1, 4):
-        publish(link, float(sequence), of(0, sequence))
-    collector = connect()
-    assert values(collector, 3) == [0.0, 1.0, 4.0]
-    assert collector.stats().missed == 2
-
-
 def test_corrupt_batches_are_dropped_and_counted_and_later_ones_arrive(server: Server, connect: Connect) -> None:
     server.provision(**ASYNC | {"policy": {"random": {}}, "delivery": {"maxBatchesAhead": 8}})
     link = server.link(Role.WORKER)
@@ -249,10 +239,3 @@ def test_a_worker_that_waits_for_space_leaves_when_the_job_completes(server: Ser
     worker.join()
     assert worker.status is not None
     assert worker.status.state is WorkerState.COMPLETE
-
-
-def test_no_two_workers_get_the_same_incarnation(server: Server) -> None:
-    server.provision(**ASYNC)
-    ports = [NatsWorkerTransport(server.link(Role.WORKER), 0) for _ in range(5)]
-    assert [transport.incarnation for transport in ports] == [0, 1, 2, 3, 4]
-    assert NatsWorkerTransport(server.link(Role.WORKER), 1).incarnation == 0

@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from tensordict import TensorDict
+from tests.api.job_data import job_data
 from tests.job_server import Connect, Server, actor_critic
 from tests.sdk.nats.numbered_batches import META, fragment, of, publish
 from tests.sdk.wire.joined_chunks import split
@@ -144,17 +145,9 @@ def test_corrupt_batches_are_counted_and_later_ones_recorded(
     assert values(Recording(tmp_path)) == [7.0]
 
 
-def job_called(name: str, **spec: object) -> CollectorJob:
-    smallest = {
-        "env": {"id": "CartPole-v1"},
-        "policy": {"random": {}},
-        "collect": {"framesPerBatch": 6},
-        "mode": "Async",
-    }
-    metadata = {"name": name, "namespace": "default"}
-    return parse_job(
-        {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob", "metadata": metadata, "spec": smallest | spec}
-    )
+def job_called(name: str) -> CollectorJob:
+    spec: dict[str, Any] = {"policy": {"random": {}}, "collect": {"framesPerBatch": 6}, "mode": "Async"}
+    return parse_job(job_data({"name": name}, **spec))
 
 
 def write(folder: Path, jobs: Sequence[str] = ("test",), *, segment_bytes: int = 1 << 20, rounds: Any = None) -> None:
