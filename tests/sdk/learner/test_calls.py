@@ -183,9 +183,8 @@ def test_the_end_raises_an_error_of_the_background_that_no_call_has_raised(here:
     collector.shutdown()
 
 
-def test_is_running_from_start_to_async_shutdown(collect: Collect) -> None:
+def test_is_running_until_async_shutdown(collect: Collect) -> None:
     collector = collect(CountingEnv, always_0, replay_buffer=rollfleet.ReplayBuffer(100), **OPTIONS)
-    assert not collector.is_running
     collector.start()
     assert collector.is_running
     collector.async_shutdown()

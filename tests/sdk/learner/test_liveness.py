@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers
+from tests.job_server import Connect, Server
 from tests.sdk.nats.numbered_batches import of, publish, values
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
@@ -55,9 +55,9 @@ def test_a_hanging_step_is_reported_with_its_worker_and_seconds_until_it_ends(
 
 
 def test_a_silent_worker_is_reported_and_a_round_continues_without_it(
-    connect: Connect, start_workers: StartWorkers, caplog: pytest.LogCaptureFixture
+    connect: Connect, caplog: pytest.LogCaptureFixture, server: Server
 ) -> None:
-    workers = start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
+    workers = server.start_workers(**ASYNC | SUSPECT | {"mode": "Sync", "workers": 2})
     collector = connect()
     while next(collector).shape[0] != 2:
         pass
@@ -86,8 +86,8 @@ def test_a_batch_redelivered_to_a_busy_learner_is_yielded_once(
     wait_until(lambda: server.queued() == 0)
 
 
-def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
-    worker = start_worker(server.provision(**ASYNC), 0)
+def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**ASYNC), 0)
     collector = connect()
     next(collector)
     assert collector.stats().waited_for_weights_s == 0
@@ -96,10 +96,8 @@ def test_the_workers_wait_for_space_is_counted(server: Server, connect: Connect,
     assert collector.stats().waited_for_weights_s == 0
 
 
-def test_the_workers_wait_for_the_next_round_is_counted(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
-    worker = start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
+def test_the_workers_wait_for_the_next_round_is_counted(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**ASYNC | {"mode": "Sync"}), 0)
     collector = connect()
     next(collector)
     worker.wait_for(WorkerState.WAITING_FOR_LEARNER)
@@ -109,8 +107,8 @@ def test_the_workers_wait_for_the_next_round_is_counted(
     assert collector.stats().waited_for_weights_s == 0
 
 
-def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect, start_worker: StartWorker) -> None:
-    worker = start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
+def test_the_workers_wait_for_weights_is_counted(server: Server, connect: Connect) -> None:
+    worker = server.start_worker(server.provision(**ASYNC | {"policy": {"mlp": {}}}), 0)
     env = gymnasium.make("CartPole-v1")
     collector = connect()
     collector._director.direct()

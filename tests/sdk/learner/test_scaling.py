@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.job_server import Connect, Server, StartWorker, StartWorkers, actor_critic
+from tests.job_server import Connect, Server, actor_critic
 from tests.waiting import wait_until
 
 from rollfleet import Collector
@@ -34,14 +34,14 @@ def until_shared_among(workers: int, collector: Collector) -> None:
 
 
 def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
-    server: Server, connect: Connect, start_worker: StartWorker, start_workers: StartWorkers
+    server: Server, connect: Connect
 ) -> None:
-    started = start_workers(**SYNC, workers=2)
+    started = server.start_workers(**SYNC, workers=2)
     collector = connect()
     until_shared_among(2, collector)
 
     job = server.provision(**SYNC, workers=4)
-    started += [start_worker(job, index) for index in (2, 3)]
+    started += [server.start_worker(job, index) for index in (2, 3)]
     until_shared_among(4, collector)
 
     for worker in started[1:]:
@@ -56,51 +56,43 @@ def test_sync_job_goes_from_2_to_4_to_1_workers_with_batches_of_the_same_frames(
     assert [worker.transport.incarnation for worker in started] == [0] * 4  # no worker restarted
 
 
-def test_the_default_of_max_lag_follows_the_number_of_workers(
-    server: Server, connect: Connect, start_worker: StartWorker, start_workers: StartWorkers
-) -> None:
+def test_the_default_of_max_lag_follows_the_number_of_workers(server: Server, connect: Connect) -> None:
     spec = SYNC | {"mode": "Async"}
-    start_workers(**spec, workers=1)
+    server.start_workers(**spec, workers=1)
     collector = connect()
     next(collector)
     admission = collector._gatherer.admission
     assert admission.max_lag == 4
     job = server.provision(**spec, workers=3)
     for index in (1, 2):
-        start_worker(job, index)
+        server.start_worker(job, index)
     while admission.max_lag != 8:
         next(collector)
 
 
-def test_the_learner_reports_its_loops_wait_for_data(
-    server: Server, connect: Connect, start_worker: StartWorker
-) -> None:
+def test_the_learner_reports_its_loops_wait_for_data(server: Server, connect: Connect) -> None:
     job = server.provision(**SYNC, workers=1)
     collector = connect()
-    worker = start_worker(job, 0)
+    worker = server.start_worker(job, 0)
     next(collector)
     first_s = reported(server, lambda status: status.waited_s).waited_s or 0.0
     worker.leave()
     worker.join()
-    threading.Timer(2.5, lambda: start_worker(job, 0)).start()
+    threading.Timer(2.5, lambda: server.start_worker(job, 0)).start()
     next(collector)
     reported(server, lambda status: status.waited_s and status.waited_s > first_s + 2.0)
 
 
-def test_the_learner_reports_the_number_of_episodes(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    start_workers(**SYNC, workers=1)
+def test_the_learner_reports_the_number_of_episodes(server: Server, connect: Connect) -> None:
+    server.start_workers(**SYNC, workers=1)
     collector = connect()
     while len(collector.episode_returns) < 3:
         next(collector)
     reported(server, lambda status: status.episodes == len(collector.episode_returns))
 
 
-def test_the_reported_lowest_version_covers_present_workers_only(
-    server: Server, connect: Connect, start_workers: StartWorkers
-) -> None:
-    workers = start_workers(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
+def test_the_reported_lowest_version_covers_present_workers_only(server: Server, connect: Connect) -> None:
+    workers = server.start_workers(**SYNC | {"mode": "Async", "policy": {"mlp": {}}}, workers=2)
     collector = connect(actor_critic())
     while set(collector.versions()) != {0, 1}:
         next(collector)

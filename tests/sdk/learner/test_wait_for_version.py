@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, StartWorkers
+from tests.job_server import Connect, Server
 from tests.sdk.counting import OPTIONS, VERSION, Learned
 from tests.sdk.places import Collect
 from tests.waiting import wait_until
@@ -102,11 +102,9 @@ def test_a_version_that_was_not_sent_is_no_workers_fault(here: Collect) -> None:
 
 
 @pytest.mark.parametrize("call", ["pause", "wait_for_version"])
-def test_a_successor_may_pause_or_wait_before_its_first_round(
-    call: str, connect: Connect, start_workers: StartWorkers
-) -> None:
+def test_a_successor_may_pause_or_wait_before_its_first_round(call: str, connect: Connect, server: Server) -> None:
     """Workers collect nothing for the last round of the learner before."""
-    start_workers(workers=1, policy={"random": {}})
+    server.start_workers(workers=1, policy={"random": {}})
     first = connect()
     next(first)
     first.detach()

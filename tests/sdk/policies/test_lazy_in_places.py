@@ -64,11 +64,11 @@ def test_a_lazy_policy_from_a_factory_is_initialised(collect: Collect) -> None:
 
 
 def test_a_lazy_policy_of_a_job_is_initialised_in_the_learner_and_its_workers(
-    server: Server, connect: Callable[..., Collector], start_worker: Callable[..., Any]
+    server: Server, connect: Callable[..., Collector]
 ) -> None:
     spec = {"env": {"id": "CartPole-v1", "numEnvs": 2}, "collect": {"framesPerBatch": 32}}
     job = server.provision(policy={"entrypoint": f"{__name__}:Lazy"}, **spec)
-    start_worker(job, 0)
+    server.start_worker(job, 0)
     policy = Lazy()
     with connect(policy) as collector:
         batch = next(collector)

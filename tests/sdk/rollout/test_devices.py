@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
-from tests.job_server import Connect, StartWorkers
+from tests.job_server import Connect, Server
 from tests.sdk.places import Collect
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -104,12 +104,10 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: Collect) -> None:
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_sets_the_device_of_its_environments_too(
-    start_workers: StartWorkers, connect: Connect, name: str
-) -> None:
+def test_a_job_sets_the_device_of_its_environments_too(connect: Connect, name: str, server: Server) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
-    start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
+    server.start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
     batch = next(connect())
     assert (batch["next", "observation"][..., 1:] == 1).all()
     assert (batch["next", "reward"] == 2).all()
