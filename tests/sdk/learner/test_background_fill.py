@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from tensordict import TensorDict
-from tests.sdk.counting import OPTIONS, TRAJECTORY, always_0
+from tests.sdk.counting import OPTIONS, TRAJECTORY, Learned, always_0
 from tests.waiting import wait_until
 
 from rollfleet import Collector, Processes, ReplayBuffer
@@ -108,6 +108,34 @@ def stuck() -> Iterator[Collector]:
 def test_a_call_waits_for_the_batch_under_way_until_its_timeout(stuck: Collector) -> None:
     with pytest.raises(Timeout, match=r"the batch under way did not come within 0\.1 s"):
         stuck.call(None, "env.spec", timeout_s=0.1)
+
+
+def test_a_pause_waits_for_no_second_batch(stuck: Collector) -> None:
+    """The thread that fills would begin it at once."""
+    fill: Any = stuck._calls.fill
+
+    def go() -> None:
+        wait_until(fill._next.locked)
+        GO.set()
+
+    other = threading.Thread(target=go)
+    other.start()
+    with stuck.pause():
+        assert stuck.frames == OPTIONS["frames_per_batch"]
+    other.join()
+
+
+def test_a_worker_of_this_process_applies_weights_while_the_ratio_stops_it() -> None:
+    buffer = ReplayBuffer(1000)
+    with Collector("CartPole-v1", Learned(), weights_interval=0, replay_buffer=buffer, **OPTIONS) as filled:
+        filled.start(frames_per_sample=1)
+        wait_until(lambda: len(buffer) > 0)
+        buffer.sample(1)
+        ratio: Any = filled._calls.fill._ratio  # type: ignore[union-attr]
+        wait_until(lambda: not ratio.allows())
+        version = filled.update_policy_weights_()
+        filled.wait_for_version(version, timeout_s=20)
+        assert filled.versions() == {0: version}
 
 
 def test_the_ratio_of_a_running_fill_cannot_change(stuck: Collector) -> None:
