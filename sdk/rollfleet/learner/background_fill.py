@@ -53,7 +53,9 @@ class BackgroundFill:
         """
         self._fill, self._ratio = WeakMethod(fill), ratio
         self._turn = threading.RLock()  # `call` inside `pause`
-        self._next = threading.Lock()  # held by whoever waits for the turn: this thread would take it again at once
+        self._next = (
+            threading.Lock()
+        )  # held while a call waits for the turn: the thread that fills would retake it at once
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._raised = False

@@ -74,6 +74,15 @@ def test_killed_workers_lose_and_corrupt_no_counted_frame(
         assert steps == list(range(len(steps)))
 
 
+def test_returns_can_be_read_while_the_buffer_is_filled(fill: Fill) -> None:
+    collector = fill(ReplayBuffer(1000))
+    wait_until(lambda: len(collector.episode_returns) > 1)
+    reading, frames = iter(collector.episode_returns), collector.frames
+    next(reading)
+    wait_until(lambda: collector.frames > frames + 200)
+    next(reading)
+
+
 def test_several_collectors_fill_one_buffer(fill: Fill) -> None:
     buffer = ReplayBuffer(1000)
     both = [fill(buffer, workers=1, total_frames=160) for _ in range(2)]
