@@ -5,7 +5,6 @@ A run ends when its learner ends, when a worker gives up, or when it is cancelle
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -72,18 +71,14 @@ async def run(local: LocalRun) -> int:
         RollfleetError: NATS could not be started or reached.
         asyncio.CancelledError: The run was cancelled; everything is stopped.
     """
-    store = Path(tempfile.mkdtemp(prefix="rollfleet-"))
-    server: NatsServer | None = None
-    try:
-        if local.nats_url is None:
-            server = await start_nats_server(subjects_of(local.job), store)
-        return await _run_on(local, server)
-    finally:
+    if local.nats_url is not None:
+        return await _run_on(local, None)
+    with tempfile.TemporaryDirectory(prefix="rollfleet-", ignore_cleanup_errors=True) as store:
+        server = await start_nats_server(subjects_of(local.job), Path(store))
         try:
-            if server:
-                await finish(server.child.stop(STOP_GRACE_S))
+            return await _run_on(local, server)
         finally:
-            shutil.rmtree(store, ignore_errors=True)
+            await finish(server.child.stop(STOP_GRACE_S))
 
 
 async def _run_on(local: LocalRun, server: NatsServer | None) -> int:
