@@ -8,6 +8,7 @@ import pytest
 import typer
 import yaml
 from tests.api.job_data import job_data
+from tests.pages import blocks
 
 from rollfleet.cli.main import app
 from rollfleet_api.documents import read_jobs
@@ -20,10 +21,6 @@ COMMANDS = typer.main.get_command(app)
 @pytest.fixture
 def pages(repository: Path) -> dict[Path, str]:
     return {path: path.read_text() for path in [*(repository / "docs").rglob("*.md"), repository / "README.md"]}
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_every_shown_job_is_valid(pages: dict[Path, str]) -> None:

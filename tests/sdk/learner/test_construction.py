@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import SyncVectorEnv
+from tests.sdk.counting import always_0
 from tests.sdk.given_keywords import grouped, keywords_of
-from torch import Tensor, nn
+from torch import nn
 
 import rollfleet
 import rollfleet.schemes
@@ -18,10 +18,6 @@ from rollfleet import Collector
 from rollfleet.errors import EnvironmentInvalid, JobInvalid, PolicyInvalid
 from rollfleet.learner.construction import construct
 from rollfleet.learner.job_keywords import NO_LIMIT, PLACES
-
-
-def always_0(observation: Tensor) -> Tensor:
-    return torch.zeros(len(observation), dtype=torch.int64)
 
 
 def make_env() -> gymnasium.Env[Any, Any]:

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
 from tests.job_server import Connect, Server
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import always_1
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,10 +72,6 @@ class VectorOfTensors(VectorEnv[Any, Any, Any]):
         if terminated.all():
             info, (seen, _) = {"final_obs": seen}, self.reset()
         return seen, rewards, terminated, truncated, info
-
-
-def always_1(observation: Tensor) -> Tensor:
-    return torch.ones(len(observation), dtype=torch.int64)
 
 
 @pytest.mark.parametrize("make", [OfTensors, VectorOfTensors])

@@ -10,15 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.sdk.allocations import allocates_at_most
 from tests.sdk.wire.dtypes import DTYPES
+from tests.sdk.wire.joined_chunks import joined
 
 from rollfleet.errors import MessageTooLarge
-from rollfleet.wire.codec import ALIGNMENT, Encoded, Key, decode, empty_buffer, encode
+from rollfleet.wire.codec import ALIGNMENT, Key, decode, empty_buffer, encode
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-def joined(encoded: Encoded) -> bytearray:
-    return bytearray(b"".join(encoded.parts))
 
 
 def bits(tensor: torch.Tensor) -> bytes:
