@@ -1,5 +1,6 @@
 """A learner outside of the cluster, with the rights of `rollfleet-user` and `rollfleet-tunnel` alone."""
 
+import os
 import re
 import subprocess
 import sys
@@ -43,6 +44,18 @@ for batch in collector:
 difference = batch["action"] - policy.module(batch["observation"])  # the last batch had one update less
 print(torch.allclose(difference, -torch.ones_like(difference), atol=1e-4))
 collector.shutdown()
+"""
+
+KEEPING = """
+from pathlib import Path
+
+import rollfleet
+
+with rollfleet.connect(policy=None) as collector:
+    for batch in collector:
+        print(batch.shape)
+    Path("runs").mkdir()
+    Path("runs/policy.txt").write_text("trained")
 """
 
 
@@ -133,6 +146,26 @@ def test_a_program_of_torchrl_trains_in_pods_unchanged(lab: Lab, as_user: Path, 
     assert done.returncode == 0, done.stderr
     assert done.stdout == "torch.Size([2, 50])\n" * 4 + "True\n"
     wait_for(lambda: not Jobs().list(), timeout_s=60)
+
+
+@pytest.mark.skipif(os.environ.get("VOLUMES") != "true", reason="this cluster has no class of volumes")
+def test_a_learners_files_are_fetched_after_its_end(lab: Lab, as_user: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(KEEPING)
+    spec = {"env": {"id": "CartPole-v1"}, "policy": {"random": {}}, "delivery": {"maxBytes": "64Mi"}}
+    spec["collect"] = {"framesPerBatch": 64, "totalFrames": 64}
+    kind = {"apiVersion": "rollfleet.dev/v1alpha1", "kind": "CollectorJob"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**kind, "metadata": {"name": "keeping"}, "spec": spec}))
+    for command in (
+        ["submit", "job.yaml", "--learner", "train.py", "--keep", "16Mi", "--follow"],
+        ["fetch", "keeping", "--to", "mine"],
+    ):
+        program = [sys.executable, "-m", "rollfleet", *command]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine/runs/policy.txt").read_text() == "trained"
+    assert [job.metadata.name for job in Jobs().list()] == ["keeping"]
+    Jobs().delete("keeping")
+    wait_for(lambda: not lab.kubectl("get", "persistentvolumeclaims", "--output=name"), timeout_s=120)
 
 
 def test_a_missing_right_is_named(lab: Lab, as_user: Path) -> None:

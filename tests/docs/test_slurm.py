@@ -1,9 +1,6 @@
 """docs/slurm.md, followed step by step, without Slurm: the test starts the tasks of the array."""
 
-import os
-import re
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
@@ -11,6 +8,7 @@ from textwrap import dedent
 import pytest
 import yaml
 from tests.job_server import Server
+from tests.pages import blocks, environ
 
 WORKERS = 3
 JOB = {
@@ -39,12 +37,11 @@ PATIENCE_S = 180
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_the_page_can_be_followed(repository: Path, server: Server, tmp_path: Path) -> None:
     page = (repository / "docs/slurm.md").read_text()
-    steps = [dedent(step) for step in re.findall(r"^ *```(?:sh|bash)\n(.*?)^ *```$", page, re.DOTALL | re.MULTILINE)]
+    steps = [dedent(step) for step in blocks(page, "sh", "bash")]
     submit, worker, learner = (step.replace("nats://learner.example:4222", server.url()) for step in steps)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     (tmp_path / "learner.py").write_text(LEARNER)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ROLLFLEET_")}
-    environ = kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    kept = {name: value for name, value in environ().items() if not name.startswith("ROLLFLEET_")}
 
     with ExitStack() as stack:
 
@@ -52,7 +49,7 @@ def test_the_page_can_be_followed(repository: Path, server: Server, tmp_path: Pa
             program = subprocess.Popen(
                 ["bash", "-c", script],
                 cwd=tmp_path,
-                env=environ | variables,
+                env=kept | variables,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -7,6 +7,7 @@ from typing import Final
 from rollfleet_api.diagnosis import Diagnosis, diagnose
 from rollfleet_api.job import CollectorJob
 from rollfleet_api.messages import LearnerStatus, WorkerState, WorkerStatus
+from rollfleet_api.reported import progress
 from rollfleet_api.status import (
     CollectorJobStatus,
     Condition,
@@ -15,6 +16,7 @@ from rollfleet_api.status import (
     Phase,
     WorkersStatus,
 )
+from rollfleet_api.times import format_time
 from rollfleet_api.views import CollectView, JobSpecView, JobView, MetadataView
 
 STOPPED: Final = "Stopped"
@@ -64,10 +66,10 @@ def running_status(
         conditions.append(_condition(ConditionType.READY, "AllWorkersReady", "all workers run and report"))
     if problem:
         conditions.append(_condition(ConditionType.DEGRADED, *problem))
-    progress = _progress({beat.state for beat in workers.values()})
+    states = {beat.state for beat in workers.values()}
     return CollectorJobStatus(
         phase=Phase.RUNNING if workers or (learner and learner.frames) else Phase.PENDING,
-        conditions=[*conditions, _condition(ConditionType.PROGRESSING, *progress)],
+        conditions=[*conditions, _condition(ConditionType.PROGRESSING, *progress(states))],
         workers=WorkersStatus(desired=job.spec.workers, ready=ready(workers)),
         frames_per_second=round(frames_per_second, 1),
     )
@@ -76,7 +78,7 @@ def running_status(
 def final_status(kind: ConditionType, reason: str, message: str, time_s: float) -> CollectorJobStatus:
     """Return the status of a run that a condition ended."""
     return CollectorJobStatus(
-        phase=_PHASES[kind], conditions=[_condition(kind, reason, message)], completion_time=_text(time_s)
+        phase=_PHASES[kind], conditions=[_condition(kind, reason, message)], completion_time=format_time(time_s)
     )
 
 
@@ -93,7 +95,7 @@ def job_view(job: CollectorJob, started_s: float, status: CollectorJobStatus) ->
             mode=job.spec.mode,
             collect=CollectView(total_frames=job.spec.collect.total_frames or 0),
         ),
-        status=status.model_copy(update={"start_time": _text(started_s)}),
+        status=status.model_copy(update={"start_time": format_time(started_s)}),
     )
 
 
@@ -107,17 +109,3 @@ def diagnosis(view: JobView) -> Diagnosis:
 
 def _condition(kind: ConditionType, reason: str, message: str) -> Condition:
     return Condition(type=kind, status=ConditionStatus.TRUE, reason=reason, message=message)
-
-
-def _progress(states: set[WorkerState]) -> tuple[str, str]:
-    if WorkerState.COLLECTING in states:
-        return "Collecting", "workers are collecting"
-    if WorkerState.WAITING_FOR_WEIGHTS in states:
-        return "WaitingForWeights", "workers wait for the learner's first weights, or for newer ones"
-    if WorkerState.WAITING_FOR_LEARNER in states:
-        return "WaitingForLearner", "workers wait for the learner"
-    return "Starting", "workers are starting"
-
-
-def _text(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

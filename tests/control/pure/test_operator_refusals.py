@@ -1,11 +1,10 @@
 """Why pods cannot be created: the API server is asked only while none comes, because the question is expensive."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.control.pure.scene import Scene
+from tests.control.pure.scene import Scene, scene
 
 from rollfleet_api.times import format_time
 from rollfleet_operator.api import Api
@@ -55,7 +54,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(scene: Callable[..., Scene]) -> Asked:
+def asked() -> Asked:
     return Asked(scene(workers=100))
 
 

@@ -24,15 +24,6 @@ class Breaks(CountingEnv):
         super().__init__(breaks_at=3)
 
 
-def test_shutdown_does_not_raise_an_error_a_second_time(apart: Collect) -> None:
-    collector = apart(Breaks, always_0, **OPTIONS)
-    with pytest.raises(WorkerFailed, match="the simulator broke"):
-        next(collector)
-    with pytest.raises(WorkerFailed, match="the simulator broke"):  # and again at the next call
-        next(collector)
-    collector.shutdown()
-
-
 def test_a_pause_that_failed_does_not_pause(apart: Collect) -> None:
     collector = apart(Breaks, always_0, **OPTIONS)
     for _ in range(2):
@@ -42,10 +33,11 @@ def test_a_pause_that_failed_does_not_pause(apart: Collect) -> None:
             pass
 
 
-def test_the_end_of_the_with_block_does_not_raise_an_error_a_second_time(apart: Collect) -> None:
+def test_each_call_raises_an_error_again_and_the_end_of_the_with_block_does_not(apart: Collect) -> None:
     with apart(Breaks, always_0, **OPTIONS) as collector:
-        with pytest.raises(WorkerFailed, match="the simulator broke"):
-            next(collector)
+        for _ in range(2):
+            with pytest.raises(WorkerFailed, match="the simulator broke"):
+                next(collector)
         with pytest.raises(JobInvalid, match="there is no worker 9"):  # another error does not hide the first
             collector.update_policy_weights_({}, worker_ids=9)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.job_server import Connect, Server, StartWorker, actor_critic, join_all
+from tests.job_server import Connect, Server, actor_critic, join_all
 from tests.sdk.concurrent_calls import begin
 from tests.sdk.counting import Parts, always_0
 from tests.sdk.places import Collect
@@ -177,17 +177,17 @@ def job_of(server: Server, workers: int) -> CollectorJob:
 
 @pytest.mark.parametrize("comes", [False, True], ids=["never", "late"])
 def test_a_worker_that_comes_after_a_round_closed_takes_part_in_the_next(
-    comes: bool, server: Server, connect: Connect, start_worker: StartWorker
+    comes: bool, server: Server, connect: Connect
 ) -> None:
     job = job_of(server, workers=2)
-    workers = [start_worker(job, 0)]
+    workers = [server.start_worker(job, 0)]
     collector = connect(actor_critic())
     first = begin(next, collector)
     while not collector._director.run_state.closed:
         assert not first.done()
         time.sleep(0.01)
     if comes:
-        workers.append(start_worker(job, 1))
+        workers.append(server.start_worker(job, 1))
         workers[1].wait_for(WorkerState.WAITING_FOR_LEARNER)
     batch = first.result(20)
     assert batch.shape == (4, 8)

@@ -11,6 +11,7 @@ import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
+from tests.api.job_data import job_data
 from tests.job_server import Server, WorkerThread, join_all
 from tests.nats_servers import START_TIMEOUT_S, SUBJECTS, NatsServers
 
@@ -26,7 +27,6 @@ from rollfleet.nats.transport import NatsTransport
 from rollfleet.rollout.trajectory_ids import split
 from rollfleet.transports.learner_side import Arrival
 from rollfleet_api import streams
-from rollfleet_api.job import API_VERSION, KIND
 from rollfleet_api.permissions import Role
 from rollfleet_api.validation import parse_job
 
@@ -49,8 +49,7 @@ def cluster(tmp_path: Path) -> Iterator[NatsServers]:
 
 
 def job_of(**spec: Any) -> CollectorJob:
-    metadata = {"name": SUBJECTS.job, "namespace": SUBJECTS.namespace}
-    return parse_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": SPEC | spec})
+    return parse_job(job_data({"name": SUBJECTS.job, "namespace": SUBJECTS.namespace}, **SPEC | spec))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from tests.job_server import actor_critic
 from tests.sdk.places import Collect
+from tests.sdk.rollout.recurrent_policy import Recurrent
 from torch import nn
 
 from rollfleet import Collector, RandomPolicy, ReplayBuffer
@@ -41,20 +42,6 @@ def actor() -> Any:
 
 def argmax(observation: torch.Tensor) -> torch.Tensor:
     return observation[:, 2].gt(0).long()
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.cell = nn.GRUCell(4, 3)
-
-    def initial_state(self, num_envs: int) -> torch.Tensor:
-        return torch.zeros(num_envs, 3, device="cpu")
-
-    def forward(self, observation: torch.Tensor, state: torch.Tensor) -> Any:
-        state = self.cell(observation, state)
-        return state[:, :2].argmax(-1), state
 
 
 @pytest.mark.parametrize(

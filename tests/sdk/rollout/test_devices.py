@@ -9,8 +9,9 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict
-from tests.job_server import Connect, StartWorkers
+from tests.job_server import Connect, Server
 from tests.sdk.places import Collect
+from tests.sdk.rollouts import always_1
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -73,10 +74,6 @@ class VectorOfTensors(VectorEnv[Any, Any, Any]):
         return seen, rewards, terminated, truncated, info
 
 
-def always_1(observation: Tensor) -> Tensor:
-    return torch.ones(len(observation), dtype=torch.int64)
-
-
 @pytest.mark.parametrize("make", [OfTensors, VectorOfTensors])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_actions_go_to_env_device_and_tensors_from_there_are_in_the_batch(
@@ -104,10 +101,10 @@ def test_a_list_of_env_devices_has_one_for_each_worker(apart: Collect) -> None:
 
 
 @pytest.mark.parametrize("name", ["OfTensors", "two_of_tensors"])
-def test_a_job_sets_the_threshold_too(start_workers: StartWorkers, connect: Connect, name: str) -> None:
+def test_a_job_sets_the_device_of_its_environments_too(connect: Connect, name: str, server: Server) -> None:
     vectorization = "Sync" if name == "OfTensors" else "Native"
     env = {"entrypoint": f"{__name__}:{name}", "numEnvs": 2, "vectorization": vectorization, "device": "cpu"}
-    start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
+    server.start_workers(env=env, policy={"random": {}}, collect={"framesPerBatch": 32})
     batch = next(connect())
     assert (batch["next", "observation"][..., 1:] == 1).all()
     assert (batch["next", "reward"] == 2).all()

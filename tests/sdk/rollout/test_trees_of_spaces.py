@@ -9,8 +9,7 @@ import torch
 from tensordict import TensorDict
 from tests.sdk.places import Collect
 from tests.sdk.rollout.recurrent_policy import Recurrent
-from tests.sdk.rollout.robot import ACTIONS, Robot, counted
-from torch import Tensor
+from tests.sdk.rollout.robot import ACTIONS, Robot
 
 from rollfleet import ActorCritic, Collector
 from rollfleet.policies.random_policy import RandomPolicy
@@ -28,21 +27,6 @@ def assert_same(found: TensorDict, expected: TensorDict) -> None:
     for key, value in expected.items(True, True):
         assert found[key].dtype == value.dtype, key
         assert torch.equal(found[key], value), key
-
-
-def test_every_leaf_comes_with_its_dtype_and_its_true_next_value(collect: Collect) -> None:
-    """Observes Dict, Tuple, Discrete, MultiDiscrete, MultiBinary, Box and an image; acts with all but the image."""
-    collector = collect(Robot, frames_per_batch=12 * collect.workers, **SMALL)
-    batch = several(collector)
-    frames = torch.arange(18).expand(2 * collect.workers, 18) % 4
-    for key, value in counted(batch).items():
-        assert torch.equal(value, frames), key
-    for key, value in counted(batch["next"]).items():
-        assert torch.equal(value, frames + 1), key
-    assert batch["image"].dtype == batch["next", "image"].dtype == torch.uint8
-    assert batch["arm", "angle"].dtype == torch.float64
-    assert batch["action", "keys", "1"].dtype == torch.int8
-    assert torch.equal(batch["next", "reward"].squeeze(-1), batch["action", "keys", "0"].float())
 
 
 def test_random_actions_of_a_tree_are_those_of_this_process(collect: Collect) -> None:
@@ -90,14 +74,7 @@ def test_a_hidden_state_spans_batches_and_is_initial_at_an_episodes_begin(collec
     batch = several(collect("CartPole-v1", policy, env_kwargs={"max_episode_steps": 35}, **keywords), 5)
     assert batch["is_init"][:, 1:].any()
     assert not batch["is_init"][:, 20::20].all()  # episodes span batches
-    state: Tensor = torch.zeros_like(batch["recurrent", "state"][:, 0])
-    with torch.no_grad():
-        for t in range(batch.shape[1]):
-            state = torch.where(batch["is_init"][:, t], policy.start, state)
-            torch.testing.assert_close(state, batch["recurrent", "state"][:, t], rtol=0, atol=1e-12)
-            logits, state = policy.step(batch["observation"][:, t], state)
-            torch.testing.assert_close(state, batch["next", "recurrent", "state"][:, t], rtol=0, atol=1e-12)
-            assert torch.equal(logits.argmax(-1), batch["action"][:, t])
+    policy.assert_replayed(batch, torch.zeros_like(batch["recurrent", "state"][:, 0]))
 
 
 def one(collect: Collect) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.job_server import AllocatesAtMost
+from tests.sdk.allocations import allocates_at_most
 from torch import Tensor
 
 from rollfleet.data.batch import Fragment, Key
@@ -184,7 +184,7 @@ assert FOLDED is not None
         FOLDED._replace(images=torch.zeros(FOLDED.images.shape, dtype=torch.complex128)),
     ],
 )
-def test_parts_that_do_not_fit_together_are_refused(forged: Folded, allocates_at_most: AllocatesAtMost) -> None:
+def test_parts_that_do_not_fit_together_are_refused(forged: Folded) -> None:
     with pytest.raises(MessageCorrupt, match="folded observations"), allocates_at_most(1 << 20):
         unfold(forged)
 
