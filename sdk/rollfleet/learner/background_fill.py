@@ -53,9 +53,8 @@ class BackgroundFill:
         """
         self._fill, self._ratio = WeakMethod(fill), ratio
         self._turn = threading.RLock()  # `call` inside `pause`
-        self._next = (
-            threading.Lock()
-        )  # held while a call waits for the turn: the thread that fills would retake it at once
+        # Held while a call waits for the turn: the thread that fills would retake it at once.
+        self._next = threading.Lock()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
         self._raised = False
