@@ -5,13 +5,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import Signature
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import nn
-from torch.utils.data import IterableDataset
 from torchrl.collectors import BaseCollector
 from torchrl.collectors.utils import split_trajectories
 from torchrl.envs import EnvBase
@@ -21,10 +19,10 @@ from rollfleet.collector import Collector as NativeCollector
 from rollfleet.data.batch import TRAJECTORY, VERSION
 from rollfleet.data.tensor_tree import key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories
-from rollfleet.errors import EnvironmentInvalid, JobInvalid, WorkerFailed
+from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
+from rollfleet.torchrl.arguments import bound, native, signature_like
 from rollfleet.torchrl.batches import BatchShape, without_marks
-from rollfleet.torchrl.signatures import bound, signature_like
 
 _KEPT_VERSIONS = 10_000  # whose numbers of updates are known; a batch may be older than the newest weights
 
@@ -38,29 +36,25 @@ def unavailable(why: str) -> Callable[..., Any]:
     return refuse
 
 
-class FleetCollector(IterableDataset[Any]):
+class FleetCollector(BaseCollector):  # type: ignore[misc]
     """A collector of TorchRL's interface. Its subclasses say where it collects.
 
-    `Collector` shows an example. Attributes have the names of TorchRL's, and each argument is one.
+    `Collector` shows an example. Attributes have the names of TorchRL's, and each argument is one. TorchRL's own class
+    has `next`, `map_fn`, `get_distant_attr`, `set_post_collect_hook`, `async_shutdown`, and `stats`, which reads the
+    private `_frames` and `_iter`.
     """
 
     __signature__: ClassVar[Signature]
     policy: Any
-    postproc: Callable[[Any], Any] | None
-    reset_at_each_iter: bool
     requested_frames_per_batch: int
     storing_device: Any  # in one process a device, else a list of one for each worker; so the next two
     policy_device: Any
     env_device: Any
-    pre_collect_hook: Callable[[], object] | None
-    post_collect_hook: Callable[[Any], object] | None
     # Arguments that not all of TorchRL's collectors have
     compact_obs = track_policy_version = update_at_each_batch = False
     track_traj_ids = True
     replay_buffer: Any = None
     traj_format: str | None = None
-    trajs_per_batch: int | None = None
-    trajs_per_write: int | None = None
 
     def __init_subclass__(cls, theirs: type | None = None) -> None:
         """Give a class the signature of one of TorchRL's."""
@@ -70,13 +64,14 @@ class FleetCollector(IterableDataset[Any]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Start to collect. The arguments are those of TorchRL's class, and `cluster`, `job` and `nats`."""
+        super().__init__()
         given = self._given(bound(self.__signature__, type(self).__name__, args, kwargs))
+        self._keywords = native(given)
         self.closed = True
         self._frames, self._iter, self._updates, self._restored = 0, -1, 0, 0
         self._numbers: dict[int, int] = {}  # of updates, by the native version
         self._trajectories = WholeTrajectories()
         self._fill: BackgroundFill | None = None
-        self._iterator: Iterator[Any] | None = None
         for name, value in given.items():
             setattr(self, name, value)
         self._check(given)
@@ -105,8 +100,6 @@ class FleetCollector(IterableDataset[Any]):
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
         self.traj_format = self._format(self.traj_format)
-        if given.get("weight_updater") is not None:
-            raise JobInvalid("`weight_updater` is not available: weights travel by themselves; remove it")
         schemes = given.get("weight_sync_schemes") or {}
         self._sends = not (schemes and all(isinstance(each, NoWeightSyncScheme) for each in schemes.values()))
 
@@ -128,24 +121,27 @@ class FleetCollector(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Iterate over batches until `total_frames`. A second loop continues after the first one."""
         try:
-            yield from self.iterator() if self.trajs_per_batch is None else self._by_trajectories()
+            yield from self.iterator()
         except Exception:
             self.shutdown(raise_on_error=False)
             raise
 
     def iterator(self) -> Iterator[Any]:
-        """Iterate over batches of frames."""
-        for batch in self._batches():
-            yield self._put(batch)
-
-    def _batches(self) -> Iterator[TensorDictBase]:
+        """Iterate as a loop over the collector does. An error leaves the collector open."""
         while self._frames < self.total_frames and (batch := self._collect()) is not None:
-            yield batch
-
-    def next(self) -> Any:
-        """Return the next batch; None: there is none."""
-        self._iterator = self._iterator or iter(self)
-        return next(self._iterator, None)
+            splits = self.split_trajs and self.trajs_per_batch is None
+            result: Any = split_trajectories(batch, prefix="collector") if splits else batch
+            if self.postproc is not None:
+                result = self.postproc(result)
+            self._collected(result)
+            if self.trajs_per_batch is not None:
+                yield from self._whole_trajectories(result, self.trajs_per_batch)
+            elif self.replay_buffer is None:
+                yield result
+            else:
+                for part in result.unbind(0) if self._shape.cat == "stack" and not splits else [result]:
+                    self.replay_buffer.extend(part)
+                yield None
 
     def __len__(self) -> int:
         """Return the number of batches until `total_frames`."""
@@ -181,35 +177,22 @@ class FleetCollector(IterableDataset[Any]):
         batch = without_marks(batch, ids=self.track_traj_ids)
         return batch.exclude(*self._repeated) if self.compact_obs else batch
 
-    def _put(self, batch: TensorDictBase) -> Any:
-        """Return the value to yield for a batch; None: it is in the replay buffer."""
-        result: Any = split_trajectories(batch, prefix="collector") if self.split_trajs else batch
-        if self.postproc is not None:
-            result = self.postproc(result)
-        self._collected(result)
-        if self.replay_buffer is None:
-            return result
-        for part in result.unbind(0) if self._shape.is_stacked and not self.split_trajs else [result]:
-            self.replay_buffer.extend(part)
-        return None
-
     def _collected(self, batch: Any) -> None:
         """Called with each batch before it is yielded or stored."""
 
-    def _by_trajectories(self) -> Iterator[Any]:
-        count, whole = int(self.trajs_per_batch or 1), self._trajectories
-        for batch in self._batches():
-            rows = batch.reshape(-1, batch.shape[-1])
-            whole.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
-            if self.reset_at_each_iter:
-                whole.forget()
-            if self.replay_buffer is not None:
-                while whole:
-                    self.replay_buffer.extend(whole.take(self.trajs_per_write or len(whole), padded=False))
-                yield None
-                continue
-            while len(whole) >= count:
-                yield whole.take(count, padded=self.traj_format == "padded")
+    def _whole_trajectories(self, batch: TensorDictBase, count: int) -> Iterator[Any]:
+        """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""
+        rows = batch.reshape(-1, batch.shape[-1])
+        self._trajectories.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
+        if self.reset_at_each_iter:
+            self._trajectories.forget()
+        if self.replay_buffer is None:
+            while len(self._trajectories) >= count:  # `reset` may replace them meanwhile
+                yield self._trajectories.take(count, padded=self.traj_format == "padded")
+            return
+        while found := len(self._trajectories):
+            self.replay_buffer.extend(self._trajectories.take(self.trajs_per_write or found, padded=False))
+        yield None
 
     # --- weights ---
 
@@ -229,6 +212,7 @@ class FleetCollector(IterableDataset[Any]):
         Raises:
             ValueError: The arguments contradict each other.
         """
+        self._check_fill()
         source = policy_or_weights if policy_weights is None else policy_weights
         if isinstance(source, dict) and source and all(isinstance(worker, int) for worker in source):
             for worker, own in source.items():  # each worker's own weights
@@ -275,26 +259,6 @@ class FleetCollector(IterableDataset[Any]):
         self._trajectories = WholeTrajectories()
         self._native.set_seed(0)
 
-    def map_fn(
-        self,
-        method_name: str,
-        list_of_args: Sequence[Sequence[Any]] | None = None,
-        list_of_kwargs: Sequence[Mapping[str, Any]] | None = None,
-    ) -> list[Any]:
-        """Call a method by its path: of each worker with its arguments, or of this collector with each of them."""
-        targets = self._targets(max(len(list_of_args or ()), len(list_of_kwargs or ()), 1))
-        args, kwargs = list_of_args or [()] * len(targets), list_of_kwargs or [{}] * len(targets)
-        if not len(args) == len(kwargs) == len(targets):
-            raise ValueError(f"Expected {len(targets)} argument entries, in lists of the same length")
-        return [self._at(target, method_name, args[n], kwargs[n]) for n, target in enumerate(targets)]
-
-    def _targets(self, count: int) -> Sequence[int]:
-        """Return the workers that `count` calls are for."""
-        return [0] * count
-
-    def _at(self, worker: int, path: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}) -> Any:
-        return attrgetter(path)(self)(*args, **kwargs)
-
     def getattr_rb(self, attr: str) -> Any:
         """Return an attribute of the replay buffer."""
         return getattr(self.replay_buffer, attr)
@@ -302,19 +266,24 @@ class FleetCollector(IterableDataset[Any]):
     # --- in the background ---
 
     def start(self) -> None:
-        """Fill the replay buffer in the background.
+        """Fill the replay buffer in the background. The next call raises the error that ends it, if any.
 
         Raises:
             RuntimeError: The collector has no replay buffer.
         """
         if self.replay_buffer is None:
             raise RuntimeError("Replay buffer must be defined for execution.")
+        self._check_fill()
         if not self.is_running():
-            self._filled = iter(self)  # each start begins an iterator of its own
+            self._filled = self.iterator()
             self._fill = BackgroundFill(self._fill_once)
 
     def _fill_once(self) -> None:
         next(self._filled)
+
+    def _check_fill(self) -> None:
+        if self._fill is not None:
+            self._fill.check(again=False)
 
     def is_running(self) -> bool:
         """Return whether `start` fills the replay buffer now."""
@@ -326,12 +295,8 @@ class FleetCollector(IterableDataset[Any]):
         with self._fill.held() if self._fill else nullcontext(), self._native.pause():
             yield
 
-    def async_shutdown(self, timeout: float | None = None, close_env: bool = True) -> None:
-        """Stop filling the replay buffer, and shut down."""
-        self.shutdown(timeout=timeout, close_env=close_env)
-
     def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
-        """Stop all workers. Calling it twice is harmless."""
+        """Stop all workers, then raise the error that ended `start`, unless a call has raised it. Twice is harmless."""
         if self.closed:
             return
         self.closed = True
@@ -339,6 +304,7 @@ class FleetCollector(IterableDataset[Any]):
             if self._fill is not None:
                 self._fill.leave(10.0 if timeout is None else timeout)
             self._close(close_env)
+            self._check_fill()
         except Exception:
             if raise_on_error:
                 raise
@@ -347,16 +313,6 @@ class FleetCollector(IterableDataset[Any]):
         self._native.shutdown()
 
     # --- state ---
-
-    def stats(self, workers: str = "aggregate") -> dict[str, int | float | bool]:
-        """Return counters: `frames`, `batches`, `total_frames`, `completed`, `policy_version`."""
-        stats: dict[str, int | float | bool] = {"frames": self._frames, "batches": self._iter + 1}
-        if self.total_frames != math.inf:
-            stats |= {"total_frames": int(self.total_frames), "completed": self._frames >= self.total_frames}
-        stats["requested_frames_per_batch"] = self.requested_frames_per_batch
-        if self.policy_version is not None:
-            stats["policy_version"] = self.policy_version
-        return stats
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, and the state of environments and policy, for `load_state_dict`."""
@@ -374,6 +330,3 @@ class FleetCollector(IterableDataset[Any]):
             self._native.load_state_dict(state_dict["fleet"])
 
     enable_profile = unavailable("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")
-
-
-BaseCollector.register(FleetCollector)

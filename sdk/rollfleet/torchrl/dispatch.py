@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, Final
 
+from rollfleet.torchrl.arguments import is_elsewhere
 from rollfleet.torchrl.environments import listed
-from rollfleet.torchrl.signatures import is_elsewhere
 
 _SELECTORS: Final = ("backend", "backend_options", "num_collectors", "sync")
 _CLASSES: Final = {
@@ -27,10 +27,7 @@ def dispatched(generic: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         ValueError: The arguments contradict each other.
     """
     import rollfleet.torchrl as classes
-    from rollfleet.torchrl.processes import SpreadCollector
 
-    if len(args) > 2:
-        raise TypeError("Collector accepts at most create_env_fn and policy positionally.")
     rest = dict(kwargs)
     backend, options, count, sync = (rest.pop(name, None) for name in _SELECTORS)
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -47,12 +44,14 @@ def dispatched(generic: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     makes = makes * (count or 1) if len(makes) == 1 else makes
     if len(makes) != (count or len(makes)):
         raise ValueError(f"num_collectors does not match the number of environment constructors: {count}")
-    target = SpreadCollector if spread else getattr(classes, _CLASSES[backend])
+    target = getattr(classes, _CLASSES[backend])
     known, general = signature(target).parameters, signature(generic).parameters
     rest = {
         name: value
         for name, value in rest.items()
         if name in known or name not in general or value != general[name].default
     }
-    rest |= {"update_at_each_batch": True} if spread else {"sync": bool(sync)}  # in one process, weights act at once
+    rest |= {"sync": spread or bool(sync)}
+    if spread:  # in one process, new weights act at once
+        rest |= {"cat_results": "envs", "update_at_each_batch": True}
     return target(makes, *args[1:], **(options or {}), **rest)

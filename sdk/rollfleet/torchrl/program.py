@@ -3,37 +3,27 @@
 import runpy
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torchrl.collectors
 import torchrl.collectors.distributed
 
 import rollfleet.torchrl as ours
-from rollfleet.torchrl.signatures import elsewhere
+from rollfleet.torchrl.arguments import elsewhere
 
 
 def install() -> None:
-    """Set the classes of this package on all loaded modules of TorchRL that have its own under a public name.
+    """Set the classes of this package on TorchRL's packages of collectors, and where its loaded modules have its own.
 
     Its own classes are not changed, and stay where TorchRL derives from them.
     """
     homes = (torchrl.collectors, torchrl.collectors.distributed)
-    replaced = {
-        vars(home)[name]: getattr(ours, name)
-        for home in homes
-        for name in ours.__all__
-        if name.endswith("Collector") and "Data" not in name and name in vars(home)
-    }
+    names = [name for name in ours.__all__ if name.endswith("Collector")]
     for path, module in list(sys.modules.items()):
-        if path.startswith("torchrl.") and isinstance(module, ModuleType):
-            for name, value in list(vars(module).items()):
-                if isinstance(value, type) and value in replaced:
-                    setattr(module, name, replaced[value])
-    for home in homes:
-        for name in ours.__all__:
-            if "DataCollector" in name:
-                setattr(home, name, getattr(ours, name))
+        if path.startswith("torchrl."):
+            for name in names:
+                if module in homes or name in vars(module):
+                    setattr(module, name, getattr(ours, name))
 
 
 def run(program: str, args: list[str], place: dict[str, Any]) -> None:

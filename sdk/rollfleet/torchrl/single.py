@@ -1,7 +1,6 @@
 """`Collector`, in this process; it also dispatches to the other classes, as TorchRL's does."""
 
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,9 +9,9 @@ from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.policies.tensordict_policy import tensordict_policy
-from rollfleet.torchrl.arguments import native
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
+from rollfleet.torchrl.dispatch import dispatched
 from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared
 from rollfleet.torchrl.policies import acting, with_spec
 
@@ -38,13 +37,10 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         """Make a collector of the class that `num_collectors`, `backend`, or a place on a fleet asks for."""
         if cls is not Collector:
             return super().__new__(cls)
-        from rollfleet.torchrl.dispatch import dispatched
-
         other = dispatched(cls, args, kwargs)
         return super().__new__(cls) if other is None else other
 
     def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
-        keywords = native(given)  # it may refuse: before there is an environment
         for name in DEVICES:
             setattr(self, name, device_of(given[name], given["device"]))
         if given["policy_factory"] is not None:
@@ -61,13 +57,13 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env
         collector = _OnePolicy(
             self.env,
-            acting(given)(self.policy),
+            acting(self.policy, given),
             policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
             device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=self.n_env,
             weights_interval=0,
-            **keywords,
+            **self._keywords,
         )
         return collector, BatchShape(self.env.batch_size)
 
@@ -79,10 +75,6 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     def _collected(self, batch: Any) -> None:
         if self.post_collect_hook is not None:
             self.post_collect_hook(batch)
-
-    def set_post_collect_hook(self, hook: Any) -> None:
-        """Set the function that is called with each batch."""
-        self.post_collect_hook = hook
 
     def fake_tensordict(self) -> Any:
         """Return a batch of zeros, with the keys, shapes and dtypes of a real one. Nothing is collected."""
@@ -103,10 +95,6 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     def getattr_env(self, attr: str) -> Any:
         """Return an attribute of the environment."""
         return getattr(self.env, attr)
-
-    def get_distant_attr(self, attr: str) -> Any:
-        """Return an attribute of this collector by its path."""
-        return attrgetter(attr)(self)
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, and the state of the environment's transforms and of the policy."""

@@ -130,6 +130,21 @@ def test_start_fills_a_replay_buffer_in_the_background() -> None:
     assert buffer.write_count == 50
 
 
+def test_the_error_that_ends_a_background_fill_is_raised_once_and_everything_is_closed() -> None:
+    def fail(batch: TensorDict) -> None:
+        raise ZeroDivisionError
+
+    env, buffer = pendulum(), ReplayBuffer(storage=LazyTensorStorage(100))
+    collector = Collector(env, frames_per_batch=10, replay_buffer=buffer, post_collect_hook=fail)
+    for call in (collector.update_policy_weights_, collector.async_shutdown):
+        collector.start()
+        collector._fill._thread.join(60)
+        with pytest.raises(ZeroDivisionError):
+            call()
+    collector.shutdown()
+    assert env.is_closed
+
+
 def test_postproc_and_hooks_are_called_and_hooks_can_be_replaced() -> None:
     seen: list[str] = []
     collector = Collector(
