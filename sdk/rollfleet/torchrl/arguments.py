@@ -1,7 +1,6 @@
-"""TorchRL's arguments: the signatures of its collectors, and the keywords of `rollfleet.Collector` that they mean."""
+"""TorchRL's arguments as those of `rollfleet.Collector`, and those that TorchRL does not have."""
 
 from collections.abc import Mapping
-from inspect import Parameter, Signature, signature
 from typing import Any, Final
 
 import torch
@@ -18,31 +17,6 @@ elsewhere: dict[str, Any] = {}
 """
 
 _FLAGS: Final = ("no_cuda_sync", "reset_at_each_iter", "set_truncated")  # the same in `rollfleet.Collector`
-
-
-def is_elsewhere(arguments: Mapping[str, Any]) -> bool:
-    """Return whether a collector with these arguments has other workers than its class says."""
-    return bool(elsewhere) or any(arguments.get(name) is not None for name in PLACE)
-
-
-def signature_like(theirs: type) -> Signature:
-    """Return the signature of a collector of TorchRL, without `self`, with the keywords of `PLACE`."""
-    own = [each for each in signature(theirs.__init__).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]  # type: ignore[misc]
-    return Signature([*own[1:], *(Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in PLACE)])
-
-
-def bound(declared: Signature, caller: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name, with defaults.
-
-    Raises:
-        TypeError: The call does not fit the signature.
-    """
-    try:
-        call = declared.bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{caller}: {error}") from None
-    call.apply_defaults()
-    return dict(call.arguments)
 
 
 def native(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from inspect import Signature
+from inspect import Parameter, Signature, signature
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +21,8 @@ from rollfleet.data.tensor_tree import key_of
 from rollfleet.data.whole_trajectories import WholeTrajectories
 from rollfleet.errors import EnvironmentInvalid, WorkerFailed
 from rollfleet.learner.background_fill import BackgroundFill
-from rollfleet.torchrl.arguments import bound, native, signature_like
+from rollfleet.torchrl.arguments import PLACE, native
 from rollfleet.torchrl.batches import BatchShape, without_marks
-
-_KEPT_VERSIONS = 10_000  # whose numbers of updates are known; a batch may be older than the newest weights
 
 
 def unavailable(why: str) -> Callable[..., Any]:
@@ -57,19 +55,27 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     traj_format: str | None = None
 
     def __init_subclass__(cls, theirs: type | None = None) -> None:
-        """Give a class the signature of one of TorchRL's."""
+        """Give a class the signature of one of TorchRL's, with the keywords of `PLACE`."""
         super().__init_subclass__()
         if theirs is not None:
-            cls.__signature__ = signature_like(theirs)
+            _, *own = signature(theirs.__init__).parameters.values()  # type: ignore[misc]
+            place = (Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in PLACE)
+            kept = [each for each in own if each.kind is not Parameter.VAR_KEYWORD]
+            cls.__signature__ = Signature([*kept, *place])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Start to collect. The arguments are those of TorchRL's class, and `cluster`, `job` and `nats`."""
         super().__init__()
-        given = self._given(bound(self.__signature__, type(self).__name__, args, kwargs))
+        try:
+            call = self.__signature__.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+        call.apply_defaults()
+        given = self._given(dict(call.arguments))
         self._keywords = native(given)
         self.closed = True
-        self._frames, self._iter, self._updates, self._restored = 0, -1, 0, 0
-        self._numbers: dict[int, int] = {}  # of updates, by the native version
+        self._frames, self._iter, self._updates = 0, -1, 0
+        self._before: int | None = None  # the native version less the number of updates; None: no update yet
         self._trajectories = WholeTrajectories()
         self._fill: BackgroundFill | None = None
         for name, value in given.items():
@@ -166,7 +172,8 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
             raise error.__cause__ or error from None  # the environment's own error, as in TorchRL
         if batch is None:
             return None
-        number = self._numbers.get(int(batch.get(VERSION).max()), self._restored)
+        acted = int(batch.get(VERSION).max())  # a batch may be older than the newest weights
+        number = self._updates if self._before is None else min(acted - self._before, self._updates)
         batch = self._shape.of(batch)
         self._frames += int((batch.get(TRAJECTORY) >= 0).sum()) if self._shape.preempts else batch.numel()
         if self._device is not None and batch.device != self._device:
@@ -242,9 +249,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     def increment_version(self) -> None:
         """Count one more update of the weights."""
         self._updates += 1
-        self._numbers[self._native.version] = self._updates
-        if len(self._numbers) > _KEPT_VERSIONS:
-            del self._numbers[next(iter(self._numbers))]
+        self._before = self._native.version - self._updates
 
     # --- environments ---
 
@@ -325,7 +330,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
         self._frames, self._iter = state_dict["frames"], state_dict["iter"]
-        self._updates = self._restored = state_dict.get("policy_version") or 0
+        self._updates, self._before = state_dict.get("policy_version") or 0, None
         if "fleet" in state_dict:
             self._native.load_state_dict(state_dict["fleet"])
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, Final
 
-from rollfleet.torchrl.arguments import is_elsewhere
+from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.environments import listed
 
 _SELECTORS: Final = ("backend", "backend_options", "num_collectors", "sync")
@@ -32,7 +32,8 @@ def dispatched(generic: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     backend, options, count, sync = (rest.pop(name, None) for name in _SELECTORS)
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise ValueError("num_collectors must be a positive integer.")
-    spread = is_elsewhere(kwargs) and (backend, count, sync) == (None, None, None)
+    placed = bool(elsewhere) or any(kwargs.get(name) is not None for name in PLACE)
+    spread = placed and (backend, count, sync) == (None, None, None)
     backend = backend or ("process" if spread or count else "direct")
     makes = listed(args[0] if args else rest.pop("create_env_fn", None))
     if backend == "direct":

@@ -16,12 +16,6 @@ from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared
 from rollfleet.torchrl.policies import acting, with_spec
 
 
-class _OnePolicy(NativeCollector):
-    """A collector whose policy is the caller's own module, whenever its weights change."""
-
-    _one_policy = True
-
-
 class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
     """Collects in this process; with `num_collectors` or `backend` in others, as TorchRL's `Collector`.
 
@@ -55,14 +49,17 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         self.n_env = self.env.batch_size.numel()
         self.frames_per_batch = -(-given["frames_per_batch"] // self.n_env)
         self.requested_frames_per_batch = self.frames_per_batch * self.n_env
-        collector = _OnePolicy(
+        policy = acting(self.policy, given)
+        parts = [*policy.parameters(), *policy.buffers()] if isinstance(policy, nn.Module) else []
+        moves = self.policy_device is not None and any(part.device != self.policy_device for part in parts)
+        collector = NativeCollector(
             self.env,
-            acting(self.policy, given),
-            policy_device=self.policy_device if isinstance(self.policy, nn.Module) else None,
+            policy,
+            policy_device=self.policy_device if moves else None,
             device=self.storing_device,
             frames_per_batch=self.requested_frames_per_batch,
             num_envs=self.n_env,
-            weights_interval=0,
+            weights_interval=0 if moves else 1,  # 1: the very module acts, and none is sent
             **self._keywords,
         )
         return collector, BatchShape(self.env.batch_size)
