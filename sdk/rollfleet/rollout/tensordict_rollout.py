@@ -236,7 +236,8 @@ class TensorDictRollout:
 
     def _identify(self, batch: Any, ended: NDArray[np.bool_]) -> None:
         """Write trajectory ids, and count episodes. `ended`: whether an episode ended with a frame, `[envs, T]`."""
-        rewards = [_by_env(batch.get(key)).double().mean(-1) for key in self._reward_keys if key in batch.keys(True)]
+        found = [batch.get(key) for key in self._reward_keys if key in batch.keys(True)]
+        rewards = [each.reshape(*ended.shape, -1).double().mean(-1) for each in found]
         reward = torch.stack(rewards).mean(0).numpy() if rewards else np.zeros(ended.shape)
         self._outcomes = reward, ended
         ids = np.empty(ended.shape, np.int64)
@@ -294,8 +295,3 @@ def _rows(batch: Any, dims: int) -> Any:
     for _ in range(dims):  # a lazy stack that is flattened mixes up its dimensions
         parts = [part for whole in parts for part in whole.unbind(0)]
     return TensorDict.maybe_dense_stack(parts, 0)
-
-
-def _by_env(values: Tensor) -> Tensor:
-    """Return values `[envs, T, ...]` as `[envs, T, n]`."""
-    return values.flatten(2) if values.ndim > 2 else values.unsqueeze(-1)

@@ -48,10 +48,7 @@ class BatchShape:
 
 
 def _valid(part: TensorDictBase) -> Any:
-    valid = part.get(TRAJECTORY) != -1
-    while valid.ndim > 1:
-        valid = valid.any(0)
-    return part[..., valid]
+    return part[..., (part.get(TRAJECTORY) != -1).reshape(-1, part.shape[-1]).any(0)]
 
 
 def without_marks(batch: TensorDictBase, *, ids: bool) -> TensorDictBase:

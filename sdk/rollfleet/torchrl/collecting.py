@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import Parameter, Signature, signature
 from typing import Any, ClassVar
@@ -25,21 +25,12 @@ from rollfleet.torchrl.arguments import PLACE, native
 from rollfleet.torchrl.batches import BatchShape, without_marks
 
 
-def unavailable(why: str) -> Callable[..., Any]:
-    """Return a method that raises NotImplementedError with this text, always."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError(why)
-
-    return refuse
-
-
 class FleetCollector(BaseCollector):  # type: ignore[misc]
     """A collector of TorchRL's interface. Its subclasses say where it collects.
 
     `Collector` shows an example. Attributes have the names of TorchRL's, and each argument is one. TorchRL's own class
-    has `next`, `map_fn`, `get_distant_attr`, `set_post_collect_hook`, `async_shutdown`, and `stats`, which reads the
-    private `_frames` and `_iter`.
+    has `next`, `len`, `map_fn`, `get_distant_attr`, `set_post_collect_hook`, `async_shutdown`, and `stats`, which reads
+    the private `_frames` and `_iter`.
     """
 
     __signature__: ClassVar[Signature]
@@ -105,22 +96,16 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         self.split_trajs = bool(given["split_trajs"])
         if self.split_trajs and not self.track_traj_ids:
             raise ValueError("split_trajs=True requires track_traj_ids=True.")
-        self.traj_format = self._format(self.traj_format)
+        if self.traj_format not in (None, "padded", "cat"):
+            raise ValueError(f"traj_format must be 'padded' or 'cat', got {self.traj_format!r}.")
+        if self.traj_format == "cat" and self.trajs_per_batch is None:
+            raise ValueError("traj_format has no effect without trajs_per_batch")
+        if self.traj_format is None and self.trajs_per_batch is not None and self.replay_buffer is None:
+            text = "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16"
+            warnings.warn(text, FutureWarning, stacklevel=3)
+        self.traj_format = self.traj_format or "padded"
         schemes = given.get("weight_sync_schemes") or {}
         self._sends = not (schemes and all(isinstance(each, NoWeightSyncScheme) for each in schemes.values()))
-
-    def _format(self, written: str | None) -> str:
-        if written is None and self.trajs_per_batch is not None and self.replay_buffer is None:
-            warnings.warn(
-                "traj_format is not set: its default 'padded' will change to 'cat' in torchrl v0.16",
-                FutureWarning,
-                stacklevel=4,
-            )
-        if written not in (None, "padded", "cat"):
-            raise ValueError(f"traj_format must be 'padded' or 'cat', got {written!r}.")
-        if written == "cat" and self.trajs_per_batch is None:
-            raise ValueError("traj_format has no effect without trajs_per_batch")
-        return written or "padded"
 
     # --- iteration ---
 
@@ -149,12 +134,6 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
                     self.replay_buffer.extend(part)
                 yield None
 
-    def __len__(self) -> int:
-        """Return the number of batches until `total_frames`."""
-        if self.total_frames == math.inf:
-            raise RuntimeError("a collector without total_frames has no length")
-        return -(-int(self.total_frames) // self.requested_frames_per_batch)
-
     def __bool__(self) -> bool:
         """Return True, whatever its length."""
         return True
@@ -175,7 +154,7 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         acted = int(batch.get(VERSION).max())  # a batch may be older than the newest weights
         number = self._updates if self._before is None else min(acted - self._before, self._updates)
         batch = self._shape.of(batch)
-        self._frames += int((batch.get(TRAJECTORY) >= 0).sum()) if self._shape.preempts else batch.numel()
+        self._frames += int((batch.get(TRAJECTORY) >= 0).sum())  # padding has no trajectory
         if self._device is not None and batch.device != self._device:
             batch = batch.to(self._device)
         if self.track_policy_version:
@@ -308,24 +287,19 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         try:
             if self._fill is not None:
                 self._fill.leave(10.0 if timeout is None else timeout)
-            self._close(close_env)
+            self._native.shutdown()
             self._check_fill()
         except Exception:
             if raise_on_error:
                 raise
 
-    def _close(self, close_env: bool) -> None:
-        self._native.shutdown()
-
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, and the state of environments and policy, for `load_state_dict`."""
+        """Return counters, and the policy, for `load_state_dict`."""
         state = {"frames": self._frames, "iter": self._iter, "fleet": self._native.state_dict()}
-        return state | ({"policy_version": self.policy_version} if self.policy_version is not None else {})
-
-    def _policy_state(self) -> dict[str, Any]:
-        return {"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {}
+        state |= {"policy_version": self.policy_version} if self.policy_version is not None else {}
+        return state | ({"policy_state_dict": self.policy.state_dict()} if isinstance(self.policy, nn.Module) else {})
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
@@ -334,4 +308,6 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
         if "fleet" in state_dict:
             self._native.load_state_dict(state_dict["fleet"])
 
-    enable_profile = unavailable("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")
+    def enable_profile(self, **_: Any) -> None:
+        """Raise NotImplementedError: profiling is not available."""
+        raise NotImplementedError("rollfleet.torchrl does not profile: run torch.profiler around your loop, or py-spy")

@@ -15,7 +15,7 @@ from rollfleet.errors import CallFailed, JobInvalid, WorkerFailed
 from rollfleet.processes.settings import Processes
 from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape
-from rollfleet.torchrl.collecting import FleetCollector, unavailable
+from rollfleet.torchrl.collecting import FleetCollector
 from rollfleet.torchrl.environments import DEVICES, device_of, each_of, listed, prepared
 from rollfleet.torchrl.policies import acting, made, with_spec, without_weights
 from rollfleet_api.collection import CatResults
@@ -205,11 +205,11 @@ class WorkersCollector(FleetCollector):
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, the policy, and the state of each worker's environment."""
-        own = self._policy_state()
-        own |= {"policy_version": self.policy_version} if self.policy_version is not None else {}
+        state = super().state_dict()
+        own = {name: state[name] for name in ("policy_state_dict", "policy_version") if name in state}
         found = self._native.call(None, "env.state_dict", timeout_s=_CALL_S)
         workers = {f"worker{worker}": {**own, "env_state_dict": _tensors(found[worker][0])} for worker in found}
-        return workers | super().state_dict()
+        return workers | state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
@@ -233,13 +233,19 @@ class WorkersCollector(FleetCollector):
                 found |= {f"worker_{index}/frames": worker.frames, f"worker_{index}/batches": worker.batches}
         return found
 
-    fake_tensordict = unavailable("fake_tensordict is available for a Collector in this process only")
-    set_post_collect_hook = unavailable("pass post_collect_hook to the constructor: workers get it when they start")
+    def set_post_collect_hook(self, hook: Any) -> None:
+        """Raise NotImplementedError: workers get their hooks when they start."""
+        raise NotImplementedError("pass post_collect_hook to the constructor: workers get it when they start")
 
-    def _close(self, close_env: bool) -> None:
+    def shutdown(self, timeout: float | None = None, close_env: bool = True, raise_on_error: bool = True) -> None:
+        """Stop all workers. Their environments are closed.
+
+        Raises:
+            RuntimeError: `close_env` is false: nothing is stopped.
+        """
         if not close_env:
             raise RuntimeError(f"Cannot shutdown {type(self).__name__} without closing its environments.")
-        super()._close(close_env)
+        super().shutdown(timeout, raise_on_error=raise_on_error)
 
 
 class MultiCollector(WorkersCollector, theirs=torchrl.collectors.MultiCollector):

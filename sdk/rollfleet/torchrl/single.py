@@ -1,7 +1,8 @@
 """`Collector`, in this process; it also dispatches to the other classes, as TorchRL's does."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Final
 
 import torch
 import torchrl.collectors
@@ -9,11 +10,22 @@ from torch import nn
 
 from rollfleet.collector import Collector as NativeCollector
 from rollfleet.policies.tensordict_policy import tensordict_policy
+from rollfleet.torchrl.arguments import PLACE, elsewhere
 from rollfleet.torchrl.batches import BatchShape, without_marks
 from rollfleet.torchrl.collecting import FleetCollector
-from rollfleet.torchrl.dispatch import dispatched
 from rollfleet.torchrl.environments import DEVICES, device_of, listed, prepared
 from rollfleet.torchrl.policies import acting, with_spec
+
+_SELECTORS: Final = ("backend", "backend_options", "num_collectors", "sync")
+_CLASSES: Final = {
+    "process": "MultiCollector",
+    "multiprocessing": "MultiCollector",
+    "ray": "RayCollector",
+    "rpc": "RPCCollector",
+    "distributed": "DistributedCollector",
+    "submitit": "DistributedCollector",
+}
+"""The class of each backend but "direct", which is this process."""
 
 
 class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
@@ -31,7 +43,7 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         """Make a collector of the class that `num_collectors`, `backend`, or a place on a fleet asks for."""
         if cls is not Collector:
             return super().__new__(cls)
-        other = dispatched(cls, args, kwargs)
+        other = _dispatched(args, kwargs)
         return super().__new__(cls) if other is None else other
 
     def _open(self, given: dict[str, Any]) -> tuple[NativeCollector, BatchShape]:
@@ -94,8 +106,8 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
         return getattr(self.env, attr)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, and the state of the environment's transforms and of the policy."""
-        return self._policy_state() | {"env_state_dict": self.env.state_dict()} | super().state_dict()
+        """Return counters, the policy, and the state of the environment's transforms."""
+        return {"env_state_dict": self.env.state_dict()} | super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any], **kwargs: Any) -> None:
         """Continue from a `state_dict`."""
@@ -106,6 +118,41 @@ class Collector(FleetCollector, theirs=torchrl.collectors.Collector):
             self.policy.load_state_dict(state_dict["policy_state_dict"], **kwargs)
         super().load_state_dict(state_dict)
 
-    def _close(self, close_env: bool) -> None:
-        super()._close(close_env)
-        del self.env
+
+def _dispatched(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the collector that arguments of `Collector` ask for; None: one in this process.
+
+    Raises:
+        TypeError: There are too many arguments, or one is written twice.
+        ValueError: The arguments contradict each other.
+    """
+    import rollfleet.torchrl as classes
+
+    rest = dict(kwargs)
+    backend, options, count, sync = (rest.pop(name, None) for name in _SELECTORS)
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ValueError("num_collectors must be a positive integer.")
+    placed = bool(elsewhere) or any(kwargs.get(name) is not None for name in PLACE)
+    spread = placed and (backend, count, sync) == (None, None, None)
+    backend = backend or ("process" if spread or count else "direct")
+    makes = listed(args[0] if args else rest.pop("create_env_fn", None))
+    if backend == "direct":
+        if (count or 1) > 1 or len(makes) > 1 or sync is not None or options:
+            raise ValueError("backend='direct' is one collector of one environment, without sync and backend_options.")
+        return None
+    if backend not in _CLASSES:
+        raise ValueError(f"Collector does not support backend={backend!r}. Expected one of {['direct', *_CLASSES]}.")
+    makes = makes * (count or 1) if len(makes) == 1 else makes
+    if len(makes) != (count or len(makes)):
+        raise ValueError(f"num_collectors does not match the number of environment constructors: {count}")
+    target = getattr(classes, _CLASSES[backend])
+    known, general = signature(target).parameters, signature(Collector).parameters
+    rest = {
+        name: value
+        for name, value in rest.items()
+        if name in known or name not in general or value != general[name].default
+    }
+    rest |= {"sync": spread or bool(sync)}
+    if spread:  # in one process, new weights act at once
+        rest |= {"cat_results": "envs", "update_at_each_batch": True}
+    return target(makes, *args[1:], **(options or {}), **rest)
