@@ -168,16 +168,16 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
 
     def _whole_trajectories(self, batch: TensorDictBase, count: int) -> Iterator[Any]:
         """Yield the batches of `count` trajectories that these frames complete; None: they are in the replay buffer."""
-        rows = batch.reshape(-1, batch.shape[-1])
-        self._trajectories.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
+        whole, rows = self._trajectories, batch.reshape(-1, batch.shape[-1])
+        whole.add(rows, rows.get(("next", "done")).flatten(2).any(-1))
         if self.reset_at_each_iter:
-            self._trajectories.forget()
+            whole.forget()
         if self.replay_buffer is None:
             while len(self._trajectories) >= count:  # `reset` may replace them meanwhile
                 yield self._trajectories.take(count, padded=self.traj_format == "padded")
             return
-        while found := len(self._trajectories):
-            self.replay_buffer.extend(self._trajectories.take(self.trajs_per_write or found, padded=False))
+        while whole:
+            self.replay_buffer.extend(whole.take(self.trajs_per_write or len(whole), padded=False))
         yield None
 
     # --- weights ---
@@ -250,7 +250,9 @@ class FleetCollector(BaseCollector):  # type: ignore[misc]
     # --- in the background ---
 
     def start(self) -> None:
-        """Fill the replay buffer in the background. The next call raises the error that ends it, if any.
+        """Fill the replay buffer in the background.
+
+        The next `update_policy_weights_`, `start` or `shutdown` raises the error that ends it, if any.
 
         Raises:
             RuntimeError: The collector has no replay buffer.

@@ -141,7 +141,7 @@ class WorkersCollector(FleetCollector):
 
     def _shape_of(self, given: Mapping[str, Any], sizes: torch.Size) -> BatchShape:
         cat, threshold = given.get("cat_results"), given.get("preemptive_threshold")
-        if cat == "envs":  # of `dispatched`: environments along the first dimension, time along the last one
+        if cat == "envs":  # as `Collector` asks for: time stays along the last dimension
             cat = 0 if sizes else "stack"
         if cat is not None and cat != "stack" and (not isinstance(cat, int) or isinstance(cat, bool)):
             raise ValueError(f"cat_results must be a string ('stack') or an integer, not {cat!r}")
